@@ -1,1 +1,1 @@
-"""Targets behind an OpenAI-compatible server: the draft chooses here, the text it keeps is sent there."""
+"""Targets behind an OpenAI-compatible server. The draft runs here, and the server gets the text that it keeps."""

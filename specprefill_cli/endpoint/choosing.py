@@ -1,6 +1,6 @@
-"""The draft chooses the text that an endpoint gets; settings that no endpoint can have are refused.
+"""Lets the draft choose the text for an endpoint, and refuses settings that an endpoint cannot have.
 
-Kept spans are sent as prose: whole sentences below the name and page of their document, with `[...]` for left-out text.
+The endpoint gets whole sentences below the name and page of their document, with `[...]` in place of dropped text.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 SELECT = "select"
 ENDPOINT_MODES = (AUTO, BASELINE, SELECT)
-# Settings of the target's weights, and of how they are run.
+# Settings of the target's weights and of their execution.
 WEIGHT_SETTINGS = ("adapter", "style", "quantization", "tensor_parallel")
-# Document tokens up to which `auto` sends everything: choosing would take longer than reading them.
+# `auto` sends documents up to this many tokens in full: scoring them would take longer than prefilling them.
 SHORT_TOKENS = 1_024
 LEFT_OUT = "[...]"
 PARAGRAPH = "\n\n"
 
 
 def check_possible(settings: Settings) -> None:
-    """Raises UsageError for settings that need the target's weights here; it names them."""
+    """Raises UsageError with the names of all settings that need the target's weights here."""
     refused = [f"--mode {settings.mode}"] if settings.mode not in ENDPOINT_MODES else []
     names = [name for name in WEIGHT_SETTINGS if getattr(settings, name) != SETTINGS[name].default]
     refused += ["--confirm"] if settings.confirm else []
@@ -57,11 +57,11 @@ def check_possible(settings: Settings) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The text that is sent, and how the draft chose it.
+    """The text to send, and how the draft chose it.
 
-    mode: `full` or `select`; reason: why `auto` took it; text: to send
-    plan: its tokens, as the draft counts them; importance: [n] of the document's tokens, None where nothing was scored
-    logits: none: an endpoint shows no distribution of its first token
+    mode: `full` or `select`; reason: why `auto` chose the mode
+    plan: of the text, in the draft's tokens; importance: [n] of the document's tokens, None where nothing was scored
+    logits: always None, because an endpoint returns no distribution of its first token
     """
 
     request: PrefillRequest
@@ -76,13 +76,13 @@ class Choice:
 
 
 def choose(session: Session, collection: Collection, question: str, settings: Settings) -> Choice:
-    """Choose the text that is sent for a question.
+    """Choose the text to send for a question.
 
     Raises PromptTooLong where the draft cannot read the documents.
     """
-    # Nothing is decoded here, so that the draft keeps no state for it.
-    planned = BASELINE if settings.mode == BASELINE else SELECT
-    request = session.request(collection, question, settings.varied(mode=planned, speculate=OFF))
+    # The draft keeps no state for speculation, because nothing is decoded here.
+    planned_mode = BASELINE if settings.mode == BASELINE else SELECT
+    request = session.request(collection, question, settings.varied(mode=planned_mode, speculate=OFF))
     mode, reason = choose_mode(settings.mode, request.document_tokens)
     prompt = request.prompt
     if mode == BASELINE:
@@ -110,7 +110,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
 
 
 def choose_mode(mode: str, document_tokens: int) -> tuple[str, str | None]:
-    """The mode, and the reason where `auto` chose it. The cost of a token at the endpoint is unknown, and so is the speedup."""
+    """Choose the mode, and give the reason where `auto` decides. Costs at the endpoint are unknown, so length decides."""
     if mode != AUTO:
         return mode, None
     if document_tokens <= SHORT_TOKENS:
@@ -119,48 +119,48 @@ def choose_mode(mode: str, document_tokens: int) -> tuple[str, str | None]:
 
 
 def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> list[Passage]:
-    """The sentences that a plan's kept spans touch, in document order; offsets: [n, 2] characters of document tokens."""
+    """The sentences that overlap kept spans of a plan, in document order. offsets: [n, 2] characters of document tokens."""
     ranges = ranges_of(collection.text)
     sentences = Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     return kept_passages(sentences, plan, offsets)
 
 
 def plan_of(collection: Collection, passages: Sequence[Passage], plan: Plan, offsets: np.ndarray) -> Plan:
-    """The plan whose kept spans are the tokens of these passages."""
+    """The plan that keeps the tokens of these passages."""
     kept = torch.zeros(len(offsets), dtype=torch.long)
     for passage in passages:
-        start, end = place_of(collection, passage)
+        start, end = passage_range(collection, passage)
         first, last = np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end)
         kept[int(first) : int(last)] = 1
     spans = fate_spans(kept, (Fate.DROP, Fate.RECOMPUTE), None, 1, plan.document) if len(kept) else ()
     return Plan(plan.prompt_tokens, plan.document, spans)
 
 
-def place_of(collection: Collection, passage: Passage) -> tuple[int, int]:
-    """The characters [start, end) of the collection's text where a passage stands."""
+def passage_range(collection: Collection, passage: Passage) -> tuple[int, int]:
+    """The characters [start, end) of a passage in the collection's text."""
     origin = collection.starts[passage.number]
     return origin + passage.start, origin + passage.end
 
 
 def evidence_text(collection: Collection, passages: Sequence[Passage]) -> str:
-    """The passages as a text for a model: each a paragraph, the first of a page below its document's name and the page."""
-    paragraphs, reached, headed = [], 0, None
+    """Join passages to a text, a paragraph each. The first passage of a page has its document's name and page above it."""
+    paragraphs, last_end, last_place = [], 0, None
     for passage in passages:
-        start, end = place_of(collection, passage)
-        if collection.text[reached:start].strip():
+        start, end = passage_range(collection, passage)
+        if collection.text[last_end:start].strip():
             paragraphs.append(LEFT_OUT)
         document, place = collection.documents[passage.number], (passage.number, passage.page)
         page = f", page {passage.page}" if len(document.pages) > 1 else ""
-        heading = f"{one_line(document.name)}{page}:\n" if document.name and place != headed else ""
+        heading = f"{one_line(document.name)}{page}:\n" if document.name and place != last_place else ""
         paragraphs.append(heading + passage.text)
-        reached, headed = end, place
-    if collection.text[reached:].strip():
+        last_end, last_place = end, place
+    if collection.text[last_end:].strip():
         paragraphs.append(LEFT_OUT)
     return PARAGRAPH.join(paragraphs)
 
 
 def chat_messages(template: Template, document: str, question: str) -> list[dict[str, str]]:
-    """The messages that are sent: the template's instruction, and its text with documents and question filled in."""
+    """Fill documents and question into a template's messages."""
     body = template.user if template.text is None else template.text
     content = string.Template(body or "").substitute(document=document, question=question.strip()).strip()
     system = [{"role": "system", "content": template.system}] if template.system else []

@@ -1,4 +1,4 @@
-"""Streamed chat requests to an OpenAI-compatible server: bounded retries, and every failure as one line."""
+"""Streamed chat requests to an OpenAI-compatible server, with bounded retries and one-line errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specprefill_cli.installation import install_command
 from specprefill_cli.models.refs import NO_KEY, EndpointRef
 from specprefill_cli.settings import Settings
 
-# How servers say that a prompt is longer than their model's context.
+# Error texts of servers for a prompt beyond the model's context.
 TOO_LONG = re.compile(
     r"context[_ ](?:length|size|window)|exceed_context|maximum context|(?:prompt|input) is too long|too many tokens",
     re.IGNORECASE,
@@ -24,7 +24,7 @@ MAX_DETAIL_CHARACTERS = 200
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A CPU may prefill for minutes before the first token.
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
-# Attempts while the server says that it is busy, and how long it may ask to wait before the next.
+# Most attempts while the server is busy, and the longest wait that it may ask for.
 ATTEMPTS, MAX_WAIT_SECONDS = 4, 60.0
 BUSY = (429, 503)
 
@@ -34,11 +34,11 @@ class EndpointError(SpecprefillError):
 
 
 def translate_error(error: Any, ref: EndpointRef, key: str, timeout: float, streaming: bool) -> SpecprefillError:
-    """The error to raise for one of the client library, of its transport, or of a reply that cannot be read.
+    """Translate an error of the client library, of its transport, or of a reply that cannot be parsed.
 
-    key: never shown; timeout: seconds that the server had; streaming: whether it has begun to reply
+    key: never shown; timeout: seconds that the server had; streaming: whether the reply had begun
     """
-    # By name: the library's transport is another package in some of its versions.
+    # Compared by name, because versions of the library differ in the package of their transport.
     class_names = {base.__name__ for base in type(error).__mro__}
     if class_names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
         return EndpointError(
@@ -53,7 +53,7 @@ def translate_error(error: Any, ref: EndpointRef, key: str, timeout: float, stre
             f"{ref.url}: cannot be reached ({cause}); start the server, or check the address and the port"
         )
     if "APIError" not in class_names:
-        return no_chat_error(ref, f"{type(error).__name__} while its reply was read")
+        return no_chat_error(ref, f"{type(error).__name__} while the reply was parsed")
     status, detail = getattr(error, "status_code", None), detail_of(error, key)
     if TOO_LONG.search(detail):
         return PromptTooLong(
@@ -62,7 +62,7 @@ def translate_error(error: Any, ref: EndpointRef, key: str, timeout: float, stre
         )
     reason = detail if status is None else f"{status}: {detail}"
     if status in (401, 403):
-        return EndpointError(f"{ref.url}: refuses the key ({reason}); set OPENAI_API_KEY to one that it knows")
+        return EndpointError(f"{ref.url}: refuses the key ({reason}); set OPENAI_API_KEY to a key that it accepts")
     if status == 404:
         return EndpointError(
             f"{ref.name}: no such model or address ({reason}); `curl {ref.url}/models` lists the models"
@@ -75,7 +75,7 @@ def translate_error(error: Any, ref: EndpointRef, key: str, timeout: float, stre
 
 
 def cut_off_error(ref: EndpointRef, cause: str) -> EndpointError:
-    """The error for an answer that ends before the server says that it is complete."""
+    """The error for an answer without a finish reason."""
     return EndpointError(f"{ref.url}: the answer was cut off ({cause}); see the server's log, and ask again")
 
 
@@ -88,14 +88,14 @@ def no_chat_error(ref: EndpointRef, cause: str) -> EndpointError:
 
 
 def detail_of(error: Any, key: str) -> str:
-    """The server's own words, on one line and without the key."""
+    """The server's error message, on one line and without the key."""
     body = getattr(error, "body", None)
     body = body.get("error", body) if isinstance(body, dict) else body
-    said = body.get("message") if isinstance(body, dict) else body
-    kind = body.get("type") if isinstance(body, dict) else None
-    text = said if isinstance(said, str) and said.strip() else str(getattr(error, "message", error))
-    if isinstance(kind, str) and TOO_LONG.search(kind):
-        text = f"{kind}: {text}"
+    message = body.get("message") if isinstance(body, dict) else body
+    error_type = body.get("type") if isinstance(body, dict) else None
+    text = message if isinstance(message, str) and message.strip() else str(getattr(error, "message", error))
+    if isinstance(error_type, str) and TOO_LONG.search(error_type):
+        text = f"{error_type}: {text}"
     text = text if key == NO_KEY else text.replace(key, "***")
     return one_line(" ".join(text.split()))[:MAX_DETAIL_CHARACTERS]
 
@@ -104,7 +104,7 @@ def detail_of(error: Any, key: str) -> str:
 class Client:
     """Sends requests to one model of a server, from any number of threads.
 
-    key: sent, never shown; sleep: waits before another attempt
+    key: sent, never shown; sleep: waits before a retry
     """
 
     ref: EndpointRef
@@ -120,15 +120,15 @@ class Client:
                 f"{self.ref.name}: an endpoint needs the package openai; install it with {install_command('endpoint')}"
             ) from error
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
-        # Retries are made here, where their number and their waits are bounded.
+        # `send` retries, with a bound on attempts and waits.
         self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=0, timeout=timeout)
 
     def send(self, messages: Sequence[dict[str, str]], settings: Settings) -> Reply:
-        """Ask for the next message; it comes in pieces.
+        """Request the next message of a chat as a stream.
 
-        Raises EndpointError, and PromptTooLong where the server says that its context is exceeded.
+        Raises EndpointError, or PromptTooLong for a prompt beyond the model's context.
         """
-        # `top_k` is none of OpenAI's, and sent to those who ask for it alone.
+        # `top_k` is no parameter of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -158,9 +158,9 @@ class Client:
 
 @dataclass
 class Reply:
-    """A message while it comes: iterate for pieces of its text.
+    """A streamed message. Iterating yields pieces of its text.
 
-    finish_reason: why it ended; prompt_tokens, completion_tokens: as the server counts them, where it tells
+    finish_reason: why it ended; prompt_tokens, completion_tokens: the server's counts, None where it sends none
     """
 
     client: Client
@@ -170,7 +170,7 @@ class Reply:
     completion_tokens: int | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """Pieces of text. Raises EndpointError where the reply ends early or cannot be read."""
+        """Yield pieces of text. Raises EndpointError for a reply that ends early or cannot be parsed."""
         received = False
         try:
             for chunk in self.stream:
@@ -183,7 +183,7 @@ class Reply:
                     if choice.delta.content:
                         yield str(choice.delta.content)
         except Exception as error:
-            # A reply of another program can fail to parse in any way.
+            # Parsing the reply of another program may raise any error.
             raise self.client.translate(error, streaming=True) from error
         if not received:
             raise no_chat_error(self.client.ref, "it is empty")
@@ -191,22 +191,22 @@ class Reply:
             raise cut_off_error(self.client.ref, "it ended without a reason")
 
     def close(self) -> None:
-        """Read no more of it, so that the server can stop."""
+        """Close the stream, so that the server can stop."""
         self.stream.close()
 
 
 def open_client(ref: EndpointRef) -> Client:
-    """A client with the key of the environment. Raises SpecprefillError where the package openai is missing."""
+    """Open a client with the key in the environment. Raises SpecprefillError where the package openai is missing."""
     return Client(ref, os.environ.get(KEY_VARIABLE) or NO_KEY)
 
 
 def wait_before_retry(error: Any, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt where the server is busy; None where there is none to be made."""
+    """Seconds to wait before the next attempt; None where no attempt should follow."""
     if attempt == ATTEMPTS or getattr(error, "status_code", None) not in BUSY:
         return None
     try:
         wait = float(error.response.headers["retry-after"])
     except (KeyError, ValueError):
-        # Without a number of seconds: 1, 2, 4.
+        # The default waits are 1, 2 and 4 s.
         wait = 2.0 ** (attempt - 1)
     return wait if 0 <= wait <= MAX_WAIT_SECONDS and math.isfinite(wait) else None

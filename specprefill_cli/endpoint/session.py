@@ -1,4 +1,4 @@
-"""A session, and an engine, with the target behind an endpoint: the draft chooses here, the server answers."""
+"""A session and an engine with the target behind an endpoint. The draft chooses the text here, and the server answers."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.batching.engine_rows import Reader
 
-# Rows in flight without --concurrency: servers answer as many together without making each much slower.
+# Rows in flight without --concurrency. Servers batch this many without slowing each down much.
 CAPACITY = 8
-# No prompt is too long here: the server knows its model's context, and says when it is exceeded.
+# The server checks its model's context, so no prompt is too long here.
 NO_LIMIT = 2**40
 ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
-# A server that counts less than this share of our tokens has probably cut the prompt.
+# A server that counts less than this share of the draft's tokens has probably truncated the prompt.
 DOUBTFUL_SHARE = 0.4
 CHOOSER = f"{BUNDLED}draft"
 
 
 @dataclass
 class EndpointOutline(ModelOutline):
-    """A target that is known by its name only.
+    """A target of which only the name is known.
 
-    Its prompt is counted in the draft's tokens. Where `auto` of a setting depends on its size, it is taken for a model of
-    7 billion parameters: that is what transformers' own configuration of Llama describes.
+    Its prompt is counted in the draft's tokens. Settings with `auto` treat it as a model of 7 billion parameters, the
+    size of transformers' default Llama configuration.
     """
 
     @property
@@ -63,7 +63,7 @@ class EndpointOutline(ModelOutline):
 
 
 def open_endpoint(settings: Settings) -> EndpointSession:
-    """Load the draft, and prepare to ask the endpoint that `--target` names; it is not asked yet.
+    """Load the draft, and open a client of the endpoint that `--target` names. Sends nothing yet.
 
     Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded or the
     package openai is missing.
@@ -77,26 +77,26 @@ def open_endpoint(settings: Settings) -> EndpointSession:
 
 
 def open_chooser(settings: Settings, target: str) -> Session:
-    """Load the draft. It chooses what an endpoint is sent. target: the endpoint's name.
+    """Load the draft that chooses text for an endpoint. target: the endpoint's name.
 
     Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded.
     """
     check_names(settings)
     check_possible(settings)
-    names = Pair("custom", settings.draft or CHOOSER, target)
-    place = draft_placement(choose_placement(settings.devices), None)
-    draft = load_model(names.draft, place, settings.dtype, settings.offline)
+    pair_names = Pair("custom", settings.draft or CHOOSER, target)
+    placement = draft_placement(choose_placement(settings.devices), None)
+    draft = load_model(pair_names.draft, placement, settings.dtype, settings.offline)
     outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
-    pair = CalibratedPair(pair=names, target=outline, draft=draft)
-    pair.scoring_heads = load_heads(draft_folder(names.draft), draft)
-    return Session(pair=pair, template=load_template(names.draft_prompt or names.prompt), settings=settings)
+    pair = CalibratedPair(pair=pair_names, target=outline, draft=draft)
+    pair.scoring_heads = load_heads(draft_folder(pair_names.draft), draft)
+    return Session(pair=pair, template=load_template(pair_names.draft_prompt or pair_names.prompt), settings=settings)
 
 
 @dataclass(kw_only=True)
 class EndpointStream(TextStream):
     """The answer of a server.
 
-    reply, incoming: the message and its text; upstream_seconds: from sending to the first piece
+    reply: the message; incoming: pieces of its text; upstream_seconds: from the request to the first piece
     """
 
     settings: Settings
@@ -111,7 +111,7 @@ class EndpointStream(TextStream):
         return self.prefilled.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        """Pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
+        """Yield pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
         began = time.perf_counter()
         try:
             for piece in self.incoming:
@@ -119,23 +119,23 @@ class EndpointStream(TextStream):
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            # Also where the caller stops iterating.
+            # Runs too where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
             self.reply.close()
             if self.on_end is not None:
                 self.on_end()
 
     def warnings(self, length_stop: bool) -> list[str]:
-        """All warnings: about documents, what was chosen, how tokens are counted, and the answer's end."""
+        """All warnings: about documents, the choice of text, token counts, and the end of the answer."""
         draft = self.request.draft
-        counted = self.reply.prompt_tokens
-        server_count = f"; the endpoint counts {counted:,} in the sent text" if counted else ""
+        prompt_tokens = self.reply.prompt_tokens
+        server_count = f"; the endpoint counts {prompt_tokens:,} in the sent text" if prompt_tokens else ""
         warnings = [*self.collection.warnings, *draft.warnings, *self.prefilled.warnings]
         warnings.append(
             f"tokens are counted with {draft.name}'s tokenizer{server_count}; kept text is sent as prose, without its original "
             "positions, draft KV or speculation"
         )
-        if counted and counted < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
+        if prompt_tokens and prompt_tokens < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
             warnings.append(
                 "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
             )
@@ -168,9 +168,9 @@ class EndpointStream(TextStream):
 
 @dataclass(kw_only=True)
 class EndpointSession(Session):
-    """Answers questions from any number of threads; the draft is quick, and reads for one of them at a time.
+    """Answers questions from any number of threads. The draft reads for one thread at a time.
 
-    template: what the draft reads; messages: the template of what is sent
+    template: of the draft's prompt; messages: template of the messages to send
     """
 
     client: Client
@@ -183,7 +183,7 @@ class EndpointSession(Session):
         question: str,
         settings: Settings | None = None,
     ) -> EndpointStream:
-        """Choose, send, and wait for the first piece of the answer; iterating over the stream brings the others.
+        """Choose the text, send it, and wait for the first piece of the answer. The stream yields the pieces.
 
         Raises UsageError for an empty question or settings that an endpoint cannot have, PromptTooLong for a prompt beyond
         the model's context, EndpointError where the server fails.
@@ -213,13 +213,13 @@ class EndpointSession(Session):
         )
 
     def write_cache(self) -> None:
-        """Store on disk what the draft has computed, where there is a folder for it."""
+        """Store the draft's KV on disk, where a folder is set for it."""
         if self.cache is not None:
             with self.lock:
                 self.cache.write()
 
     def warm_up(self, settings: Settings) -> None:
-        """Let the draft choose once, so that no first question pays for lazy initialisation.
+        """Let the draft choose once, so that no question pays for lazy initialisation.
 
         Raises UsageError for settings that an endpoint cannot have.
         """
@@ -233,7 +233,7 @@ class EndpointSession(Session):
 
 @dataclass(frozen=True)
 class EndpointEngine:
-    """Asks the endpoint, for each request in a thread of its own.
+    """Asks the endpoint, with a thread for each request.
 
     session: of `open_endpoint`; read: reads documents by name
     """
@@ -243,7 +243,7 @@ class EndpointEngine:
     read: Reader = read_collection
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of a question; Ctrl-C ends the answer; it is complete up to there.
+        """Yield the events of a question. Ctrl-C ends the answer early, with the text up to then.
 
         Raises what `EndpointSession.ask` raises, and EndpointError where the answer is cut off.
         """
@@ -252,19 +252,19 @@ class EndpointEngine:
         collection = self.read(names) if isinstance(names, tuple) else names
         stream = self.session.ask(collection, request.question, request.settings)
         yield Started()
-        # Its end closes the connection, and writes the draft's cache.
+        # Closing the stream closes the connection and writes the draft's cache.
         with closing(iter(stream)) as pieces:
             for text in pieces:
                 yield Piece(text)
         yield Done(stream.result(), stream.cells if request.with_cells else None)
 
     def submit(self, request: Request, deliver: Deliver) -> Asking:
-        """Ask in a thread of its own."""
+        """Ask in a new thread."""
         return Asking(self.ask(request), deliver)
 
     def cancel(self, ticket: Asking) -> None:
-        """End an answer between two of its pieces."""
+        """End an answer after its current piece."""
         ticket.cancel()
 
     def close(self) -> None:
-        """Leave the server as it is."""
+        """Do nothing: the server keeps running."""

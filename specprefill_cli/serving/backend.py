@@ -1,4 +1,4 @@
-"""What the HTTP endpoints share: questions to the engine and their events, limits, errors as responses."""
+"""Shared by the HTTP endpoints: questions to the engine, their events, limits, and errors as responses."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
 
-# Seconds after which a client that was turned away may ask again.
+# Seconds after which a refused client may ask again.
 RETRY_SECONDS = 5
 FAILURES = (ApiError, SpecprefillError, ClientDisconnect, Exception)
-# Documents that are read at a time, beside the engine's work.
+# Documents read at a time, beside the engine's work.
 READERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options of `serve` that are no settings; idle_seconds: None for no limit.
+    """Options of `serve` that are no settings.
 
-    queue: questions that may wait; queue_seconds: how long one may; body_bytes: of a request
-    upstream: the server that this one is a proxy of; shadow: share of thinned requests that are sent whole, too
+    idle_seconds: None for no limit; queue: most questions that wait; queue_seconds: longest wait of a question
+    body_bytes: largest body of a request; upstream: the server that a proxy forwards to
+    shadow: share of thinned requests that the proxy also sends unthinned
     """
 
     http: str | None = None
@@ -56,19 +57,19 @@ class ServeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Answers for the HTTP endpoints.
+    """The engine and everything else that the HTTP endpoints share.
 
-    own: the server's documents, for questions that bring none
-    about: what the server is, for its own user; started: seconds since 1970
+    documents: the server's documents, for questions that bring none
+    about: describes the server to its own user; started: seconds since 1970
     """
 
     engine: LocalEngine
-    own: Collection | None
+    documents: Collection | None
     options: ServeOptions
     metrics: Metrics
     about: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
+    readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
 
     @property
     def session(self) -> Session:
@@ -81,33 +82,38 @@ class Backend:
         return self.session.pair.pair.name
 
     async def events(self, request: Request, patient: bool = False) -> AsyncGenerator[Event, None]:
-        """The events of a question about documents that were read; leaving before the last one cancels it.
+        """Ask a question about documents that were read, and yield its events.
 
-        patient: whether it waits as long as it takes, behind however many others
+        A caller that stops before the last event cancels the question.
 
-        Raises ApiError where the question fails, where the queue is full, and where it has waited too long.
+        patient: whether the limits of the queue do not apply
+
+        Raises ApiError for a failed question, a full queue and too long a wait.
         """
-        options, arrived = self.options, asyncio.Queue[Event]()
+        options, events = self.options, asyncio.Queue[Event]()
         if options.log_requests and not isinstance(request.documents, tuple):
             names = [document.name for document in request.documents.documents]
             log_line(f"question {request.question!r} about {names}")
         loop = asyncio.get_running_loop()
 
         def deliver(event: Event) -> None:
-            loop.call_soon_threadsafe(arrived.put_nowait, event)
+            loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
             ticket = self.engine.submit(request, deliver, None if patient else options.queue)
         except QueueFull:
             raise ApiError(
-                429, f"{options.queue} questions wait already; ask again later", "rate_limit_error", RETRY_SECONDS
+                429,
+                f"{options.queue} questions are waiting already; ask again later",
+                "rate_limit_error",
+                RETRY_SECONDS,
             ) from None
         event: Event | None = None
         try:
             while not isinstance(event, Done):
-                waits = ticket.started is None and not patient
+                limited = ticket.started is None and not patient
                 try:
-                    event = await asyncio.wait_for(arrived.get(), options.queue_seconds if waits else None)
+                    event = await asyncio.wait_for(events.get(), options.queue_seconds if limited else None)
                 except TimeoutError:
                     if ticket.started is not None:
                         continue
@@ -120,17 +126,17 @@ class Backend:
             self.engine.cancel(ticket)
 
     async def answer(self, request: Request, patient: bool = False) -> Done:
-        """Wait for the end of a question. Raises as `events`."""
+        """Ask a question, and wait for its end. Raises what `events` raises."""
         events = [event async for event in self.events(request, patient)]
         assert isinstance(events[-1], Done), "a question that fails raises"
         return events[-1]
 
 
 def refusal(error: BaseException) -> ApiError:
-    """The response to a question that failed; what no user can mend is told by its type alone."""
+    """Turn the error of a question into a response. The client sees only the type of an internal error."""
     if isinstance(error, SpecprefillError):
-        kind = "prompt_too_long" if isinstance(error, PromptTooLong) else "invalid_request_error"
-        return ApiError(400, str(error), kind, cause=error)
+        error_type = "prompt_too_long" if isinstance(error, PromptTooLong) else "invalid_request_error"
+        return ApiError(400, str(error), error_type, cause=error)
     if isinstance(error, Cancelled | ClientDisconnect):
         return ApiError(499, "the client has gone")
     log_line(f"failed with 500: {type(error).__name__}: {first_line(error)}")
@@ -138,51 +144,53 @@ def refusal(error: BaseException) -> ApiError:
 
 
 async def while_connected(request: HttpRequest, work: Awaitable[Any]) -> Any:
-    """The outcome of the work; it is cancelled when the client goes away first."""
+    """Wait for the work, and cancel it when the client disconnects first."""
 
-    async def disconnected() -> None:
+    async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise ApiError(499, "the client has gone")
     finally:
-        for pending in (task, gone):
+        for pending in (task, disconnect):
             pending.cancel()
 
 
 async def event_stream(
     request: HttpRequest,
     events: AsyncGenerator[Event, None],
-    written: Callable[[AsyncIterator[Event]], AsyncIterator[str]],
+    encode: Callable[[AsyncIterator[Event]], AsyncIterator[str]],
 ) -> StreamingResponse:
-    """Server-sent events, of which no proxy or browser may keep a part back.
+    """Respond with server-sent events. The headers tell proxies and browsers not to buffer them.
 
-    written: writes the events after the first token. That is awaited here: a question that fails has a status of its own
+    The first event is awaited before the response starts, so that a question that fails gets an error status.
+
+    encode: encodes the remaining events
     """
     await while_connected(request, anext(events))
 
     async def lines() -> AsyncIterator[str]:
         async with aclosing(events):
-            async for line in written(events):
+            async for line in encode(events):
                 yield line
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
 
-async def failed(_request: HttpRequest, error: Exception) -> Response:
-    """The response to a request that failed; one bad request harms no other."""
-    refused = error if isinstance(error, ApiError) else refusal(error)
-    if refused is error and refused.status not in (400, 499):
-        log_line(f"refused with {refused.status}: {refused}")
-    return refused.response()
+async def respond_to_error(_request: HttpRequest, error: Exception) -> Response:
+    """Respond to a request that failed."""
+    api_error = error if isinstance(error, ApiError) else refusal(error)
+    if api_error is error and api_error.status not in (400, 499):
+        log_line(f"refused with {api_error.status}: {api_error}")
+    return api_error.response()
 
 
-def starlette(routes: Sequence[Route]) -> Starlette:
-    """An application whose errors become responses."""
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(FAILURES, failed))
+def build_application(routes: Sequence[Route]) -> Starlette:
+    """Build an application that turns errors into responses."""
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(FAILURES, respond_to_error))

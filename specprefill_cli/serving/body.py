@@ -1,4 +1,4 @@
-"""Bodies of `POST /v1/ask`: a batch row whose documents come with it."""
+"""Bodies of `POST /v1/ask`: a batch row together with its documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import SETTINGS, Settings
 
 PATTERN = re.compile(r"[*?\[]")
-# The documents of the latest lists of files.
+# Documents of the most recently read lists of files.
 READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
 KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
@@ -39,7 +39,7 @@ SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"
 class AskBody:
     """A question over HTTP.
 
-    question: still without its documents; documents: as they were given; folder: what their paths are relative to
+    question: without documents yet; documents: entries of the body; folder: base of relative paths
     ignored: unknown keys
     """
 
@@ -52,7 +52,7 @@ class AskBody:
 
 
 async def body_bytes(request: Request, limit: int) -> bytes:
-    """The body of a request. Raises ApiError for one that is too large or too slow."""
+    """Read the body of a request. Raises ApiError for a body that is too large or too slow."""
     too_large = ApiError(413, f"the body is larger than {limit:,} bytes; send less, or raise --body-limit")
     if int(request.headers.get("content-length") or 0) > limit:
         raise too_large
@@ -69,10 +69,10 @@ async def body_bytes(request: Request, limit: int) -> bytes:
 
 
 async def json_body(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object in a body. Raises ApiError for one that is too large, too slow, or no object."""
+    """Read a JSON object. Raises ApiError for a body that is too large, too slow, or no object."""
     content = await body_bytes(request, limit)
     try:
-        # In a thread, because a large body takes seconds.
+        # Parsed in a thread, because a large body takes seconds.
         values = await asyncio.to_thread(json.loads, content)
     except (ValueError, RecursionError):
         raise ApiError(400, "the body is not JSON in UTF-8") from None
@@ -82,7 +82,7 @@ async def json_body(request: Request, limit: int) -> dict[str, Any]:
 
 
 def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
-    """The question in a body. Raises ApiError or UsageError, naming the key that is wrong or missing."""
+    """Parse the question in a body. Raises ApiError or UsageError with the name of a wrong or missing key."""
     question, identifier = values.get("question"), values.get("id", "")
     documents, folder, top = values.get("documents") or [], values.get("folder"), values.get("top")
     if not isinstance(question, str) or not question.strip():
@@ -96,7 +96,7 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
         question=Question(
             documents=(),
             question=question,
-            settings=overridden(settings, values),
+            settings=override_settings(settings, values),
             top=top if isinstance(top, int) and top > 0 else None,
             with_cells=values.get("with_cells") is True,
         ),
@@ -107,8 +107,11 @@ def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
     )
 
 
-def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The server's settings with those in a body. Raises ApiError, or UsageError for a wrong value."""
+def override_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """Apply the settings in a body to the server's.
+
+    Raises ApiError for a setting that only the server takes, UsageError for a wrong value.
+    """
     fixed = next((key for key in values if key in SETTINGS and key not in OVERRIDES), None)
     if fixed is not None:
         raise ApiError(400, f"{fixed} is the server's own; give it to `specprefill serve`")
@@ -116,52 +119,57 @@ def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return settings_with(settings, overrides, "the request")
 
 
-async def read_all(body: AskBody, paths_allowed: bool, gate: asyncio.Semaphore) -> Collection:
-    """Read the documents of a body. gate: how many files may be read at a time; plain text waits for none.
+async def read_all(body: AskBody, paths_allowed: bool, readers: asyncio.Semaphore) -> Collection:
+    """Read the documents of a body.
 
-    Raises ApiError for one that is not given as it must be, DocumentError for one that cannot be read.
+    readers: limits the files that are read at a time; plain text does not count
+
+    Raises ApiError for a malformed entry, DocumentError for a document that cannot be read.
     """
     read: list[Document] = []
     skipped: list[str] = []
-    for is_path, group in groupby(enumerate(body.documents), key=lambda entry: path_of(entry[1]) is not None):
+    for is_path, group in groupby(enumerate(body.documents), key=lambda numbered: path_of(numbered[1]) is not None):
         entries = list(group)
         if not is_path:
-            read += [await read_given(given, f"documents[{number}]", number + 1, gate) for number, given in entries]
+            read += [await read_entry(entry, f"documents[{number}]", number + 1, readers) for number, entry in entries]
             continue
         if not paths_allowed:
             raise ApiError(
-                403, f"documents[{entries[0][0]}]: paths are read for the socket's user only; send text or base64"
+                403, f"documents[{entries[0][0]}]: only requests on the socket may name paths; send text or base64"
             )
-        names = [str(path_of(given)) for _, given in entries]
-        async with gate:
+        names = [str(path_of(entry)) for _, entry in entries]
+        async with readers:
             collection = await asyncio.to_thread(read_paths, names, body.folder, body.question.settings.strict)
         read += collection.documents
         skipped += collection.skipped
     return Collection(tuple(read), tuple(skipped))
 
 
-def path_of(given: object) -> str | None:
-    """The file, folder or pattern that an entry of a body names, if it does."""
-    path = given.get("path") if isinstance(given, dict) else given
+def path_of(entry: object) -> str | None:
+    """The file, folder or pattern that an entry of a body names; None where it names none."""
+    path = entry.get("path") if isinstance(entry, dict) else entry
     return path if isinstance(path, str) else None
 
 
 def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Collection:
-    """Read files, folders and patterns. folder: what relative ones, and the names of their documents, are relative to.
+    """Read files, folders and patterns.
 
-    Raises ApiError for a relative path without a folder, and for what is no file; DocumentError.
+    folder: base of relative paths, and of the names of their documents
+
+    Raises ApiError for a relative path without a folder and for a path to something else than a file or folder,
+    DocumentError for a document that cannot be read.
     """
-    # What stands before the first character of a pattern.
+    # Absolute paths up to their first pattern character.
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
-    paths = [joined(folder, name) for name in names]
+    paths = [join_path(folder, name) for name in names]
     for path in paths:
         if not os.path.isabs(path):
-            raise ApiError(400, f"{path}: the server has another folder; give an absolute path")
+            raise ApiError(400, f"{path}: the server runs in another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
     here = os.path.join(folder, "") if folder else ""
     try:
-        # Once for all rows of a batch, as long as the files' stamps are the same.
+        # All rows of a batch share one read, until a file's stamp changes.
         key = (tuple(paths), strict, stamps_of(paths))
         collection = READ.find_or(key, lambda: read_collection(paths, strict=strict))
     except DocumentError as error:
@@ -176,8 +184,8 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
     return Collection(tuple(documents), tuple(text.replace(here, "") for text in collection.skipped))
 
 
-def joined(folder: str, name: str) -> str:
-    """A name as a path; a pattern is one for what is in the folder, whatever the folder itself is called."""
+def join_path(folder: str, name: str) -> str:
+    """Join a folder and a name. Pattern characters in the folder's name stand for themselves."""
     path = os.path.join(folder, name)
     if os.path.isabs(name) or not PATTERN.search(name) or os.path.lexists(path):
         return path
@@ -185,22 +193,22 @@ def joined(folder: str, name: str) -> str:
 
 
 def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
-    """The files that paths stand for, with what changes when one of them does. Raises DocumentError where there are none."""
+    """The files that paths stand for, each with its size and times. Raises DocumentError where there are none."""
     stamps = []
     for path in paths:
         for file in expand_source(path).files:
-            # A file that is not there has no stamp, and reading it says so.
+            # A missing file has no stamp. Reading it raises the error.
             with suppress(OSError):
                 status = file.stat()
                 stamps.append((str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(stamps)
 
 
-async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphore) -> Document:
-    """The document of one entry that is no path. Raises ApiError or DocumentError."""
-    if not isinstance(given, dict):
+async def read_entry(entry: Any, place: str, number: int, readers: asyncio.Semaphore) -> Document:
+    """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
+    if not isinstance(entry, dict):
         raise ApiError(400, f"{place}: give {SHAPES}")
-    name, text, encoded = given.get("name", f"document {number}"), given.get("text"), given.get("base64")
+    name, text, encoded = entry.get("name", f"document {number}"), entry.get("text"), entry.get("base64")
     if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(text, str):
@@ -213,5 +221,5 @@ async def read_given(given: Any, place: str, number: int, gate: asyncio.Semaphor
         content = base64.b64decode(encoded, validate=True)
     except ValueError:
         raise ApiError(400, f"{place}: not base64") from None
-    async with gate:
+    async with readers:
         return await asyncio.to_thread(read_document, content, name)

@@ -1,7 +1,7 @@
 """OpenAI's chat API: `POST /v1/chat/completions` and `GET /v1/models`.
 
-System messages and the last user message are computed; earlier turns, and text before the last paragraph, are the
-document that is thinned where that pays.
+The target computes system messages and the last paragraph of the last user message in full. Everything before that
+paragraph, earlier turns included, is the document. Prefill may thin it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
 from specprefill_cli.serving.backend import Backend, event_stream, while_connected
-from specprefill_cli.serving.body import json_body, overridden
+from specprefill_cli.serving.body import json_body, override_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.thinning import Untouched, texts_of
 
 ROLES = ("system", "developer", "user", "assistant")
-# Fields that ask for something else than text, with the values that ask for nothing.
+# Fields that are not supported, each with the values that change nothing.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "functions": (None, []),
@@ -47,20 +47,20 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }
-# What is said of messages that `texts_of` refuses.
+# Error messages for the reasons of `texts_of`.
 NO_TEXT = {
     "tools": "messages: tool calls are not supported",
     "not text alone": "messages: content must be text or a list of text parts; nothing else is supported",
 }
 PARAGRAPH = "\n\n"
 NAME = "conversation"
-# Characters of a client's value that a message shows.
-LONGEST_SHOWN = 100
+# Most characters of a client's value in an error message.
+MAX_SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat:
-    """A conversation as a prompt. document: what may be thinned, empty where the conversation has one short message."""
+    """A conversation as a prompt. document: the text that may be thinned; empty for a single short message."""
 
     system: str
     document: str
@@ -68,13 +68,13 @@ class Chat:
 
 
 async def complete(request: Request, backend: Backend) -> Response:
-    """The next message of a conversation."""
+    """Generate the next message of a conversation."""
     values = await json_body(request, backend.options.body_bytes)
     check_model(values.get("model"), backend)
     check_fields(values)
     chat = chat_of(values.get("messages"))
-    longest = values.get("max_new_tokens") or values.get("max_completion_tokens") or values.get("max_tokens")
-    settings = overridden(backend.session.settings, {**values, "max_new_tokens": longest})
+    max_new_tokens = values.get("max_new_tokens") or values.get("max_completion_tokens") or values.get("max_tokens")
+    settings = override_settings(backend.session.settings, {**values, "max_new_tokens": max_new_tokens})
     question = Question(
         documents=Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),)),
         question=chat.question,
@@ -86,17 +86,17 @@ async def complete(request: Request, backend: Backend) -> Response:
         done = await while_connected(request, backend.answer(question))
         return AsciiResponse(completion(heading, done.result))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
-    written = partial(chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)
-    return await event_stream(request, backend.events(question), written)
+    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)
+    return await event_stream(request, backend.events(question), encode)
 
 
 async def list_models(request: Request, backend: Backend) -> Response:
-    """The one pair that is loaded."""
+    """List the loaded pair as the only model."""
     return AsciiResponse({"object": "list", "data": [model_of(backend)]})
 
 
 async def show_model(request: Request, backend: Backend) -> Response:
-    """The loaded pair, by its name."""
+    """Describe the loaded pair."""
     check_model(request.path_params["model"], backend)
     return AsciiResponse(model_of(backend))
 
@@ -107,23 +107,23 @@ def model_of(backend: Backend) -> dict[str, Any]:
 
 
 def check_model(model: object, backend: Backend) -> None:
-    """Raises ApiError for another model than the loaded pair, by its name or the target's."""
+    """Raises ApiError for a model that is neither the loaded pair nor its target."""
     if model is not None and model not in (backend.pair_name, backend.session.pair.target.name):
-        shown = repr(model)[:LONGEST_SHOWN]
+        shown = repr(model)[:MAX_SHOWN_CHARACTERS]
         raise ApiError(404, f"model {shown}: not loaded; this server has {backend.pair_name}", "model_not_found")
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
-    """Raises ApiError for a field that asks for what this server has not."""
-    for name, harmless in REFUSED.items():
-        if values.get(name) not in harmless:
+    """Raises ApiError for a field that is not supported."""
+    for name, neutral_values in REFUSED.items():
+        if values.get(name) not in neutral_values:
             raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
     if not isinstance(values.get("stream_options"), dict | None):
         raise ApiError(400, "stream_options must be an object")
 
 
 def chat_of(messages: object) -> Chat:
-    """The conversation as a prompt. Raises ApiError for messages that are not text."""
+    """Turn messages into a prompt. Raises ApiError for messages that are not text."""
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
     try:
@@ -137,24 +137,24 @@ def chat_of(messages: object) -> Chat:
     if any(role not in ROLES for role, _ in turns):
         raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
     system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))
-    spoken = [(role, text) for role, text in turns if role in ("user", "assistant")]
-    if not spoken or spoken[-1][0] != "user" or not spoken[-1][1].strip():
+    dialogue = [(role, text) for role, text in turns if role in ("user", "assistant")]
+    if not dialogue or dialogue[-1][0] != "user" or not dialogue[-1][1].strip():
         raise ApiError(400, "the last message must be the user's, and not empty")
-    earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in spoken[:-1]]
-    before, _, question = spoken[-1][1].strip().rpartition(PARAGRAPH)
+    earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in dialogue[:-1]]
+    before, _, question = dialogue[-1][1].strip().rpartition(PARAGRAPH)
     return Chat(system=system, document=PARAGRAPH.join([*earlier, *filter(None, [before])]), question=question)
 
 
-def chat_template(chat: Chat, own: Template) -> Template:
-    """The template that puts a conversation into a prompt; a pair without a chat format keeps its own.
+def chat_template(chat: Chat, question_template: Template) -> Template:
+    """The template that puts a conversation into a prompt.
 
-    own: the template of the server's questions
+    A pair without a chat format keeps the text of `question_template`, the template of the server's questions.
     """
     between = PARAGRAPH if chat.document else ""
-    if own.text is None:
+    if question_template.text is None:
         return Template("chat", None, chat.system or None, f"$document{between}$question")
     system = chat.system.replace("$", "$$") + PARAGRAPH if chat.system else ""
-    return Template("chat", system + own.text, None, None)
+    return Template("chat", system + question_template.text, None, None)
 
 
 def completion(heading: Mapping[str, Any], answer: Record) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def completion(heading: Mapping[str, Any], answer: Record) -> dict[str, Any]:
 
 
 def usage(answer: Record) -> dict[str, Any]:
-    """Tokens of prompt and answer; `kept_tokens` are those that the target computed."""
+    """Token counts of prompt and answer; `kept_tokens`: prompt tokens that the target computed."""
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.generated_tokens,
@@ -174,10 +174,13 @@ def usage(answer: Record) -> dict[str, Any]:
     }
 
 
-async def chunks(
+async def encode_chunks(
     events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool
 ) -> AsyncIterator[str]:
-    """The answer as server-sent events of OpenAI's API; one that may be corrected comes whole, because none can be taken back."""
+    """Encode an answer as server-sent events of OpenAI's API.
+
+    confirm: send the answer in one piece, because a piece that was sent cannot be taken back
+    """
 
     def data(values: Mapping[str, Any]) -> str:
         return f"data: {json.dumps(values)}\n\n"
@@ -196,8 +199,8 @@ async def chunks(
                     yield chunk({"content": event.result.answer})
                 yield chunk({}, event.result.stopped)
                 if with_usage:
-                    counted = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}
-                    yield data({**heading, **counted})
+                    usage_chunk = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}
+                    yield data({**heading, **usage_chunk})
     except ApiError as error:
         yield data(error.body)
     yield "data: [DONE]\n\n"

@@ -1,4 +1,4 @@
-"""This user's running server: what it has loaded, how it is, and telling it to stop."""
+"""This user's running server: its identity, its state, and its end."""
 
 from __future__ import annotations
 
@@ -16,51 +16,52 @@ from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.pairs import chosen_pair
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, runtime_folder, sole_server
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, lock_server, runtime_folder
 from specprefill_cli.settings import SETTINGS, Settings
 
 VERSION = "version"
-# Environment variables that decide what is loaded.
+# Environment variables that decide which models are loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
-# Settings that are compared as the models that they name, or that decide nothing for an answer.
-ELSEWHERE = ("pair", "draft", "target", "adapter", "offline", "memory_cache")
-# Seconds to wait for a reply, and for a server to end.
+# Settings that name models (compared by path), or that change no answer.
+NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache")
+# Seconds to wait for a reply, and for the end of a server.
 REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 CHECK_SECONDS = 0.05
 
-
-# What a server is: everything that must be the same for it to answer as a process of its own would, by name.
+# By name: everything that must be equal for a server to answer as a process without it would.
 Identity = dict[str, Any]
 
 
 def identity_of(settings: Settings) -> Identity:
-    """What a server with these settings would be. Raises UsageError for a pair that does not exist."""
+    """The identity of a server with these settings. Raises UsageError for a pair that does not exist."""
     pair = chosen_pair(settings)
     names = filter(None, (pair.draft, pair.target, pair.adapter))
-    # Hub ids, or where the models are on this machine: a name there depends on the working folder.
+    # Hub ids, or absolute paths: a relative path depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
-    loading = [name for name, setting in SETTINGS.items() if not setting.per_question and name not in ELSEWHERE]
-    # A folder's own time does not change when a file in it is rewritten.
+    names_compared = [
+        name for name, setting in SETTINGS.items() if not setting.per_question and name not in NOT_COMPARED
+    ]
+    # The time of a folder does not change when a file in it is rewritten.
     package = Path(__file__).absolute().parents[1]
-    changed = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
+    latest_change = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     return {
-        VERSION: f"{__version__} {package} {sys.prefix} {changed}",
+        VERSION: f"{__version__} {package} {sys.prefix} {latest_change}",
         "the pair": " -> ".join(models),
-        **{SETTINGS[name].flag: getattr(settings, name) for name in loading},
+        **{SETTINGS[name].flag: getattr(settings, name) for name in names_compared},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
     }
 
 
 def difference(identity: Identity, running: Identity) -> str | None:
-    """What the running server has that another would not have, in words."""
+    """Describe the first difference between the running server and one with this identity; None where there is none."""
     if running.get(VERSION) != identity[VERSION]:
         return "a server of another version or installation is running"
-    others = (name for name, value in identity.items() if running.get(name) != value)
-    return next((f"the running server has {name} {running.get(name)}" for name in others), None)
+    differing = (name for name, value in identity.items() if running.get(name) != value)
+    return next((f"the running server has {name} {running.get(name)}" for name in differing), None)
 
 
 def server_state() -> dict[str, Any] | None:
-    """What `/healthz` of this user's server says; None where none runs. Raises SpecprefillError where it is silent."""
+    """The reply of `/healthz`; None where no server runs. Raises SpecprefillError where the server does not reply."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
     connection = UnixConnection(Path(runtime_folder(), HTTP_SOCKET), REPLY_SECONDS)
@@ -80,9 +81,9 @@ def server_state() -> dict[str, Any] | None:
 def server_for(
     settings: Settings, startup_seconds: Callable[[], float], tell: Callable[[str], None]
 ) -> HttpEngine | None:
-    """The running server, where it answers as this process would; otherwise the user is told why not.
+    """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason.
 
-    startup_seconds: of this process
+    startup_seconds: returns those of this process
     """
     if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
         return None
@@ -103,7 +104,7 @@ def server_for(
 
 
 def stop_server(process: int) -> None:
-    """Let the server finish what it is answering, and wait for its end. Raises SpecprefillError where it goes on."""
+    """Let the server finish its answers, and wait for its end. Raises SpecprefillError where it keeps running."""
     folder = Path(runtime_folder())
     try:
         os.kill(process, signal.SIGTERM)
@@ -111,7 +112,7 @@ def stop_server(process: int) -> None:
         return
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
-        lock = sole_server(folder)
+        lock = lock_server(folder)
         if lock is not None:
             os.close(lock)
             return

@@ -1,4 +1,4 @@
-"""What stands before the application: who may ask, how much they may send, and how slowly."""
+"""Checks in front of the application: who may ask, how much they may send, and how slowly."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specprefill_cli.errors import SpecprefillError, first_line
 
-# Seconds for a request's headers, and for its body; seconds that a connection may rest between requests.
-HEADER_SECONDS, BODY_SECONDS, REST_SECONDS = 10.0, 60.0, 30
-# Seconds after which a client that reads nothing is given up, and a server that was told to stop ends.
+# Seconds for a request's headers, for its body, and between two requests of a connection.
+HEADER_SECONDS, BODY_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 60.0, 30
+# Seconds after which the server drops a client that reads nothing, and ends after a request to stop.
 WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
-# Seconds between two lines about connections that cannot be taken; log lines that may wait for their reader.
-QUIET_SECONDS, MOST_LOG_LINES = 60.0, 1_000
-# Connections taken in one go.
+# Seconds between two log lines about errors of the event loop; most log lines that wait to be written.
+QUIET_SECONDS, MAX_LOG_LINES = 60.0, 1_000
+# Connections accepted in one go.
 BACKLOG = 64
-# Bytes of a request's headers; connections at a time.
-MOST_HEADER_BYTES, MOST_CONNECTIONS = 32 * 1024, 512
+# Most bytes of a request's headers; most connections at a time.
+MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
 # Seconds after which a client may ask again while the models load.
 LOADING_SECONDS = 2
-# What a client must do in time, in words.
+# Missed deadlines of clients, in words.
 HEADERS, READING = "no complete headers", "nothing read"
 
 
 class ApiError(Exception):
-    """A request that is refused: status, message, and the kind that clients tell errors apart by."""
+    """A refused request. error_type: the type by which clients tell errors apart."""
 
     def __init__(
         self,
         status: int,
         message: str,
-        kind: str = "invalid_request_error",
+        error_type: str = "invalid_request_error",
         retry: int | None = None,
         cause: SpecprefillError | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind
+        self.error_type = error_type
         self.cause = cause
         self.headers = {"Retry-After": str(retry)} if retry is not None else {}
 
     @property
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's API writes it."""
-        error: dict[str, Any] = {"message": str(self), "type": self.kind, "param": None, "code": None}
+        error: dict[str, Any] = {"message": str(self), "type": self.error_type, "param": None, "code": None}
         if self.cause is not None:
-            # This user's own commands end as they would without a server.
+            # This user's commands end with the same exit code as without a server.
             error |= {"name": type(self.cause).__name__, "exit_code": self.cause.exit_code}
         return {"error": error}
 
@@ -73,24 +73,24 @@ class ApiError(Exception):
 
 
 class AsciiResponse(JSONResponse):
-    """JSON in ASCII, as the records on standard output: names of files may hold what UTF-8 cannot encode."""
+    """JSON in ASCII, as on standard output, because file names may hold characters that UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False).encode("ascii")
 
 
 class GuardedProtocol(H11Protocol):
-    """HTTP connections that are this user's own, on a Unix socket, and whose clients send headers and read answers in time.
+    """Closes connections of other users on a Unix socket, and of clients that send headers or read answers too slowly.
 
-    uvicorn itself bounds the size of headers and the rest between two requests, but not the time that headers take.
+    uvicorn bounds the size of headers and the time between two requests, but not the time that headers take.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        if len(self.connections) > MOST_CONNECTIONS:
-            self.abort(f"refused a connection: more than {MOST_CONNECTIONS} at a time")
-        elif not same_user(transport.get_extra_info("socket")):
+        if len(self.connections) > MAX_CONNECTIONS:
+            self.abort(f"refused a connection: more than {MAX_CONNECTIONS} at a time")
+        elif not is_same_user(transport.get_extra_info("socket")):
             self.abort("refused a connection of another user")
         else:
             self.expect(HEADERS, HEADER_SECONDS)
@@ -122,7 +122,7 @@ class GuardedProtocol(H11Protocol):
             self.timers[event] = self.loop.call_later(seconds, self.abort, reason)
 
     def forget(self, event: str) -> None:
-        """The event has come, or need not come."""
+        """Stop waiting for an event."""
         if timer := self.timers.pop(event, None):
             timer.cancel()
 
@@ -134,7 +134,7 @@ class GuardedProtocol(H11Protocol):
 
 
 class SilentServer(uvicorn.Server):
-    """A server that leaves signals to whoever started it."""
+    """A server that leaves signals to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -142,7 +142,7 @@ class SilentServer(uvicorn.Server):
 
 
 def http_server(application: ASGIApp) -> SilentServer:
-    """A server of an application, to be given its listening socket."""
+    """Build the server of an application. Its caller passes the listening socket."""
     return SilentServer(
         uvicorn.Config(
             application,
@@ -152,16 +152,16 @@ def http_server(application: ASGIApp) -> SilentServer:
             log_level="critical",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=REST_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             backlog=BACKLOG,
         )
     )
 
 
-def same_user(connection: socket.socket) -> bool:
-    """Whether the peer is this user, where that can be known: on Unix sockets on Linux."""
+def is_same_user(connection: socket.socket) -> bool:
+    """Whether the peer is this user. Only Unix sockets on Linux can tell; True elsewhere."""
     if sys.platform != "linux" or connection.family != socket.AF_UNIX:
         return True
     size = struct.calcsize("3i")
@@ -170,14 +170,14 @@ def same_user(connection: socket.socket) -> bool:
 
 
 class Log:
-    """Lines on standard error, written by a thread of their own: a full pipe must not stop the event loop."""
+    """Writes lines on standard error from a thread, because a full pipe must not stop the event loop."""
 
     def __init__(self) -> None:
-        self.lines: queue.Queue[str] = queue.Queue(MOST_LOG_LINES)
+        self.lines: queue.Queue[str] = queue.Queue(MAX_LOG_LINES)
         self.thread: threading.Thread | None = None
 
     def __call__(self, text: str) -> None:
-        """Write a line some time; nothing while too many wait."""
+        """Queue a line; drop it while too many wait."""
         if self.thread is None:
             self.thread = threading.Thread(target=self.write, name="log", daemon=True)
             self.thread.start()
@@ -185,7 +185,7 @@ class Log:
             self.lines.put_nowait(text)
 
     def write(self) -> NoReturn:
-        """Write the lines that come."""
+        """Write queued lines, without end."""
         while True:
             text = self.lines.get()
             with contextlib.suppress(OSError, ValueError):
@@ -198,7 +198,7 @@ _last_loop_error = -QUIET_SECONDS
 
 
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    """Log an error of the event loop, such as too many open files, once a minute: it may come thousands of times."""
+    """Log an error of the event loop, such as too many open files, at most once a minute."""
     global _last_loop_error
     if loop.time() - _last_loop_error >= QUIET_SECONDS:
         _last_loop_error = loop.time()
@@ -208,11 +208,11 @@ def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any
 
 @dataclass
 class Guard:
-    """Refuses requests without the token, those that a page of another origin has made, and all while the models load.
+    """Refuses requests without the token, requests of foreign web pages, and all requests while the models load.
 
-    token: None on the Unix socket: only this user can open it
-    count: told of each response's path and status; allowed_hosts: names by which proxies and containers call the server
-    state: what /healthz tells while the models load; application: None until they are loaded
+    token: None on the Unix socket, because only this user can open it
+    count: called with each response's path and status; allowed_hosts: names that proxies and containers use for the server
+    state: reply of /healthz while the models load; application: None until they are loaded
     """
 
     token: str | None
@@ -225,7 +225,7 @@ class Guard:
         if scope["type"] != "http":
             return
 
-        async def counted(message: Message) -> None:
+        async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.count(scope["path"], message["status"])
             await send(message)
@@ -233,38 +233,38 @@ class Guard:
         refusal = self.refusal(scope)
         if refusal is not None:
             log_line(f"refused with {refusal.status}: {refusal}")
-            await refusal.response()(scope, receive, counted)
+            await refusal.response()(scope, receive, count_and_send)
         elif self.application is not None:
-            await self.application(scope, receive, counted)
+            await self.application(scope, receive, count_and_send)
         elif scope["path"] == OPEN_PATH:
-            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, counted)
+            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, count_and_send)
         else:
             loading = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
-            await loading.response()(scope, receive, counted)
+            await loading.response()(scope, receive, count_and_send)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        """Why a request is refused, or None."""
+        """The error for a request to refuse; None for a request to accept."""
         if self.token is None:
             return None
         headers = dict(scope["headers"])
-        if not is_own_host(headers.get(b"host", b"").decode("latin-1"), self.allowed_hosts):
+        if not is_allowed_host(headers.get(b"host", b"").decode("latin-1"), self.allowed_hosts):
             return ApiError(
                 403, "the Host header names another site; use the address that the server printed, or --allow-host"
             )
         if scope["path"] == OPEN_PATH:
             return None
-        kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if kind.lower() != "bearer" or not given:
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not token:
             return ApiError(401, "no token; send the header `Authorization: Bearer TOKEN`", "authentication_error")
-        if not hmac.compare_digest(given.strip().encode("latin-1"), self.token.encode("latin-1")):
+        if not hmac.compare_digest(token.strip().encode("latin-1"), self.token.encode("latin-1")):
             return ApiError(401, "wrong token", "authentication_error")
         return None
 
 
-def is_own_host(host: str, allowed: Sequence[str] = ()) -> bool:
-    """Whether a Host header is an address, `localhost`, this machine's name or an allowed one: none of a foreign page.
+def is_allowed_host(host: str, allowed: Sequence[str] = ()) -> bool:
+    """Whether a Host header is an address, `localhost`, this machine's name or an allowed name.
 
-    A page reaches this server through a name of its own that it lets point here (DNS rebinding).
+    Any other name may belong to a foreign web page that lets its own name point here (DNS rebinding).
     """
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name.lower() in ("localhost", socket.gethostname().lower(), *map(str.lower, allowed)):

@@ -1,4 +1,4 @@
-"""Listening sockets in a folder that nobody else can enter, and the lock that lets one server run at a time."""
+"""Listening sockets in a private folder, and the lock that admits one server at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
 BACKLOG = 128
-# The longest path of a Unix socket: the system's address structure bounds it.
-LONGEST_PATH = 103
+# Most bytes of a Unix socket's path: the system's address structure bounds it.
+MAX_PATH_BYTES = 103
 TOKEN_BYTES = 32
 
 
 def runtime_folder() -> str:
-    """The folder of this user's server: in $XDG_RUNTIME_DIR, else in the folder for temporary files, named by uid."""
+    """The folder of this user's server: in $XDG_RUNTIME_DIR, or named by uid in the folder for temporary files."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return os.path.join(runtime, "specprefill")
@@ -30,7 +30,7 @@ def runtime_folder() -> str:
 
 
 def is_private(folder: str) -> bool:
-    """Whether a folder is there, no link, this user's own, and closed to everybody else."""
+    """Whether a folder exists, is no link, belongs to this user, and is closed to everybody else."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -39,9 +39,9 @@ def is_private(folder: str) -> bool:
 
 
 def private_folder() -> Path:
-    """The runtime folder, made where it is missing. Raises SpecprefillError where others may enter it.
+    """Create the runtime folder where it is missing. Raises SpecprefillError where others may enter it.
 
-    On a system without Unix sockets it is the folder for the state of the user's programs.
+    Systems without Unix sockets use the folder for the state of the user's programs instead.
     """
     if not HAS_UNIX_SOCKETS:
         import platformdirs
@@ -57,10 +57,10 @@ def private_folder() -> Path:
     return Path(folder)
 
 
-def sole_server(folder: Path) -> int | None:
-    """The descriptor of the lock of this user's one server; None while another has it.
+def lock_server(folder: Path) -> int | None:
+    """Take the lock of this user's only server. Returns its descriptor; None while another process has it.
 
-    The lock ends when the descriptor is closed in every process that has it, however they end.
+    The lock ends when every process that has the descriptor has closed it or ended.
     """
     from filelock import lock_descriptor
 
@@ -72,11 +72,11 @@ def sole_server(folder: Path) -> int | None:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Listen on a Unix socket that only this user may open; one that a dead server left is replaced.
+    """Listen on a Unix socket that only this user may open, and replace one that a dead server left.
 
     Raises SpecprefillError where that is impossible.
     """
-    if len(os.fsencode(path)) > LONGEST_PATH:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise SpecprefillError(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -92,7 +92,7 @@ def unix_listener(path: Path) -> socket.socket:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `--http`. Raises UsageError."""
+    """Parse host and port of `--http`. Raises UsageError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"--http {text}: give an address and a port, such as 127.0.0.1:8777")
@@ -113,7 +113,7 @@ def http_listener(host: str, port: int) -> socket.socket:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file. Raises OSError, or UsageError for a file that others may read or that holds none."""
+    """Read the token in a file. Raises OSError, or UsageError for a file that others may read or without a token."""
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UsageError(f"{path}: others may read this token; run `chmod 600 {path}`")
     token = path.read_text(encoding="ascii", errors="replace").strip()
@@ -122,8 +122,8 @@ def read_token(path: Path) -> str:
     return token
 
 
-def stored_token(path: Path, tell: Callable[[str], None]) -> str:
-    """The token of this user's servers in its file; a new one, where there is none, is shown once."""
+def read_or_create_token(path: Path, tell: Callable[[str], None]) -> str:
+    """Read the token of this user's servers. Where there is none, create one and show it once."""
     with suppress(OSError):
         token = read_token(path)
         tell(f"token: in {path}")
@@ -135,25 +135,25 @@ def stored_token(path: Path, tell: Callable[[str], None]) -> str:
             stream.write(token + "\n")
     except OSError as error:
         raise SpecprefillError(f"{path}: cannot be written ({error.strerror}); give --token-file") from error
-    tell(f"token: {token} (kept in {path}, and not shown again)")
+    tell(f"token: {token} (stored in {path}; it is not shown again)")
     return token
 
 
 def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
-    """The token of an address. Raises UsageError for one that other machines reach without a token file."""
+    """Choose the token of an address. Raises UsageError where other machines reach it and there is no token file."""
     with suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return stored_token(folder / TOKEN, tell) if token_file is None else given_token(token_file)
+            return read_or_create_token(folder / TOKEN, tell) if token_file is None else read_token_file(token_file)
     if token_file is None:
         raise UsageError(
             f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
         )
     tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
-    return given_token(token_file)
+    return read_token_file(token_file)
 
 
-def given_token(path: Path) -> str:
-    """The token in the file of `--token-file`. Raises UsageError where there is none."""
+def read_token_file(path: Path) -> str:
+    """Read the token in the file of `--token-file`. Raises UsageError where there is none."""
     try:
         return read_token(path)
     except OSError as error:
@@ -168,11 +168,12 @@ def listen(
     tell: Callable[[str], None],
     on_socket: bool,
 ) -> tuple[list[tuple[socket.socket, str | None]], tuple[str, ...]]:
-    """Open all sockets; those in the folder are removed again when the stack is left.
+    """Open all sockets. The stack closes them, and removes those in the folder.
 
-    http_address, token_file: the options `--http` and `--token-file`; on_socket: whether commands find the server
+    http_address, token_file: the options `--http` and `--token-file`
+    on_socket: whether to open the Unix socket, through which commands find the server
 
-    Returns the sockets with their tokens (None for the Unix socket), and all addresses in words.
+    Returns the sockets with their tokens (None for the Unix socket), and their addresses as text.
     """
     listeners: list[tuple[socket.socket, str | None]] = []
     addresses: list[str] = []

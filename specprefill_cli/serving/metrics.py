@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class Metrics:
         self.latest: dict[Ticket, float] = {}
 
     def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
-        """Measure queue and cache whenever they are asked for."""
+        """Report queue and cache at every scrape."""
         queue = Gauge("specprefill_queue", "Questions that wait.", registry=self.registry)
         queue.set_function(lambda: len(engine.waiting))
         size = Gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.", registry=self.registry)
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 
     def count(self, path: str, status: int) -> None:
-        """Count a response; unknown paths count as one."""
+        """Count a response. All unknown paths share one label."""
         self.requests.labels(path if path in KNOWN_PATHS else "other", str(status)).inc()
 
     def observe(self, ticket: Ticket, event: Event) -> None:
-        """Measure what happened to a question."""
+        """Measure an event of a question."""
         now = time.perf_counter()
         if isinstance(event, Started):
             self.ttft.observe(now - ticket.submitted)
@@ -74,5 +74,5 @@ class Metrics:
             self.kept.observe(event.result.kept_ratio)
 
     def text(self) -> bytes:
-        """All figures in Prometheus's text format."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)

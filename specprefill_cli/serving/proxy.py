@@ -1,4 +1,4 @@
-"""A proxy before another OpenAI-compatible server: long documents in chat requests are thinned, all else passes through."""
+"""A proxy in front of an OpenAI-compatible server. It thins long documents in chat requests and passes on all else."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import health, metrics
-from specprefill_cli.serving.backend import Backend, starlette, while_connected
-from specprefill_cli.serving.body import body_bytes, overridden
+from specprefill_cli.serving.backend import Backend, build_application, while_connected
+from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.metrics import RATIOS
-from specprefill_cli.serving.thinning import LongText, Untouched, texts_of, thinnable, with_texts
+from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, replace_texts, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-# The key of a request's body with settings for this proxy.
-OWN = "specprefill"
+# The key of a request's body that holds settings for this proxy.
+SETTINGS_KEY = "specprefill"
 KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
-# Headers of one connection, and what every server tells of itself.
+# Headers that belong to one connection.
 HOP_BY_HOP = frozenset(
     b"connection date keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
@@ -57,9 +57,9 @@ TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS).as_dict()
 class Proxy:
     """Forwards requests.
 
-    upstream: where to, and the one model whose requests are thinned; "" for all
-    running: whole requests that are also sent; nothing else keeps them alive
-    chats: counts chat requests by what became of them; agreement: of the answers to both
+    upstream: the server, and the only model whose requests are thinned ("": all models)
+    chats: counts chat requests by outcome; agreement: of the answers to a thinned and an unthinned request
+    running: references to unfinished comparisons, which the event loop alone would not keep alive
     """
 
     backend: Backend
@@ -69,19 +69,19 @@ class Proxy:
     agreement: Histogram
     running: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def request(self, given: Request, content: bytes) -> httpx.Request:
-        """A request as it is forwarded: with the upstream's key, and with another body where that was thinned."""
-        base, path = self.upstream.url, given.scope["raw_path"].decode("latin-1")
+    def request(self, incoming: Request, content: bytes) -> httpx.Request:
+        """Build the request to the upstream: with its key, and with `content` as the body."""
+        base, path = self.upstream.url, incoming.scope["raw_path"].decode("latin-1")
         if path.startswith(f"{USUAL_PATH}/"):
             path = path.removeprefix(USUAL_PATH)
         else:
             base = base.removesuffix(USUAL_PATH)
-        query = given.scope["query_string"].decode("latin-1")
-        headers = [(name, value) for name, value in given.headers.raw if name not in NOT_SENT]
+        query = incoming.scope["query_string"].decode("latin-1")
+        headers = [(name, value) for name, value in incoming.headers.raw if name not in NOT_SENT]
         if key := os.environ.get(KEY_VARIABLE):
             headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
         return httpx.Request(
-            given.method,
+            incoming.method,
             f"{base}{path}?{query}" if query else f"{base}{path}",
             headers=headers,
             content=content or None,
@@ -89,7 +89,7 @@ class Proxy:
         )
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """The reply with its body still to be read. Raises ApiError where there is none."""
+        """Send a request, and return the reply with its body unread. Raises ApiError where there is no reply."""
         try:
             return await self.client.send(request, stream=True)
         except httpx.ReadTimeout:
@@ -100,7 +100,7 @@ class Proxy:
         raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
     async def compare(self, request: httpx.Request, reply: str) -> None:
-        """Send a whole request, and measure how far its answer agrees with that of the thinned one."""
+        """Send an unthinned request, and measure how far its answer agrees with the reply to the thinned one."""
         try:
             response = await self.client.send(request)
             self.agreement.observe(word_f1(answer_in(reply), answer_in(response.text)))
@@ -109,20 +109,20 @@ class Proxy:
 
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
-    """A session with the draft. It has read once: no first request pays for lazy initialisation."""
+    """Open a session with the draft, and let it read once, so that no request pays for lazy initialisation."""
     session = open_chooser(settings, upstream.url)
     retrieve(session, WARM_UP, "When?", settings.varied(speculate=OFF))
     return session
 
 
 def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef) -> ASGIApp:
-    """The application of the proxy; `/healthz` and `/metrics` are its own. paths_allowed: no request names files."""
+    """Build the application of the proxy. It answers `/healthz` and `/metrics` itself. paths_allowed: not used."""
     registry = backend.metrics.registry
     proxy = Proxy(
         backend=backend,
         upstream=upstream,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
-        chats=Counter("specprefill_chats", "Chat requests by what became of them.", ["outcome"], registry=registry),
+        chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=registry),
         agreement=Histogram(
             "specprefill_shadow_agreement",
             "F1 of the words of the answers to a thinned request and to the whole one.",
@@ -131,29 +131,29 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
         ),
     )
     routes = [
-        Route("/healthz", partial(health, backend=backend, told=False)),
+        Route("/healthz", partial(health, backend=backend, with_details=False)),
         Route("/metrics", partial(metrics, backend=backend)),
         Route("/{path:path}", partial(forward, proxy=proxy), methods=METHODS),
     ]
-    return starlette(routes)
+    return build_application(routes)
 
 
 async def forward(request: Request, proxy: Proxy) -> Response:
-    """Pass a request on, thinned where it is a chat about long documents, and its reply back as it comes."""
+    """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
-        values, own = await asyncio.to_thread(without_own, content)
-        content = content if own is None else json.dumps(values).encode()
+        values, overrides = await asyncio.to_thread(split_settings, content)
+        content = content if overrides is None else json.dumps(values).encode()
         try:
-            thinned = await while_connected(request, thin(values, own, proxy))
+            thinned = await while_connected(request, thin(values, overrides, proxy))
             kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             proxy.backend.metrics.kept.observe(kept / total)
             if random.random() < proxy.backend.options.shadow:
-                whole = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
-                shadow = proxy.request(request, json.dumps(whole).encode())
+                unthinned = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
+                shadow = proxy.request(request, json.dumps(unthinned).encode())
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
         proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
@@ -168,9 +168,9 @@ async def forward(request: Request, proxy: Proxy) -> Response:
 
 
 async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: Proxy) -> AsyncIterator[bytes]:
-    """The body of a reply, byte for byte; leaving early closes the connection, so that the upstream stops.
+    """Yield the body of a reply, byte for byte. A client that leaves early closes the connection to the upstream.
 
-    shadow: the whole request, sent when the reply has ended
+    shadow: the unthinned request, sent after the end of the reply
     """
     parts = []
     try:
@@ -179,7 +179,7 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
                 parts.append(part)
             yield part
     except httpx.HTTPError as error:
-        # Raised again, so that the client's connection is cut, too.
+        # Raised again to cut the client's connection too.
         log_line(f"{response.url}: the reply was cut off ({type(error).__name__})")
         raise
     finally:
@@ -191,30 +191,30 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
         task.add_done_callback(proxy.running.discard)
 
 
-def without_own(content: bytes) -> tuple[dict[str, Any], object]:
-    """The values of a body (none where it is no JSON object), without those for this proxy; and these."""
+def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
+    """Split a body into the upstream's values and the proxy's settings; ({}, None) where it is no JSON object."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
         values = None
-    return (values, values.pop(OWN, None)) if isinstance(values, dict) else ({}, None)
+    return (values, values.pop(SETTINGS_KEY, None)) if isinstance(values, dict) else ({}, None)
 
 
-async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str, Any]:
-    """A chat request with less text. own: settings for this request.
+async def thin(values: Mapping[str, Any], overrides: object, proxy: Proxy) -> dict[str, Any]:
+    """Thin the long texts of a chat request. overrides: settings for this request.
 
-    Raises Untouched for one that is forwarded as it is; ApiError or UsageError for wrong settings, and where too many wait.
+    Raises Untouched for a request to forward as it is, ApiError or UsageError for wrong settings, ApiError for a full queue.
     """
-    if not isinstance(own, dict | None):
-        raise ApiError(400, f'{OWN} must be an object, such as {{"keep": 0.1}}')
-    settings = overridden(proxy.backend.session.settings, own or {}).varied(speculate=OFF)
+    if not isinstance(overrides, dict | None):
+        raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
+    settings = override_settings(proxy.backend.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
     if proxy.upstream.model not in ("", values.get("model")):
         raise Untouched("another model")
-    question, long, collection = await asyncio.to_thread(documents_in, values, settings)
+    question, long_texts, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
-        asked = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        passages = (await proxy.backend.answer(asked)).result.passages
+        request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
+        passages = (await proxy.backend.answer(request)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise
@@ -226,32 +226,32 @@ async def thin(values: Mapping[str, Any], own: object, proxy: Proxy) -> dict[str
         )
         for number, document in enumerate(collection.documents)
     ]
-    return with_texts(values, long, kept)
+    return replace_texts(values, long_texts, kept)
 
 
 def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
-    """The question of a chat request, its long texts, and these as documents. Raises Untouched."""
+    """The question of a chat request, its long texts, and a document for each of them. Raises Untouched."""
     if settings.mode == BASELINE or settings.keep == 1:
         raise Untouched("keep 1")
-    question, long = thinnable(values)
-    if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long))[0] == BASELINE:
+    question, long_texts = find_long_texts(values)
+    if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
         raise Untouched("short")
-    documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long)
-    return question, long, Collection(tuple(documents))
+    documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long_texts)
+    return question, long_texts, Collection(tuple(documents))
 
 
 def tokens_in(values: Mapping[str, Any]) -> int:
-    """Tokens of all that is said in a chat request, as the bundled tokenizer counts them."""
+    """Count the tokens of all messages of a chat request with the bundled tokenizer."""
     return sum(count_tokens(text) for *_, text in texts_of(values.get("messages")))
 
 
 def answer_in(reply: str) -> str:
-    """The text of a chat completion, streamed or whole.
+    """The text of a chat completion, streamed or not.
 
-    Raises ValueError, LookupError, TypeError or AttributeError for another reply.
+    Raises ValueError, LookupError, TypeError or AttributeError for any other reply.
     """
     events = [line.removeprefix("data:").strip() for line in reply.split("\n") if line.startswith("data:")]
     replies = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
     choices = (choice for values in replies for choice in values["choices"][:1])
-    said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
-    return "".join(message.get("content") or "" for message in said)
+    messages = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+    return "".join(message.get("content") or "" for message in messages)

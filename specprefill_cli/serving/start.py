@@ -1,4 +1,4 @@
-"""The server's process: the lock and the sockets first, then an event loop for HTTP, and a thread that owns the models."""
+"""The server's process: lock and sockets, an event loop for HTTP, and a thread that owns the models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specprefill_cli.models.memory import import_transformers
 from specprefill_cli.serving.backend import Backend, ServeOptions
 from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, private_folder, sole_server
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
 from specprefill_cli.serving.metrics import Metrics
 from specprefill_cli.settings import Settings
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
 
-# Seconds between two looks at the clock of the idle limit.
+# Seconds between two checks of the idle limit.
 IDLE_CHECK = 1.0
 WARM_UP_QUESTION = "What is this about?"
 
 
 @dataclass(kw_only=True)
 class Service:
-    """Loads the models while HTTP is answered, serves until it is told to stop, and finishes the answers in hand.
+    """Loads the models while HTTP is already answered, serves until a request to stop, and finishes running answers.
 
-    own: documents to read ahead; listeners: sockets with their tokens; addresses: where they listen
+    documents: to prefill before the first question; listeners: sockets with their tokens; addresses: of the sockets
     """
 
     settings: Settings
-    own: Collection | None
+    documents: Collection | None
     options: ServeOptions
     identity: Identity
     listeners: list[tuple[socket.socket, str | None]]
@@ -65,7 +65,7 @@ class Service:
         ]
 
     async def run(self) -> int:
-        """Serve; the exit code. Raises SpecprefillError where the models cannot be loaded."""
+        """Serve, and return the exit code. Raises SpecprefillError where the models cannot be loaded."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(report_loop_error)
         if os.name == "posix":
@@ -95,32 +95,32 @@ class Service:
         return SpecprefillError.exit_code if self.failure is not None else 0
 
     def work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The engine's thread; without it nothing can be answered, so that the service ends with it."""
+        """Run the engine in this thread. The service ends with it, because nothing else can answer."""
         try:
             self.engine = engine = self.load()
             self.tell(f"ready: {', '.join(self.addresses)}; Ctrl-C ends it")
             engine.run()
             if not self.stopped.is_set():
-                self.failure = RuntimeError("it has given up")
+                self.failure = RuntimeError("it has ended")
         except BaseException as error:
             self.failure = error
         finally:
             loop.call_soon_threadsafe(self.stopped.set)
 
     def load(self) -> LocalEngine:
-        """Load the models, read ahead, and let the sockets answer."""
+        """Load the models, prefill the documents, and let the sockets answer."""
         import_transformers()
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.prefix_cache import document_cache
         from specprefill_cli.serving.api import application
 
-        settings, options, site = self.settings, self.options, application
+        settings, options, make_application = self.settings, self.options, application
         if options.upstream is not None:
             from specprefill_cli.serving.proxy import open_reader, proxy_application
 
             session = open_reader(settings, options.upstream)
-            site = partial(proxy_application, upstream=options.upstream)
+            make_application = partial(proxy_application, upstream=options.upstream)
         else:
             session = open_session(settings, draft=True)
             session.warm_up(settings)
@@ -128,22 +128,22 @@ class Service:
         session = session.with_cache(cache)
         engine = LocalEngine(session, independent=True, observe=self.metrics.observe)
         self.metrics.watch(engine, cache)
-        if self.own is not None:
-            # Whatever the question, this leaves the KV of the documents behind.
-            session.ask(self.own, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
+        if self.documents is not None:
+            # Any question leaves the KV of the documents in the cache.
+            session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
         backend = Backend(
             engine=engine,
-            own=self.own,
+            documents=self.documents,
             options=options,
             metrics=self.metrics,
             about=self.about,
         )
         for guard in self.guards:
-            guard.application = site(backend, paths_allowed=guard.token is None)
+            guard.application = make_application(backend, paths_allowed=guard.token is None)
         return engine
 
     async def watch_idleness(self) -> None:
-        """Stop after the idle limit."""
+        """Stop the service after the idle limit."""
         limit = self.options.idle_seconds
         while limit is not None:
             await asyncio.sleep(min(IDLE_CHECK, limit))
@@ -154,28 +154,28 @@ class Service:
                 return
 
 
-def start(settings: Settings, own: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
-    """Serve until told to stop; the exit code.
+def start(settings: Settings, documents: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
+    """Serve until a request to stop, and return the exit code.
 
-    own: documents to read ahead
+    documents: to prefill before the first question
 
-    Raises SpecprefillError when the models cannot be loaded, nothing can be listened on, or a server with other settings runs.
+    Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server with other settings runs.
     """
     with ExitStack() as stack:
-        folder, identity, alone = private_folder(), identity_of(settings), options.upstream is None
-        if alone:
-            lock = sole_server(folder)
+        folder, identity, is_proxy = private_folder(), identity_of(settings), options.upstream is not None
+        if not is_proxy:
+            lock = lock_server(folder)
             if lock is None:
-                check_same(identity)
+                check_same_settings(identity)
                 tell("a server is running already; `specprefill serve --status` shows it")
                 return 0
             stack.callback(os.close, lock)
-        # Commands ask no proxy: of those any number may run.
-        on_socket = alone and HAS_UNIX_SOCKETS
+        # Commands never ask a proxy, so any number of proxies may run.
+        on_socket = not is_proxy and HAS_UNIX_SOCKETS
         listeners, addresses = listen(folder, options.http, options.token_file, stack, tell, on_socket)
         service = Service(
             settings=settings,
-            own=own,
+            documents=documents,
             options=options,
             identity=identity,
             listeners=listeners,
@@ -184,14 +184,14 @@ def start(settings: Settings, own: Collection | None, options: ServeOptions, tel
         )
         code = asyncio.run(service.run())
         if service.engine is None and code == 0:
-            # Nothing can stop the thread that still loads the models.
+            # The thread that still loads the models cannot be stopped.
             stack.close()
             os._exit(0)
         return code
 
 
-def check_same(identity: Identity) -> None:
-    """Raises SpecprefillError where the running server has other settings than would be served now."""
+def check_same_settings(identity: Identity) -> None:
+    """Raises SpecprefillError where the running server has another identity."""
     state = server_state() if HAS_UNIX_SOCKETS else None
     reason = difference(identity, state.get("identity") or {}) if state is not None else None
     if reason is not None:

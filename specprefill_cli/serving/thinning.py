@@ -1,4 +1,4 @@
-"""What of a chat request may be thinned: its long texts, and the question that they are read for."""
+"""Finds the long texts of a chat request, and the question that the draft reads them for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-# Characters of the longest paragraph that counts as a question or an instruction, and of the longest text that is no document.
-SHORT = 1_000
+# Paragraphs up to this many characters count as questions or instructions; longer texts count as documents.
+SHORT_CHARACTERS = 1_000
 ROLES = ("system", "developer", "user")
 BLANK_LINES, LINE_ENDS = re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n\s*")
-# Words of questions that only the whole document answers; a match too many costs time, one too few an answer.
-WHOLE = re.compile(
+# Words of questions that need the whole document. A false match costs time, a missed one costs an answer.
+NEEDS_EVERYTHING = re.compile(
     r"\b(?:list|count|enumerate|summar\w+|tl;?dr|overview|outline|gist|takeaways?|(?:key|main) (?:points?|ideas?|facts?)|"
     r"translat\w+|rewrite|rephrase|paraphrase|proofread|all|every|each|whole|entire|in total|altogether|how many times|"
     r"how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned)|"
@@ -23,12 +23,12 @@ WHOLE = re.compile(
 
 
 class Untouched(Exception):
-    """A request is forwarded as it came; its text says why."""
+    """A request that is forwarded as it came. The message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongText:
-    """A text of a message, of which [start, end) may be thinned. part: its index in the content; None: it is the content."""
+    """A text of a message; [start, end) may be thinned. part: its index in the content; None: the text is the content."""
 
     message: int
     part: int | None
@@ -38,19 +38,19 @@ class LongText:
 
     @property
     def document(self) -> str:
-        """What may be thinned."""
+        """The part that may be thinned."""
         return self.text[self.start : self.end]
 
 
-def thinnable(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
-    """The question of a request, and the texts that are read for it.
+def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
+    """Find the question of a request, and the long texts of user and system.
 
-    The question is the last user message, or of a long one its last paragraph; where only the first asks something, the
-    first. Of every long text of the user or the system the first and the last paragraph stay, if they are short: they are
-    instructions more often than evidence.
+    The last user message is the question. A long message has its question in its last paragraph, or in its first one
+    where only that has a question mark. Short first and last paragraphs are not thinned: they are instructions more
+    often than evidence.
 
     Raises Untouched for a request with tools, with other content than text, without a question or long texts, and for a
-    question that needs all of them.
+    question that needs the whole document.
     """
     if body.get("tools") or body.get("functions"):
         raise Untouched("tools")
@@ -58,26 +58,26 @@ def thinnable(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     last = next((number for number in reversed(range(len(texts))) if texts[number][0] == "user"), None)
     if last is None:
         raise Untouched("no question")
-    question, long = texts[last][3].strip(), []
+    question, long_texts = texts[last][3].strip(), []
     for number, (_, message, part, text) in enumerate(texts):
-        if len(text) <= SHORT:
+        if len(text) <= SHORT_CHARACTERS:
             continue
-        start, end = between(text)
+        start, end = document_bounds(text)
         if number == last:
             head, tail = text[:start].strip(), text[end:].strip()
             question = head if "?" in head and "?" not in tail else tail
-        long.append(LongText(message=message, part=part, text=text, start=start, end=end))
+        long_texts.append(LongText(message=message, part=part, text=text, start=start, end=end))
     if not question:
         raise Untouched("no question")
-    if not long:
+    if not long_texts:
         raise Untouched("short")
-    if WHOLE.search(question):
+    if NEEDS_EVERYTHING.search(question):
         raise Untouched("the question needs everything")
-    return question, long
+    return question, long_texts
 
 
 def texts_of(messages: object) -> list[tuple[str, int, int | None, str]]:
-    """Role, message, part and text of everything that is said. Raises Untouched where that is not text alone."""
+    """Role, message, part and text of all messages. Raises Untouched for content that is not text."""
     texts: list[tuple[str, int, int | None, str]] = []
     for number, message in enumerate(messages if isinstance(messages, list) else ()):
         if not isinstance(message, dict):
@@ -95,29 +95,29 @@ def texts_of(messages: object) -> list[tuple[str, int, int | None, str]]:
     return texts
 
 
-def between(text: str) -> tuple[int, int]:
-    """The characters [start, end) of a text between its first and its last paragraph, as far as these are short.
+def document_bounds(text: str) -> tuple[int, int]:
+    """The characters [start, end) of a text without its first and its last paragraph, where these are short.
 
-    Where the last paragraph is long, lines count instead. A last one that ends with a colon ("Answer:") has the one before
-    with it.
+    Lines count as paragraphs where the last paragraph is long. A last paragraph that ends with a colon ("Answer:") takes
+    the paragraph before it along.
     """
     gaps = [gap.span() for gap in BLANK_LINES.finditer(text)]
-    if len(text) - (gaps[-1][1] if gaps else 0) > SHORT:
+    if len(text) - (gaps[-1][1] if gaps else 0) > SHORT_CHARACTERS:
         gaps = [gap.span() for gap in LINE_ENDS.finditer(text)]
-    after = gaps[:-1] if len(gaps) > 1 and text.rstrip().endswith(":") else gaps
-    start = gaps[0][1] if gaps and gaps[0][0] <= SHORT else 0
-    end = after[-1][0] if after and len(text) - after[-1][1] <= SHORT else len(text)
+    last_gaps = gaps[:-1] if len(gaps) > 1 and text.rstrip().endswith(":") else gaps
+    start = gaps[0][1] if gaps and gaps[0][0] <= SHORT_CHARACTERS else 0
+    end = last_gaps[-1][0] if last_gaps and len(text) - last_gaps[-1][1] <= SHORT_CHARACTERS else len(text)
     return start, max(start, end)
 
 
-def with_texts(body: Mapping[str, Any], long: Sequence[LongText], kept: Sequence[str]) -> dict[str, Any]:
-    """The request with what is kept of its long texts in their places."""
+def replace_texts(body: Mapping[str, Any], long_texts: Sequence[LongText], kept: Sequence[str]) -> dict[str, Any]:
+    """Copy a request with the kept text in place of each long text."""
     thinned = deepcopy(dict(body))
-    for text, document in zip(long, kept, strict=True):
+    for text, document in zip(long_texts, kept, strict=True):
         message = thinned["messages"][text.message]
-        whole = text.text[: text.start] + document + text.text[text.end :]
+        content = text.text[: text.start] + document + text.text[text.end :]
         if text.part is None:
-            message["content"] = whole
+            message["content"] = content
         else:
-            message["content"][text.part]["text"] = whole
+            message["content"][text.part]["text"] = content
     return thinned

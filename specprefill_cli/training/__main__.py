@@ -59,7 +59,7 @@ def tokenizer(data: Data, run: Run, characters: Characters = 8_000_000) -> None:
 
 @app.command()
 def corpus(data: Data, run: Run, characters: Characters = 1_000_000_000) -> None:
-    """Drop what overlaps the dev set or repeats, tokenise the rest, and write shards of 32 MiB to RUN/shards."""
+    """Drop passages that overlap the dev set or repeat, and write the rest as token shards of 32 MiB to RUN/shards."""
     texts = stream_text(data, characters, dev_grams(data))
     print(write_shards(texts, load_tokenizer(run / "tokenizer"), run / "shards"), flush=True)
 
@@ -75,7 +75,7 @@ def pretrain(
     rate: Rate = 4e-3,
     seed: int = 1,
 ) -> None:
-    """Language modelling on RUN/shards, target and draft together; checkpoint and log go to RUN/pretrain."""
+    """Train target and draft on RUN/shards as language models. Writes checkpoint and log to RUN/pretrain."""
     context = PAIR_SHAPES[shape].target.context
     stream = ShardStream(run / "shards", load_tokenizer(run / "tokenizer"), tokens_per_batch, context, seed)
     settings = TrainSettings(
@@ -203,16 +203,16 @@ def not_found(
         int, typer.Option(min=1, help="Dev questions, each on its own paragraph and on another.")
     ] = 300,
 ) -> None:
-    """How often a pair's `not found` is right, at 5 % false alarms and as it decodes."""
+    """Measure how often a pair's `not found` is right, at 5 % false alarms and in greedy decoding."""
     settings = Settings(pair=pair, mode="full", max_new_tokens=LONGEST_ANSWER)
     pairs = question_pairs(data / "dev" / "squad11_dev.jsonl.xz", questions, 0)
-    figures = measure_not_found(open_session(settings, draft=False), pairs, settings, lambda _asked: None)
+    figures = measure_not_found(open_session(settings, draft=False), pairs, settings, lambda _done: None)
     print(markdown([figures], COLUMNS), flush=True)
 
 
 @app.command()
 def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to write.")]) -> None:
-    """Write the questions that the training of `smollm2` keeps out, for `evaluate` and `calibrate`."""
+    """Write the questions held out of the training of `smollm2`, for `evaluate` and `calibrate`."""
     rows = held_out_questions(data)
     out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     print(f"{len(rows):,} questions on {len({row['context'] for row in rows}):,} contexts", flush=True)
@@ -220,7 +220,7 @@ def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to w
 
 @app.command()
 def dry_run(data: Data, run: Run, minutes: Minutes = 2.0) -> None:
-    """All these steps with models of the shape `smoke`, to see that they work: about MINUTES, mostly training."""
+    """Run all steps with models of the shape `smoke`. Takes about MINUTES, mostly for training."""
     tokenizer(data, run, characters=500_000)
     corpus(data, run, characters=500_000)
     pretrain(run, minutes / 3, shape="smoke", tokens_per_batch=2_048, workers=0)

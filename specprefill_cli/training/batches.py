@@ -18,9 +18,10 @@ from specprefill_cli.training.rows import RowMaker
 
 
 class Stage(NamedTuple):
-    """A mixture of rows: from which progress of the run (0 to 1) on, weights by row length, and ratios by kind of row.
+    """A mixture of rows.
 
-    written: ratio of document rows with written questions
+    start: progress of the run, from 0 to 1, at which it begins; lengths: weights by row length
+    copy, text: ratios of these rows, the others are document rows; written: ratio of document rows with written questions
     """
 
     start: float
@@ -30,7 +31,7 @@ class Stage(NamedTuple):
     written: float
 
 
-# Short documents and copying come first: without them the answer loss stays flat.
+# Short documents and copying come first. Without them the answer loss does not fall.
 CURRICULUM = (
     Stage(0.00, {256: 1.0}, 0.40, 0.10, 0.00),
     Stage(0.04, {256: 1.0}, 0.15, 0.10, 0.10),
@@ -39,7 +40,7 @@ CURRICULUM = (
     Stage(0.53, {512: 0.25, 1024: 0.4, 2048: 0.25, 4096: 0.1}, 0.02, 0.03, 0.50),
     Stage(0.75, {512: 0.1, 1024: 0.15, 2048: 0.3, 4096: 0.43, 8192: 0.02}, 0.01, 0.02, 0.60),
 )
-# Most tokens of a batch that count in the loss: those of answers, and others of the text.
+# Largest parts of a batch's tokens that count in the loss: answer tokens, and other text tokens.
 ANSWER_RATIO = 1 / 7
 TEXT_RATIO = 1 / 4
 QUESTIONS_PER_ROW = 16
@@ -62,7 +63,7 @@ class Batch:
 
 
 class BatchStream(IterableDataset):
-    """Endless batches; `progress` is shared with the training process, which moves it from 0 to 1."""
+    """Endless batches. The training process moves the shared `progress` from 0 to 1."""
 
     def __init__(self, source: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
         self.source = source
@@ -115,7 +116,7 @@ def collate(rows: list[Row], length: int, maker: RowMaker) -> Batch:
 
 
 def probe_targets(rows: list[Row], maker: RowMaker) -> ProbeTargets:
-    """The rows' regions and pointers as padded tensors, a random part of them if there are too many."""
+    """The rows' regions and pointers as padded tensors; a random sample where there are too many."""
     questions = torch.full((len(rows), QUESTIONS_PER_ROW, QUESTION_TOKENS), -1)
     bounds = torch.zeros(len(rows), QUESTIONS_PER_ROW, 2, dtype=torch.long)
     queries = torch.full((len(rows), POINTERS_PER_ROW), -1)

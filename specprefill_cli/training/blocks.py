@@ -24,9 +24,9 @@ class BlockMaker:
     rng: random.Random
 
     def blocks(self, characters: int, written: bool, topic: Scattered) -> tuple[list[Block], list[Question] | None]:
-        """Blocks of about `characters` characters, and questions on the same topic that they do not answer (None: no topic).
+        """Draw blocks of about `characters` characters, and unanswerable questions on their topic (None: no topic).
 
-        written: whether most blocks are contexts with written questions, else all are prose, facts, tables and lists
+        written: whether most blocks are contexts with written questions; else all are prose, facts, tables and lists
         """
         contexts: list[Block] = []
         others: list[Block] = []
@@ -42,16 +42,16 @@ class BlockMaker:
             size += len(block.text) + 2
         neighbours = self.neighbours(topic, written) if isinstance(topic, SingleTopic) else []
         if self.rng.random() < self.recipe.renamed:
-            # Together, so that a name is replaced alike in the document and in its neighbours' questions.
-            changed = rename_blocks([*contexts, *neighbours], self.names, self.rng)
-            contexts, neighbours = changed[: len(contexts)], changed[len(contexts) :]
+            # One call, so that the document and its neighbours' questions get the same names.
+            renamed = rename_blocks([*contexts, *neighbours], self.names, self.rng)
+            contexts, neighbours = renamed[: len(contexts)], renamed[len(contexts) :]
         blocks = contexts + others
         self.rng.shuffle(blocks)
         unanswered = [question for block in neighbours for question in block.questions]
         return blocks, unanswered if neighbours else None
 
     def other_block(self, draw: float, topic: Scattered, room: int) -> Block:
-        """A table, a list or prose; draw: a random number from 0 to 1 that decides which."""
+        """Draw a table, a list or prose. draw: random number from 0 to 1 that chooses between them."""
         if draw < 0.07:
             return table_block(self.material.book, self.rng)
         if draw < 0.17:
@@ -59,7 +59,7 @@ class BlockMaker:
         return self.prose_block(topic, room)
 
     def prose_block(self, topic: Scattered, room: int) -> Block:
-        """A passage of ordinary text with questions about itself, or with synthesised facts woven in."""
+        """Draw a passage of text, with cloze questions about it or with synthesised facts woven in."""
         prose = topic.passage()
         shortest = min(len(prose), self.rng.randint(100, 1_400), max(100, room))
         end = prose.find(" ", shortest)
@@ -70,7 +70,7 @@ class BlockMaker:
         return fact_block(self.material.book, topic.domain(), prose, count, self.rng, topic.stated)
 
     def context_block(self, group: ContextQuestions) -> Block:
-        """A context with its written questions, some of them with words left out."""
+        """A context with its written questions. Some of them lose words."""
         questions = [Question(*question) for question in group.questions]
         for index, question in enumerate(questions):
             if self.rng.random() < self.recipe.noisy:
@@ -79,17 +79,17 @@ class BlockMaker:
         return Block(group.context, tuple(questions))
 
     def neighbours(self, topic: SingleTopic, written: bool) -> list[Block]:
-        """What follows the document in its source: its questions are on the topic, but the document does not answer them."""
+        """Blocks that follow the document in its source. Their questions fit its topic, but it does not answer them."""
         if written:
             return [self.context_block(topic.group()) for _ in range(2)]
         return [cloze_block(topic.passage(), 4, self.rng) for _ in range(3)]
 
 
-def joined(blocks: Sequence[Block], separator: str) -> Block:
-    """A document of the blocks, with all their questions."""
+def join_blocks(blocks: Sequence[Block], separator: str) -> Block:
+    """Join blocks to a document with all their questions."""
     text, questions = "", []
     for block in blocks:
         text += separator if text else ""
-        questions += [question.moved(len(text)) for question in block.questions]
+        questions += [question.shift(len(text)) for question in block.questions]
         text += block.text
     return Block(text, tuple(questions))

@@ -1,7 +1,7 @@
-"""Questions made from ordinary text: a date, number, name or noun phrase is taken out of a sentence and asked for.
+"""Makes questions from ordinary text. Each asks for a date, number, name or noun phrase of a sentence.
 
-The idea is that of Lewis et al. (arXiv 1906.04980): a noisy, rearranged cloze with a question word that fits the kind
-of the missing piece teaches reading on any text, without written questions.
+The method is that of Lewis et al. (arXiv 1906.04980). A question is a noisy, rearranged cloze with a question word that
+fits the missing piece. It teaches reading on any text, without written questions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PHRASE_END = r"(?=[,.;:)]| (?:of|in|on|for|to|and|or|that|which|who|by|with|from
 
 
 class AnswerKind(NamedTuple):
-    """A kind of answer: how it looks in text, how often it is chosen, and the question words that ask for it."""
+    """A kind of answer. pattern: finds it in text; weight: of the random choice; question_words: ask for it."""
 
     pattern: str
     weight: float
     question_words: tuple[str, ...]
 
 
-KINDS = (
+ANSWER_KINDS = (
     AnswerKind(
         rf"\b(?:\d{{1,2}} {MONTH}(?: \d{{4}})?|{MONTH} \d{{1,2}}(?:, \d{{4}})?|{MONTH} \d{{4}})\b",
         2.0,
@@ -57,7 +57,7 @@ FILLERS = frozenset("the a an also then however therefore and but very this that
 
 
 def cloze_block(text: str, count: int, rng: random.Random) -> Block:
-    """`text` with up to `count` questions about its own sentences."""
+    """Make up to `count` questions about sentences of a text."""
     questions: list[Question] = []
     offset = 0
     sentences: list[tuple[int, str]] = []
@@ -70,20 +70,22 @@ def cloze_block(text: str, count: int, rng: random.Random) -> Block:
     for start, sentence in sentences[:count]:
         question = cloze(sentence, rng)
         if question is not None:
-            questions.append(question.moved(start))
+            questions.append(question.shift(start))
     return Block(text, tuple(questions))
 
 
 def cloze(sentence: str, rng: random.Random) -> Question | None:
-    """A question about a piece of the sentence, or None if nothing in it can be asked for."""
-    pieces = [(kind, match) for kind in KINDS for match in re.finditer(kind.pattern, sentence)]
+    """Make a question about a piece of a sentence; None where no piece matches."""
+    pieces = [
+        (answer_kind, match) for answer_kind in ANSWER_KINDS for match in re.finditer(answer_kind.pattern, sentence)
+    ]
     if not pieces:
         return None
-    kind, match = rng.choices(pieces, [kind.weight for kind, _ in pieces])[0]
+    answer_kind, match = rng.choices(pieces, [answer_kind.weight for answer_kind, _ in pieces])[0]
     before = words_of(sentence[: match.start()])
     after = words_of(sentence[match.end() :])
-    text = rearrange_cloze(before, after, rng.choice(kind.question_words), rng)
-    # Fewer words would fit every other sentence of a document.
+    text = rearrange_cloze(before, after, rng.choice(answer_kind.question_words), rng)
+    # A question with fewer words would fit too many sentences of a document.
     if sum(len(word) > 3 for word in text.split()[1:]) < 3:
         return None
     return Question(capital(text) + rng.choice(["?", "?", "?", ""]), match.group(), match.start())
@@ -95,7 +97,7 @@ def words_of(text: str) -> list[str]:
 
 
 def rearrange_cloze(before: list[str], after: list[str], question_word: str, rng: random.Random) -> str:
-    """The words of a cloze as a question: noisy, cut to those nearest to the gap, the auxiliary verb moved forward."""
+    """Turn a cloze into a noisy question of the words nearest to the gap, with the auxiliary verb in front."""
     max_words = rng.randint(5, 12)
     if before and before[-1].lower() in LEADING and rng.random() < 0.8:
         before = before[:-1]
@@ -110,14 +112,14 @@ def rearrange_cloze(before: list[str], after: list[str], question_word: str, rng
         keywords = [word for word in before + after if len(word) > 3]
         rng.shuffle(keywords)
         return " ".join([question_word, *keywords[:5]])
-    before = auxiliary_first(before, rng)
+    before = move_auxiliary_first(before, rng)
     # "How many" is followed by its noun: "How many rooms does the house have".
     if question_word == "How many" and after:
         return " ".join([question_word, after[0], *before, *after[1:]])
     return " ".join([question_word, *before, *after])
 
 
-def auxiliary_first(words: list[str], rng: random.Random) -> list[str]:
+def move_auxiliary_first(words: list[str], rng: random.Random) -> list[str]:
     index = next((index for index, word in enumerate(words) if word in AUXILIARIES), None)
     if index is not None:
         words = [words[index], *words[:index], *words[index + 1 :]]
@@ -129,5 +131,5 @@ def auxiliary_first(words: list[str], rng: random.Random) -> list[str]:
 
 
 def thin_words(words: list[str], noise: float, rng: random.Random) -> list[str]:
-    """The words without a random part of them: fillers are dropped with twice the probability `noise`."""
+    """Drop words at random: fillers with twice the probability `noise`."""
     return [word for word in words if rng.random() >= (2 * noise if word.lower() in FILLERS else noise)]

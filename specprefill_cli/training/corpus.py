@@ -1,4 +1,4 @@
-"""Streams of training text and question rows, without anything that overlaps the dev set."""
+"""Streams of training text and question rows without overlap with the dev set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_ANSWER = 160
 class ContextQuestions:
     """A paragraph of a question-answering set with all its questions: (question, answer, answer start in characters).
 
-    source: the set that it is from; paragraphs of the same article are neighbours in most sets
+    source: name of the set; most sets keep paragraphs of an article together
     """
 
     context: str
@@ -41,7 +41,7 @@ def word_grams(text: str) -> set[int]:
 
 
 def dev_grams(data: Path) -> set[int]:
-    """Hashes of the word 8-grams of every context and question of the dev set (read only to keep away from it)."""
+    """Hashes of the word 8-grams of every context and question of the dev set, read only to avoid overlap."""
     texts: set[str] = set()
     for path in sorted((data / "dev").glob("*.jsonl.xz")):
         for row in read_rows(path):
@@ -113,9 +113,9 @@ def question_groups(data: Path, forbidden: set[int]) -> tuple[list[ContextQuesti
 
 
 def locate(context: str, question: str, answers: list[str]) -> tuple[str, int] | None:
-    """The first answer that occurs in the context as whole words, with its character position.
+    """Find the first answer that occurs in the context as whole words, with its character position.
 
-    Of several occurrences the first whose surroundings share most words with the question. "Yes" and "no" are no spans.
+    Of several occurrences, returns the one with the most words of the question around it. "Yes" and "no" are no spans.
     """
     question_words = set(WORD.findall(question.lower()))
 

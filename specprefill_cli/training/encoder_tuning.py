@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specprefill_cli.models.encoder import STRETCH, Encoder, divide, load_encoder
 from specprefill_cli.models.placement import cpu_has_bfloat16
-from specprefill_cli.training.blocks import joined
+from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import WORDS, packed
 from specprefill_cli.training.synthesis import Block, Question
@@ -60,7 +60,7 @@ def neighbouring_contexts(groups: Sequence[ContextQuestions], rng: random.Random
         contexts.append(Block(group.context, tuple(Question(*question) for question in group.questions)))
         characters += len(group.context)
         place += 1
-    return some_questions(joined(contexts, "\n\n"), rng)
+    return some_questions(join_blocks(contexts, "\n\n"), rng)
 
 
 def some_questions(document: Block, rng: random.Random) -> Block:

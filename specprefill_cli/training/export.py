@@ -1,4 +1,4 @@
-"""From a checkpoint to the folders that ship: config.json, float16 safetensors, tokenizer."""
+"""Exports a checkpoint to the shipped folders: config.json, float16 safetensors, tokenizer."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def export_pair(
 ) -> None:
     """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`.
 
-    average: folder of the exported pair that the run started from; the mean of both pairs' weights is written
-        (model soup, arXiv 2203.05482), in which the run's count by `weight`
+    average: folder of the exported pair that the run started from, to write the mean of both pairs' weights
+        (model soup, arXiv 2203.05482); weight: of the run's pair in the mean
     """
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def export_pair(
         if average is not None:
             weights = mean_weights(weights, load_file(average / name / "model.safetensors"), weight)
         weights = {key: value.to(torch.float16).contiguous() for key, value in weights.items()}
-        # `save_file` would write a file that other users may not read.
+        # `save_file` would create a file that other users cannot read.
         (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
         config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
         (folder / "config.json").write_text(config, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The optimiser Muon (kellerjordan.github.io/posts/muon) in the precision that the device is fast in.
+"""The optimiser Muon (kellerjordan.github.io/posts/muon) in the device's faster precision.
 
-torch's own orthogonalises in bfloat16, which takes longer than the rest of a step on a CPU without instructions for it.
+torch's Muon orthogonalises in bfloat16. On a CPU without bfloat16 instructions that dominates the time of a step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum whose update of each matrix is orthogonal, and as large as AdamW's would be.
+    """Nesterov momentum with orthogonal updates, scaled to the size of AdamW's updates.
 
     dtype: of the orthogonalisation
     """
@@ -37,7 +37,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update all matrices that have a gradient, those of one shape together."""
+        """Update all matrices that have a gradient. Matrices of equal shape form a batch."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for parameter in group["params"]:
@@ -74,7 +74,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def fast_dtype(device: str) -> torch.dtype:
-    """The faster of bfloat16 and float32 for matrix products: measured on a CPU, bfloat16 on a GPU."""
+    """The faster dtype for matrix products: bfloat16 on a GPU, measured against float32 on a CPU."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
 

@@ -14,7 +14,7 @@ from specprefill_cli.training.shapes import ModelShape
 
 @dataclass(kw_only=True)
 class ProbeTargets:
-    """Where the guided attention heads should look, for their losses.
+    """Targets of the guided attention heads.
 
     region_queries: [B, Q, T] indices of the last T tokens of every question (-1: none)
     region_bounds:  [B, Q, 2] token range [start, end) of the passage that answers it
@@ -174,7 +174,7 @@ def causal_scores(queries: Tensor, keys: Tensor, index: Tensor) -> Tensor:
 
 
 def region_loss(queries: Tensor, keys: Tensor, probes: ProbeTargets) -> Tensor:
-    """-log of the attention mass that a question's tokens, on average, put on the passage that answers it.
+    """-log of the mean attention mass that a question's tokens put on the passage that answers it.
 
     queries, keys: [B, S, head_size] of the guided head
     """
@@ -182,7 +182,7 @@ def region_loss(queries: Tensor, keys: Tensor, probes: ProbeTargets) -> Tensor:
     scores = causal_scores(queries, keys, probes.region_queries.reshape(batch, -1)).view(batch, questions, width, -1)
     index = torch.arange(keys.shape[1], device=keys.device)
     inside = (index >= probes.region_bounds[..., :1]) & (index < probes.region_bounds[..., 1:])
-    # Masked with a large finite number, because a question without a passage would give inf - inf.
+    # A large finite mask, because a question without a passage would give inf - inf.
     within = scores.masked_fill(~inside[:, :, None], -1e4).logsumexp(-1)
     mass = within - scores.logsumexp(-1)
     valid = probes.region_queries >= 0

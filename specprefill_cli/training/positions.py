@@ -1,4 +1,4 @@
-"""Positions of training rows: plain, with skips, or those of a document of which few chunks were kept."""
+"""Positions of training rows: plain, with skips, or of a document with few kept chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 CHUNK = 32
 MAX_GAP_BEFORE_SUFFIX = 1_000
-# Thinned documents whose gaps are as long as the text that was dropped; the others have longer ones.
+# Part of thinned documents with gaps as long as the dropped text; the others have longer gaps.
 PLAIN_GAPS_RATIO = 0.3
 
 
@@ -40,9 +40,9 @@ def thinned_positions(kept: np.ndarray, length: int, prefix: int, context: int, 
 
 
 def widen_gaps(kept: np.ndarray, free: int, rng: random.Random) -> tuple[np.ndarray, int]:
-    """Move kept positions [K] apart where text was dropped; returns them, and by how much the document grows.
+    """Widen the gaps between kept positions [K]. Returns the positions, and the growth of the document.
 
-    Dropped text is never read, so that a long document of which little is kept costs no more than its kept tokens.
+    A row has no dropped tokens, so it can imitate a long document at the cost of its kept tokens.
     """
     if rng.random() < PLAIN_GAPS_RATIO or free < CHUNK or not len(kept):
         return kept, 0

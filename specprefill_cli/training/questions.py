@@ -1,4 +1,4 @@
-"""The part of a training row after its document: questions and answers, and what the guided heads should attend to."""
+"""Questions and answers after the document of a training row, and targets of the guided heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_TOKEN_WEIGHT = 3
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """The fixed texts of the product's prompt template around document and question."""
+    """Fixed texts of the product's prompt template around document and question."""
 
     prefix: str
     before_question: str
@@ -28,7 +28,7 @@ class PromptFormat:
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document's text, its token ids, the character at which each starts, and the row index of each kept token."""
+    """A document's text and token ids. starts: first character of each token; row_index: of each kept token."""
 
     text: str
     ids: list[int]
@@ -41,9 +41,9 @@ class Row:
     """A sequence of S tokens, padded at its end.
 
     positions: [S]
-    answers:  indices of tokens whose successor counts in the loss
-    regions:  (the question's tokens, start, end): the document tokens [start, end) that they should attend to
-    pointers: (token, document token): a token that predicts a token of the answer, and where to copy that from
+    answers:  indices of tokens that predict a token of an answer
+    regions:  (indices of a question's tokens, start, end): document tokens [start, end) that these should attend to
+    pointers: (index of a token that predicts a token of the answer, index of the document token to copy)
     """
 
     tokens: list[int]
@@ -67,7 +67,7 @@ class QuestionWriter:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def append(self, row: Row, document: ShownDocument, question: Question, length: int) -> bool:
-        """Append a question; False if the row is full. A question whose answer was dropped is skipped."""
+        """Append a question with its answer. Returns False where the row is full. Skips questions with a dropped answer."""
         starts, row_index = document.starts, document.row_index
         answered = question.start >= 0
         first = bisect_right(starts, question.start) - 1 if answered else -1
@@ -85,7 +85,7 @@ class QuestionWriter:
         row.tokens += [*answer.ids, self.end]
         row.answers += range(predicting, predicting + len(answer.ids) + 1)
         if answered:
-            # Up to the token that predicts the answer's first: it must find the passage too.
+            # The token that predicts the answer's first token must find the passage too.
             queries = list(range(question_start, predicting + 1))[-QUESTION_TOKENS:]
             row.regions.append((queries, *region(document, question, first, last)))
             row.pointers += pointers(document, question, answer, predicting)
@@ -93,9 +93,9 @@ class QuestionWriter:
 
 
 def region(document: ShownDocument, question: Question, first: int, last: int) -> tuple[int, int]:
-    """Row indices [start, end) of the sentence with the answer, which is the document's tokens `first` to `last`."""
+    """Row indices [start, end) of the sentence with the answer. first, last: document tokens [first, last) of the answer."""
     low, high = sentence_bounds(document.text, question.start, len(question.answer))
-    # Bounded, so that the region of a long sentence stays about a chunk wide.
+    # The bounds keep the region of a long sentence about a chunk wide.
     start = max(bisect_right(document.starts, low) - 1, first - 40)
     end = min(bisect_left(document.starts, high), last + 16)
     indices = [document.row_index[index] for index in range(start, end) if index in document.row_index]
@@ -103,7 +103,7 @@ def region(document: ShownDocument, question: Question, first: int, last: int) -
 
 
 def pointers(document: ShownDocument, question: Question, answer: Encoding, predicting: int) -> list[tuple[int, int]]:
-    """Pairs (token that predicts a token of the answer, document token to copy); predicting: the first such token."""
+    """Pairs (token that predicts a token of the answer, document token to copy). predicting: the first of these tokens."""
     pairs: list[tuple[int, int]] = []
     answer_ids = answer.ids
     for number, (start, _) in enumerate(answer.offsets):
@@ -111,14 +111,14 @@ def pointers(document: ShownDocument, question: Question, answer: Encoding, pred
         index = bisect_right(document.starts, question.start + max(0, start - 1)) - 1
         matches = number == 0 or document.ids[index] == answer_ids[number]
         if index in document.row_index and matches:
-            # The first token is the hard one: the others follow from the token before.
+            # The first token is the hardest to predict: the others follow from the token before.
             weight = FIRST_TOKEN_WEIGHT if number == 0 else 1
             pairs += [(predicting + number, document.row_index[index])] * weight
     return pairs
 
 
-def unambiguous(questions: Sequence[Question]) -> list[Question]:
-    """The questions that have a single answer in the document."""
+def drop_ambiguous(questions: Sequence[Question]) -> list[Question]:
+    """Drop questions with more than one answer in the document."""
     answers: dict[str, set[str]] = defaultdict(set)
     for question in questions:
         answers[question.text.lower()].add(question.answer)

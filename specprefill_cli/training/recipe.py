@@ -1,4 +1,4 @@
-"""What a run trains on and how."""
+"""The mixture of training data, and the settings of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Recipe:
     """Ratios from 0 to 1, with the defaults of the shipped recipe.
 
     written: of contexts with written questions among the blocks of a document that has them
-    renamed: of documents with other names and numbers; noisy: of written questions that lose words
-    cloze: of passages with questions about themselves; the others have synthesised facts woven in
-    absent: of questions with an answer that are followed by one that the document does not answer
+    renamed: of documents with replaced names and numbers; noisy: of written questions that lose words
+    cloze: of passages with cloze questions; the others have synthesised facts woven in
+    absent: of answerable questions that are followed by an unanswerable one
     single_topic: of documents whose blocks share a topic
     thinned: of documents of which only some chunks are shown
     """
@@ -30,11 +30,10 @@ class Recipe:
 class TrainSettings:
     """How a run trains.
 
-    minutes: length of the whole run, resumed parts included; the clock runs from batch to batch, without the time
-        to load and to compile for the first
+    minutes: length of the run, resumed parts included; the clock leaves out loading and the first batch's compilation
     rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
-    compile: compile the layers, and compute in bfloat16 where the device is fast in it
-    draft_every: the draft, which learns its part sooner, is updated at every n-th step only; 0 leaves it unchanged
+    compile: compile the layers, and compute in bfloat16 where that is fast
+    draft_every: update the draft at every n-th step, because it learns faster than the target; 0 leaves it unchanged
     curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
     """
 

@@ -1,7 +1,7 @@
-"""Written questions under new names: numbers and proper names of a document are replaced wherever they occur.
+"""Renames written questions: replaces numbers and proper names of a document wherever they occur.
 
-The few thousand contexts with written questions are seen many times. With changing names an answer cannot be
-memorised: it has to be found in the text (entity replacement, Longpre et al., arXiv 2109.05052).
+Training repeats the few thousand contexts with written questions many times. With changing names a model cannot memorise
+an answer and has to find it in the text (entity replacement, Longpre et al., arXiv 2109.05052).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KEPT = frozenset((*MONTHS, *WEEKDAYS))
 
 @dataclass(frozen=True)
 class Names:
-    """Names to replace others with, repeated by frequency, and words that are not names even when capitalised."""
+    """pool: new names, repeated by frequency; ordinary: words that are no names even when capitalised."""
 
     pool: Sequence[str]
     ordinary: frozenset[str]
 
 
 def names_in(passages: Sequence[str], sample: int = 2_000) -> Names:
-    """Words capitalised inside sentences and never written in lower case, from about `sample` of the passages."""
+    """Find words that are capitalised inside sentences and never written in lower case, in about `sample` passages."""
     spread = passages[:: max(1, len(passages) // sample)]
     ordinary = lower_case_words(spread)
     names = (name for passage in spread for name in NAME_INSIDE_SENTENCE.findall(passage))
@@ -42,11 +42,11 @@ def lower_case_words(texts: Iterable[str]) -> frozenset[str]:
 
 
 def rename_blocks(blocks: Sequence[Block], names_pool: Names, rng: random.Random) -> list[Block]:
-    """The blocks of a document with other names and numbers, the same in all texts, questions and answers.
+    """Replace names and numbers of a document's blocks, alike in all texts, questions and answers.
 
-    A question whose answer no longer stands at its place is dropped.
+    Questions are dropped where the new answer is not at its position in the new text.
     """
-    # "In The Times" does not make a name of every "The", nor ", When" of every question.
+    # "The" in "In The Times" and "When" after a comma are no names.
     ordinary = names_pool.ordinary | lower_case_words(block.text for block in blocks)
     capitalised = {name for block in blocks for name in NAME_INSIDE_SENTENCE.findall(block.text)} - KEPT
     names = {name for name in capitalised if name.lower() not in ordinary}
@@ -59,30 +59,30 @@ def rename_blocks(blocks: Sequence[Block], names_pool: Names, rng: random.Random
             replacements[word] = draw_unused(draw, replacements)
         return replacements.get(word, word)
 
-    def replaced(text: str) -> str:
+    def rename(text: str) -> str:
         return NAME_OR_NUMBER.sub(replacement, text)
 
     result = []
     for block in blocks:
-        text = replaced(block.text)
+        text = rename(block.text)
         questions = []
         for question in block.questions:
-            answer = replaced(question.answer)
-            start = len(replaced(block.text[: question.start]))
+            answer = rename(question.answer)
+            start = len(rename(block.text[: question.start]))
             if text[start : start + len(answer)] == answer:
-                questions.append(replace(question, text=replaced(question.text), answer=answer, start=start))
+                questions.append(replace(question, text=rename(question.text), answer=answer, start=start))
         result.append(Block(text, tuple(questions)))
     return result
 
 
 def draw_unused(draw: Callable[[], str], replacements: Mapping[str, str], tries: int = 8) -> str:
-    """Draw until the word replaces no other yet, at most `tries` times: two people must not become the same person."""
+    """Draw until a word is unused, at most `tries` times, so that two people do not become one."""
     taken = set(replacements.values())
     return next((word for word in (draw() for _ in range(tries)) if word not in taken), draw())
 
 
 def other_number(digits: str, rng: random.Random) -> str:
-    """A number of as many digits; a year stays a year."""
+    """Draw a number of as many digits. A year stays a year."""
     if len(digits) == 4 and digits[:2] in ("17", "18", "19", "20"):
         return str(rng.randint(1700, 2029))
     return str(rng.randint(1, 9)) + "".join(str(rng.randint(0, 9)) for _ in digits[1:])

@@ -1,4 +1,4 @@
-"""Training rows: token ids, positions with gaps, which tokens count in the loss, and where the guided heads should look."""
+"""Training rows: token ids, positions with gaps, tokens that count in the loss, and targets of the guided heads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from specprefill_cli.training.blocks import BlockMaker, joined
+from specprefill_cli.training.blocks import BlockMaker, join_blocks
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
-from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, unambiguous
+from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
 from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
@@ -21,12 +21,12 @@ from specprefill_cli.training.tokenizer import PAD, token_id
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 CHARACTERS_PER_TOKEN = 3.9
-# Part of a row that its document takes, by the longest row that it holds for.
+# (longest row, part of the row that its document takes).
 DOCUMENT_RATIOS = ((512, 0.45), (1_024, 0.52), (2_048, 0.65), (1 << 30, 0.8))
 
 
 class RowMaker:
-    """Makes rows from passages of text, question groups and synthesised facts; all draws come from a single stream."""
+    """Makes rows from passages of text, question groups and synthesised facts. All draws come from one random stream."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RowMaker:
         return skipped_positions(length, len(self.writer.prefix), self.context, self.rng)
 
     def copy_row(self, length: int) -> Row:
-        """Random tokens with repeated segments: the quickest lesson in copying from the context."""
+        """Random tokens with repeated segments. They teach copying from the context fastest."""
         tokens = [self.writer.prefix[0]]
         answers: list[int] = []
         while len(tokens) < length:
@@ -73,25 +73,25 @@ class RowMaker:
         return Row(tokens[:length], self.positions(length))
 
     def document_row(self, length: int, written_ratio: float) -> Row:
-        """A document of blocks followed by questions, in some rows thinned to a part of its chunks as in `select`.
+        """A document of blocks, followed by questions. Some documents keep only a part of their chunks, as in `select`.
 
         written_ratio: probability that most of the document's questions are written ones
         """
         room = int(length * next(ratio for longest, ratio in DOCUMENT_RATIOS if length <= longest))
         thinned = self.rng.random() < self.recipe.thinned
-        # Question and answers stand behind the whole document, at positions that the context must hold.
+        # The context must hold the positions of all document tokens, and of questions and answers behind them.
         longest = self.context - length - MAX_GAP_BEFORE_SUFFIX
         size = min(room * self.rng.uniform(1.5, 4.0), longest) if thinned else room
         document, unanswered = self.document(int(size * CHARACTERS_PER_TOKEN), written_ratio)
         encoding = self.tokenizer.encode(document.text, add_special_tokens=False)
-        # Each access copies all of them.
+        # Each access of `ids` copies the list.
         ids = encoding.ids
         # The document may have more tokens than its characters suggest.
         offsets = encoding.offsets[: longest if thinned else None]
         starts, end = [start for start, _ in offsets], offsets[-1][1]
         questions = [question for question in document.questions if question.start + len(question.answer) <= end]
         kept = self.kept_tokens(starts, questions, room) if thinned else np.arange(len(starts))
-        # Blocks overshoot, but the document does not get the room that the questions need.
+        # Blocks may overshoot, but the questions keep their room.
         kept = kept[:room]
         prefix = self.writer.prefix
         row = Row(prefix + [ids[index] for index in kept], np.empty(0, dtype=np.int64))
@@ -105,14 +105,14 @@ class RowMaker:
         return row
 
     def document(self, characters: int, written_ratio: float) -> tuple[Block, list[Question]]:
-        """A document with its questions in random order, and questions that it does not answer."""
+        """Draw a document with its questions in random order, and questions that it does not answer."""
         topic = (SingleTopic if self.rng.random() < self.recipe.single_topic else Scattered)(self.material, self.rng)
         written = self.rng.random() < written_ratio
         blocks, unanswered = self.block_maker.blocks(characters, written, topic)
-        document = joined(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
-        questions = unambiguous(document.questions)
+        document = join_blocks(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
+        questions = drop_ambiguous(document.questions)
         self.rng.shuffle(questions)
-        # A fact that the document states answers a foreign question too, whatever its words.
+        # A stated fact answers foreign questions about it too.
         return Block(document.text, tuple(questions)), [
             question
             for question in (self.recent_questions if unanswered is None else unanswered)
@@ -120,7 +120,7 @@ class RowMaker:
         ]
 
     def kept_tokens(self, starts: list[int], questions: list[Question], room: int) -> np.ndarray:
-        """Token indices of whole chunks, up to `room` tokens: those with answers, and random others."""
+        """Choose whole chunks of up to `room` tokens: first those with answers, then random ones. Returns token indices."""
         max_chunks = max(1, room // CHUNK)
         gold: list[int] = []
         for question in questions[: max(1, room // (6 * CHUNK))]:
@@ -141,7 +141,7 @@ class RowMaker:
         unanswered: Sequence[Question],
         length: int,
     ) -> None:
-        """Append questions with answers while they fit, and now and then one that the document does not answer."""
+        """Append questions while they fit. Some are followed by one that the document does not answer."""
         failures = 0
         for question in questions:
             if self.rng.random() < self.recipe.absent and unanswered:
@@ -149,7 +149,7 @@ class RowMaker:
                 if foreign.answer.lower() not in document.text.lower():
                     self.writer.append(row, document, Question(foreign.text, NOT_FOUND, -1), length)
             failures += not self.writer.append(row, document, question, length)
-            # After a long question that does not fit there may be room for a shorter one.
+            # A shorter question may fit after a long one that did not.
             if failures > 3:
                 break
         self.recent_questions.extend(questions[:2])

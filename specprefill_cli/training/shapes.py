@@ -1,4 +1,4 @@
-"""The sizes of target and draft, for a run on a CPU, for one on a GPU, and for a smoke test (see shapes.json)."""
+"""Sizes of target and draft for runs on a CPU, on a GPU, and for a smoke test, from shapes.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import resources
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Sizes of a Llama-architecture model, and the layers whose heads training guides (see `network.ProbeTargets`)."""
+    """Sizes of a Llama model, and the layers with guided heads (see `network.ProbeTargets`)."""
 
     hidden_size: int
     layers: int

@@ -1,4 +1,4 @@
-"""The corpus as token shards: files of 16-bit ids, read in rows for language modelling without tokenising again."""
+"""The corpus as token shards: files of 16-bit ids, and rows of them for language modelling."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from specprefill_cli.training.tokenizer import BOS, EOS, token_id
 SHARD_TOKENS = 1 << 24
 TEXTS_PER_CALL = 2_000
 ROW_TOKENS = 512
-# Part of the tokens whose successor counts in the loss: the logits are the largest cost of a small model on a CPU.
+# Part of the tokens that count in the loss. Logits are the largest cost of a small model on a CPU.
 LOSS_RATIO = 0.25
 
 
 def write_shards(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, shard_tokens: int = SHARD_TOKENS) -> dict:
-    """Tokenise passages, each followed by the end token, into `folder/NNN.bin`; returns and writes the counts.
+    """Tokenise passages, each followed by the end token, into `folder/NNN.bin`. Returns the counts, and writes them.
 
-    A passage that was seen before, byte for byte, is dropped.
+    Exact duplicates of a passage are dropped.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.bin"):
@@ -41,12 +41,12 @@ def write_shards(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, shard
     seen: set[int] = set()
     stream = iter(texts)
     while block := list(islice(stream, TEXTS_PER_CALL)):
-        fresh = [text for text in dict.fromkeys(block) if hash(text) not in seen]
-        seen.update(map(hash, fresh))
-        counts["repeated"] += len(block) - len(fresh)
-        counts["passages"] += len(fresh)
-        counts["characters"] += sum(map(len, fresh))
-        encodings = tokenizer.encode_batch(fresh, add_special_tokens=False)
+        new_texts = [text for text in dict.fromkeys(block) if hash(text) not in seen]
+        seen.update(map(hash, new_texts))
+        counts["repeated"] += len(block) - len(new_texts)
+        counts["passages"] += len(new_texts)
+        counts["characters"] += sum(map(len, new_texts))
+        encodings = tokenizer.encode_batch(new_texts, add_special_tokens=False)
         pending += [np.array([*encoding.ids, end], dtype=np.uint16) for encoding in encodings]
         if sum(map(len, pending)) >= shard_tokens:
             write_shard(pending, folder, counts)

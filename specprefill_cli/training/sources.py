@@ -1,4 +1,4 @@
-"""What a worker process needs to make training rows, loaded inside the process that uses it."""
+"""The source of training rows, loaded inside the worker process that uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specprefill_cli.training.tokenizer import load_tokenizer
 
 @dataclass(frozen=True)
 class RowSource:
-    """Loads text, questions and tokenizer when called with a seed, and returns a maker of rows."""
+    """Called with a seed, loads text, questions and tokenizer, and returns a maker of rows."""
 
     data: Path
     tokenizer: Path
@@ -36,7 +36,7 @@ class RowSource:
 
 
 def prompt_format() -> PromptFormat:
-    """The fixed texts of the template `tiny`, so that training sees the product's own prompts."""
+    """Fixed texts of the template `tiny`, so that training uses the product's prompts."""
     prefix, before, after = load_template("tiny").text_parts()
     # The blank before the question belongs to the question's first token.
     return PromptFormat(prefix, before.removesuffix(" "), after)

@@ -17,9 +17,10 @@ NOT_FOUND = "not found"
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its answer and the answer's character position in the block or document (-1: not there).
+    """A question with its answer.
 
-    fact: (group of relations, subject) that it asks about, if it was synthesised
+    start: first character of the answer in the block or document; -1 for an unanswerable question
+    fact: (group of relations, subject) of a synthesised question
     """
 
     text: str
@@ -27,13 +28,13 @@ class Question:
     start: int
     fact: tuple[str, str] | None = None
 
-    def moved(self, by: int) -> Question:
-        return replace(self, start=self.start + by) if self.start >= 0 else self
+    def shift(self, offset: int) -> Question:
+        return replace(self, start=self.start + offset) if self.start >= 0 else self
 
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a document with the questions that it answers."""
+    """A piece of a document with questions about it."""
 
     text: str
     questions: tuple[Question, ...] = ()
@@ -61,17 +62,17 @@ class FactBook:
         return [relation for relation in self.relations if relation["domain"] == domain]
 
     def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Statement]:
-        """Up to `count` statements of a relation about different subjects (a single one if it has no subject).
+        """Draw up to `count` statements of a relation about different subjects; one statement where it has no subject.
 
-        stated: the (group, subject) pairs that the document already states; a second value would contradict the first
+        stated: (group, subject) pairs that the document states already, because a second value would contradict the first
         """
         subjects = {draw(relation["subject"], self.pools, rng) if relation["subject"] else "" for _ in range(count)}
-        fresh = sorted(subject for subject in subjects if (group_of(relation), subject) not in stated)
-        stated.update((group_of(relation), subject) for subject in fresh)
-        return [self.state(relation, subject, rng) for subject in fresh]
+        new_subjects = sorted(subject for subject in subjects if (group_of(relation), subject) not in stated)
+        stated.update((group_of(relation), subject) for subject in new_subjects)
+        return [self.state(relation, subject, rng) for subject in new_subjects]
 
     def state(self, relation: Mapping, subject: str, rng: random.Random) -> Statement:
-        """A statement of the relation about `subject`, with a random value."""
+        """Draw a statement of the relation about `subject`, with a random value."""
         value = draw(relation["value"], self.pools, rng)
         text = rng.choice(relation["statements"])
         question = rng.choice(relation["questions"]).replace("{subject}", subject)
@@ -104,7 +105,7 @@ def join(pieces: Sequence[str | Statement]) -> Block:
     for piece in pieces:
         text += " " if text else ""
         if isinstance(piece, Statement):
-            questions.append(piece.question.moved(len(text)))
+            questions.append(piece.question.shift(len(text)))
         text += piece.text if isinstance(piece, Statement) else piece
     return Block(text, tuple(questions))
 
@@ -112,8 +113,7 @@ def join(pieces: Sequence[str | Statement]) -> Block:
 def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.Random, stated: set) -> Block:
     """Prose with about `count` facts of one domain; half of the relations are stated for several subjects.
 
-    stated: what the document already states (see `FactBook.statements`); updated with the facts of this block, also
-        those that it withholds
+    stated: as in `FactBook.statements`; updated with the facts of this block, withheld ones included
     """
     relations = book.relations_of(domain)
     statements: list[Statement] = []
@@ -122,14 +122,14 @@ def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.
         if len(statements) >= count:
             break
     rng.shuffle(statements)
-    # Only a reader who searches among facts of the same kind can tell that a withheld fact is not there.
+    # Withheld facts make questions that only a search among similar facts shows to be unanswerable.
     withheld = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
     statements = [statement for statement in statements if statement not in withheld]
     absent = tuple(replace(statement.question, answer=NOT_FOUND, start=-1) for statement in withheld)
     block = join(statements) if statements and rng.random() < 0.35 else weave(prose, statements, rng)
     if rng.random() < 0.3:
         heading = f"{rng.choice(['', '# ', '## ', '3.2 '])}{capital(rng.choice(relations)['name'].replace('_', ' '))}\n"
-        block = Block(heading + block.text, tuple(question.moved(len(heading)) for question in block.questions))
+        block = Block(heading + block.text, tuple(question.shift(len(heading)) for question in block.questions))
     return Block(block.text, block.questions + absent)
 
 
@@ -164,10 +164,10 @@ def key_value_block(book: FactBook, rng: random.Random) -> Block:
     text, questions = "", []
     needles = rng.random() < 0.5
     for _ in range(rng.randint(2, 6)):
-        kind = rng.choice(list(WORDS["labels"]))
-        value = draw(kind, book.pools, rng)
+        value_kind = rng.choice(list(WORDS["labels"]))
+        value = draw(value_kind, book.pools, rng)
         owner = rng.choice([brand_name, place_name])(rng)
-        label = rng.choice(WORDS["labels"][kind])
+        label = rng.choice(WORDS["labels"][value_kind])
         if needles:
             leads = ["The {label} for {owner} is ", "The {owner} {label} is ", "For {owner} the {label} is "]
             forms, end = ["What is the {label} for {owner}?", "What is the {owner} {label}?"], ". "

@@ -38,7 +38,7 @@ def train_tokenizer(texts: Iterator[str], vocabulary: int) -> Tokenizer:
 
 
 def tiktoken_ranks(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """Every mergeable token's bytes and its id; tiktoken merges by rank, and the ids are in merge order."""
+    """The bytes of each mergeable token, with its id as rank: tiktoken merges by rank, and ids are in merge order."""
     # The printable character that stands for each byte in a byte-level vocabulary.
     alphabet = {character: byte for byte, character in bytes_to_unicode().items()}
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
@@ -67,7 +67,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer that `save_tokenizer` wrote."""
+    """Load a tokenizer that `save_tokenizer` wrote."""
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 

@@ -1,7 +1,7 @@
 """Sources of a training document's blocks: unrelated passages and facts, or those of a single topic.
 
-In a document about a single topic everything that a question names occurs in many places, as in a manual or a report:
-the place that answers has to be told from similar ones. Among unrelated blocks the topic alone gives it away.
+A document about a single topic, such as a manual, has the words of a question in many places. A model has to find the
+one that answers. Among unrelated blocks the topic alone reveals it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import accumulate
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.synthesis import FactBook
 
-# Sets whose questions name their subject; those of the others ("What is collected?") fit many paragraphs of a topic.
+# Sets with questions that name their subject. Others ("What is collected?") fit many paragraphs of a topic.
 TOPICAL_SOURCES = ("squad", "fairytaleqa", "friendsqa")
 
 
 @dataclass
 class Material:
-    """What documents are made of: passages in the order of their texts, contexts with questions, and facts."""
+    """Material for documents: passages in the order of their texts, contexts with questions, and facts."""
 
     passages: Sequence[str]
     groups: Sequence[ContextQuestions]
@@ -29,7 +29,7 @@ class Material:
     topical_weights: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Contexts with many questions are drawn more often, but not in proportion: some have fifty on a single sentence.
+        # Contexts with many questions have more weight, but not in proportion: some have fifty on one sentence.
         weights = [min(len(group.questions), 8) ** 0.5 for group in self.groups]
         topical = [group.source.startswith(TOPICAL_SOURCES) for group in self.groups]
         self.group_weights = list(accumulate(weights))
@@ -72,7 +72,7 @@ class SingleTopic(Scattered):
         return self.material.passages[self.last_passage]
 
     def group(self) -> ContextQuestions:
-        """The context after the last one; from a random place if the set ends there or holds no neighbours."""
+        """The context after the last one, or a random one where the set ends or has no neighbours."""
         groups, weights = self.material.groups, self.material.topical_weights
         if not weights[-1]:
             return super().group()

@@ -27,9 +27,9 @@ from specprefill_cli.training.shards import ShardStream
 WEIGHT_DECAY = 0.05
 SECONDS_BETWEEN_SAVES = 300.0
 MOST_COMPILED = 64
-# What may change when a run is resumed.
+# Settings that may change when a run is resumed.
 RESUMABLE = ("minutes", "workers", "device", "compile")
-# Of the batch's text tokens every third counts in the draft's loss, because its logits cost more than its layers.
+# Every third text token of a batch counts in the draft's loss, because the draft's logits cost more than its layers.
 DRAFT_TEXT_EVERY = 3
 
 
@@ -60,14 +60,14 @@ class Trainer:
             self.start_from(start)
         self.resume()
         if settings.compile:
-            # All layers of both models share a compiled function, which has an entry for every shape and row length.
+            # All layers of both models share one compiled function, with an entry for every shape and row length.
             torch._dynamo.config.cache_size_limit = MOST_COMPILED
             for model in self.pair.values():
                 for layer in model.model.layers:
                     layer.compile(dynamic=False)
 
     def start_from(self, source: Path) -> None:
-        """Load the weights of another run's checkpoint, or of an exported pair; the optimisers begin afresh."""
+        """Load the weights of another run's checkpoint, or of an exported pair; the optimisers start anew."""
         if source.is_file():
             state = torch.load(source, map_location=self.settings.device, weights_only=True)
             self.models.load_state_dict(state["models"])
@@ -81,7 +81,7 @@ class Trainer:
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
-        # The optimisers move what belongs on the device; their step counts stay where reading them needs no transfer.
+        # The optimisers move their states to the device. Step counts stay on the CPU, to be read without a transfer.
         state = torch.load(path, map_location="cpu", weights_only=True)
         self.models.load_state_dict(state["models"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -89,7 +89,7 @@ class Trainer:
         self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
 
     def save(self) -> None:
-        """Write the checkpoint, whole or not at all."""
+        """Write the checkpoint atomically."""
         state = {
             "models": self.models.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -128,15 +128,15 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         self.tokens += batch.tokens.numel()
-        kinds = ("answer", "text", "region", "pointer")
-        return {f"{name}_{kind}": model_losses[kind].item() for name, model_losses in losses.items() for kind in kinds}
+        terms = ("answer", "text", "region", "pointer")
+        return {f"{name}_{term}": model_losses[term].item() for name, model_losses in losses.items() for term in terms}
 
     def autocast(self) -> AbstractContextManager:
-        lower = self.settings.compile and self.dtype == torch.bfloat16
-        return torch.autocast(torch.device(self.settings.device).type, self.dtype) if lower else nullcontext()
+        in_bfloat16 = self.settings.compile and self.dtype == torch.bfloat16
+        return torch.autocast(torch.device(self.settings.device).type, self.dtype) if in_bfloat16 else nullcontext()
 
     def losses(self, name: str, batch: Batch, teacher: Tensor | None) -> dict[str, Tensor]:
-        """Losses of a model, and its logits [N, V]; with a teacher's logits, the distillation loss is in the total."""
+        """Losses of a model, and its logits [N, V]. With a teacher's logits the total includes the distillation loss."""
         settings = self.settings
         model = self.pair[name]
         states, region, pointer = model(batch.tokens, batch.positions, batch.probes)
@@ -151,7 +151,7 @@ class Trainer:
         guided = settings.region_weight * region + settings.pointer_weight * pointer
         total = answer + settings.text_weight * text + guided
         if teacher is not None and answers:
-            # Cross-entropy against the target's distribution, with a weight that grows while the target learns.
+            # Cross-entropy against the target's distribution. Its weight grows while the target learns.
             imitation = -(teacher[:answers].softmax(-1) * logits[:answers].log_softmax(-1)).sum(-1).mean()
             total = total + settings.distill_weight * min(1.0, 4 * self.progress) * imitation
         return {"total": total, "answer": answer, "text": text, "region": region, "pointer": pointer, "logits": logits}
@@ -164,18 +164,18 @@ def train(
     folder: Path,
     start: Path | None = None,
 ) -> Trainer:
-    """Train until the run's clock is full; resumes from `folder/checkpoint.pt`, logs to `folder/train.jsonl`.
+    """Train until the end of the run's clock. Resumes from `folder/checkpoint.pt`, and logs to `folder/train.jsonl`.
 
-    start: another run's checkpoint, or the folder of an exported pair, whose weights a new run begins with
+    start: initial weights of a new run: another run's checkpoint, or the folder of an exported pair
 
     Raises SpecprefillError for a loss that is not finite, and for a run that began with other settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    keep_settings(
+    record_settings(
         folder, {"shape": asdict(shape), "settings": asdict(settings), "start": start and str(start.resolve())}
     )
     trainer = Trainer(shape, settings, folder, start)
-    # A resumed run continues with rows that it has not seen.
+    # A resumed run gets new rows.
     stream.seed += trainer.steps
     loader = DataLoader(
         stream,
@@ -211,8 +211,8 @@ def train(
     return trainer
 
 
-def keep_settings(folder: Path, values: dict[str, Any]) -> None:
-    """Write the settings of a run. Raises SpecprefillError where it has a checkpoint with others that shaped its weights."""
+def record_settings(folder: Path, values: dict[str, Any]) -> None:
+    """Write the settings of a run. Raises SpecprefillError where its checkpoint was trained with different ones."""
     path, values = folder / "settings.json", json.loads(json.dumps(values))
     if path.exists() and (folder / "checkpoint.pt").exists():
         stored = json.loads(path.read_text(encoding="utf-8"))

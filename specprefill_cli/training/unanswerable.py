@@ -1,4 +1,4 @@
-"""How often `not found` is right, at a threshold on how much likelier it is than any other answer."""
+"""Measures how often `not found` is right, at a threshold on its margin over any other answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FALSE_ALARMS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class NotFoundFigures:
-    """Percentages of n answerable and n unanswerable questions that are called `not found`.
+    """Percentages of n answerable and n unanswerable questions with the answer `not found`.
 
-    right: of the unanswerable ones at the threshold, with its 95 % interval; false_alarms: of the answerable ones
+    right: of the unanswerable questions at the threshold, with its 95 % interval; false_alarms: of the answerable ones
     threshold: on the margin, in nats, so that false alarms are at most `FALSE_ALARMS`
-    greedy_right, greedy_false_alarms: the same at a threshold of 0, where greedy decoding starts to say so
+    greedy_right, greedy_false_alarms: the same at a threshold of 0, which is greedy decoding
     """
 
     n: int
@@ -52,9 +52,9 @@ COLUMNS: Columns = {
 
 
 def question_pairs(path: Path, count: int, seed: int) -> list[tuple[Item, Item]]:
-    """Up to `count` questions, each on its own paragraph and on another of its article, drawn at random.
+    """Draw up to `count` questions, each on its own paragraph and on another one of the same article.
 
-    The other paragraph holds none of the reference answers; a question without such a paragraph is left out.
+    The other paragraph contains no reference answer. Questions without such a paragraph are left out.
 
     Raises SpecprefillError for rows without context and title.
     """
@@ -84,11 +84,11 @@ def question_on(row: Mapping, text: str, answers: Sequence[str]) -> Item:
 
 
 def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
-    """The margin log p(`not found`) - log p(best other answer), in nats, by the first tokens of both.
+    """The margin log p(`not found`) - log p(best other answer) of the first tokens, in nats.
 
-    Needs no decoding, and tells the two kinds of questions apart no worse than the probabilities of whole answers do.
+    It needs no decoding, and separates answerable from unanswerable questions as well as probabilities of whole answers.
     """
-    # Behind a plain template the answer begins with a blank, behind a chat template with a line of its own.
+    # An answer begins with a blank after a plain template, and on a new line after a chat template.
     blank = " " if session.template.text is not None else ""
     first_token = encode_text(session.pair.target.tokenizer, blank + NOT_FOUND)[0][0]
     logits = session.prefill(session.prepare(item.collection, item.question, settings)).logits.clone()
@@ -100,7 +100,7 @@ def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
 def measure_not_found(
     session: Session, pairs: Sequence[tuple[Item, Item]], settings: Settings, step: Callable[[int], None]
 ) -> NotFoundFigures:
-    """The figures of questions on both paragraphs, in the settings' mode; step: called with how many pairs are done."""
+    """Measure questions on both paragraphs in the settings' mode. step: called with the number of finished pairs."""
     answerable, unanswerable = [], []
     for done, (answerable_item, unanswerable_item) in enumerate(pairs, 1):
         answerable.append(not_found_margin(session, answerable_item, settings))
@@ -110,7 +110,7 @@ def measure_not_found(
 
 
 def not_found_figures(answerable: Sequence[float], unanswerable: Sequence[float]) -> NotFoundFigures:
-    """The figures of margins; the same place of both is the same question."""
+    """The figures of margins. Equal indices belong to the same question."""
     threshold = detection_threshold(answerable, FALSE_ALARMS)
     low, high = detection_interval(unanswerable, answerable, FALSE_ALARMS)
     return NotFoundFigures(

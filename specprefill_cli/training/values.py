@@ -1,4 +1,4 @@
-"""Random values of named kinds (durations, codes, names ...) for the synthesised facts, from the forms in words.json."""
+"""Draws random values (durations, codes, names ...) for the synthesised facts, from the forms in words.json."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ WORDS = json.loads((resources.files("specprefill_cli.training") / "words.json").
 LISTS: Mapping[str, Sequence[str]] = WORDS["lists"]
 MONTHS: Sequence[str] = WORDS["pools"]["month"]
 WEEKDAYS: Sequence[str] = WORDS["pools"]["weekday"]
-# By kind: forms, each a text with slots or that and its weight. `fill` says what a slot may be.
+# By kind of value: forms. A form is a text with slots, or such a text and its weight. `fill` explains slots.
 FORMS: Mapping[str, Sequence[Any]] = WORDS["forms"] | {
-    kind: [
-        [f"{{2-{largest}}} {{{kind}_units}}", 3],
-        [f"{{2-{largest * 10}/10}} {{{kind}_units}}", 2],
+    value_kind: [
+        [f"{{2-{largest}}} {{{value_kind}_units}}", 3],
+        [f"{{2-{largest * 10}/10}} {{{value_kind}_units}}", 2],
     ]
-    for kind, (_, largest) in WORDS["quantities"].items()
+    for value_kind, (_, largest) in WORDS["quantities"].items()
 }
 CHOICES: Mapping[str, Sequence[str]] = {
     **LISTS,
     **WORDS["pools"],
-    **{f"{kind}_units": units for kind, (units, _) in WORDS["quantities"].items()},
+    **{f"{value_kind}_units": units for value_kind, (units, _) in WORDS["quantities"].items()},
 }
 SLOT = re.compile(r"\{([^{}]+)\}")
 # A range of whole numbers, perhaps divided (to one decimal) or multiplied, perhaps with a format.
 NUMBER = re.compile(r"(-?\d+)-(\d+)(?:/(\d+)|\*(\d+))?(?::(.+))?")
 
 
-def draw(kind: str, pools: Mapping[str, Sequence[str]], rng: random.Random) -> str:
-    """A random value: a word of the pool or list of that name, or one of the kind's forms.
+def draw(value_kind: str, pools: Mapping[str, Sequence[str]], rng: random.Random) -> str:
+    """A random value: a word of the pool or list of that name, or a form of that kind.
 
-    Raises KeyError for a kind that is neither.
+    Raises KeyError for an unknown kind.
     """
-    if kind in pools or kind in CHOICES:
-        return str(rng.choice(pools[kind] if kind in pools else CHOICES[kind]))
-    forms = [(form, 1) if isinstance(form, str) else form for form in FORMS[kind]]
+    if value_kind in pools or value_kind in CHOICES:
+        return str(rng.choice(pools[value_kind] if value_kind in pools else CHOICES[value_kind]))
+    forms = [(form, 1) if isinstance(form, str) else form for form in FORMS[value_kind]]
     form = rng.choices([text for text, _ in forms], [weight for _, weight in forms])[0]
     return SLOT.sub(lambda slot: fill(slot.group(1), pools, rng), form)
 

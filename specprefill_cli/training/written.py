@@ -1,7 +1,7 @@
-"""Documents of everyday kinds with questions in other words, written for training by a large language model.
+"""Everyday documents with paraphrased questions, written for training by a large language model.
 
-`everyday.jsonl.xz` holds a row for each document: title, text, and questions with the answer and the character at which it starts
-in the text; the answer is null and the start -1 where the document does not answer.
+`everyday.jsonl.xz` has a row for each document: title, text, and questions with answer and start (its first character
+in the text). Unanswerable questions have the answer null and the start -1.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_chunks_split_by_fate_and_unscored_cells_have_no_importance():
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 9))
 def test_cells_cover_the_text_without_gaps(widths, chunk):
-    """This also holds when tokens overlap (bytes of a character), are empty or skip characters."""
+    """Tokens may overlap (bytes of a character), be empty or skip characters."""
     ends = np.cumsum(widths)
     offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
     collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))

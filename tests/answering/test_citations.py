@@ -1,4 +1,4 @@
-"""Citations: whole words in the text that the target read, with page and sentence."""
+"""Citations: complete words in the text that the target read, with page and sentence."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def citation_starts(text, answer):
         *((NOTHING, answer, []) for answer in ("No", "yes.", "Not found in the documents.")),
     ],
 )
-def test_an_answer_is_cited_where_it_stands_as_whole_words(text, answer, cited):
+def test_an_answer_is_cited_where_it_occurs_as_complete_words(text, answer, cited):
     assert citation_starts(text, answer) == cited
 
 

@@ -1,4 +1,4 @@
-"""Confirmed answers are those of full prefill, whatever was provisional."""
+"""Confirmed answers equal those of full prefill, for any provisional answer."""
 
 import pytest
 import torch
@@ -14,28 +14,28 @@ BASE = Settings(mode="select", max_new_tokens=12, keep=0.2, scorer="lexical", co
 KEEPS = (0.05, 0.1, 0.2, 0.3)
 
 
-def document(number=0):
+def make_document(number=0):
     text = f"House {number} is open. " + TEXT.replace("nine", f"{number} o'clock")
     return Collection((one_page_document("doc", text, "text/plain"),))
 
 
-def tokens_of(session, documents, settings, question="Who?"):
+def ask(session, documents, settings, question="Who?"):
     stream = session.ask(documents, question, settings)
     return stream.finished(), stream.tokens
 
 
-def provisional_of(session, monkeypatch, answer):
-    """Make `select` give these tokens in place of its own answer."""
+def script_provisional(monkeypatch, answer):
+    """Make `select` give these tokens as its answer."""
     from specprefill_cli.answering.stream import AnswerStream
 
     decode = AnswerStream.decode
 
-    def scripted(self, emit):
+    def decode_script(self, emit):
         if self.resolved.mode == "full":
             return decode(self, emit)
         return (item for token in answer for item in emit(token))
 
-    monkeypatch.setattr(AnswerStream, "decode", scripted)
+    monkeypatch.setattr(AnswerStream, "decode", decode_script)
 
 
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
@@ -43,9 +43,12 @@ def test_the_final_answer_is_that_of_full_prefill(random_session):
     for number, keep in enumerate(KEEPS):
         settings = BASE.varied(keep=keep)
         for question in ("Who?", "What do tickets cost, and where does the keeper live?"):
-            answer, tokens = tokens_of(random_session, document(number), settings, question)
-            full, expected = tokens_of(
-                random_session, document(number), settings.varied(mode="full", confirm=False, speculate="off"), question
+            answer, tokens = ask(random_session, make_document(number), settings, question)
+            full, expected = ask(
+                random_session,
+                make_document(number),
+                settings.varied(mode="full", confirm=False, speculate="off"),
+                question,
             )
             assert tokens == expected
             assert answer.answer == full.answer
@@ -61,11 +64,9 @@ def test_trained_models_confirm_and_correct(tiny_session):
     verdicts = []
     for item in read_items(packaged_folder("sample_docs") / "questions.jsonl", 8, 0, 0):
         settings = Settings(mode="select", max_new_tokens=24, confirm=True)
-        _, expected = tokens_of(
-            tiny_session, item.collection, settings.varied(mode="full", confirm=False), item.question
-        )
+        _, expected = ask(tiny_session, item.collection, settings.varied(mode="full", confirm=False), item.question)
         for keep in (KEEPS[0], KEEPS[-1]):
-            answer, tokens = tokens_of(tiny_session, item.collection, settings.varied(keep=keep), item.question)
+            answer, tokens = ask(tiny_session, item.collection, settings.varied(keep=keep), item.question)
             assert tokens == expected
             verdicts.append(answer.confirmed)
         if len(verdicts) >= 6 and len(set(verdicts)) == 2:
@@ -74,7 +75,7 @@ def test_trained_models_confirm_and_correct(tiny_session):
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "change",
     [
         lambda tokens: tokens,
         lambda tokens: [7, *tokens[1:]],
@@ -86,19 +87,19 @@ def test_trained_models_confirm_and_correct(tiny_session):
     ids=["the same", "at token 0", "in the middle", "ended earlier", "empty", "ended later"],
 )
 @pytest.mark.parametrize("stops", [False, True])
-def test_an_answer_is_corrected_wherever_it_differs(random_session, monkeypatch, changed, stops):
-    target, documents = random_session.pair.target, document()
+def test_an_answer_is_corrected_wherever_it_differs(random_session, monkeypatch, change, stops):
+    target, documents = random_session.pair.target, make_document()
     monkeypatch.setattr(target, "stop_tokens", frozenset())
     settings = BASE.varied(max_new_tokens=16, speculate="off")
-    _, expected = tokens_of(random_session, documents, settings.varied(mode="full", confirm=False))
+    _, expected = ask(random_session, documents, settings.varied(mode="full", confirm=False))
     if stops:
-        # Full prefill's answer ends in front of a token that it has not given before.
+        # The stop token is one that full prefill's answer has not had before.
         place = next(place for place in range(6, 16) if expected[place] not in expected[:place])
         monkeypatch.setattr(target, "stop_tokens", frozenset({expected[place]}))
         expected = expected[:place]
-    provisional = changed(expected)[:16]
-    provisional_of(random_session, monkeypatch, provisional)
-    answer, tokens = tokens_of(random_session, documents, settings)
+    provisional = change(expected)[:16]
+    script_provisional(monkeypatch, provisional)
+    answer, tokens = ask(random_session, documents, settings)
     assert tokens == expected
     assert answer.confirmed == (provisional == expected)
     assert answer.generated_tokens == len(expected)
@@ -107,9 +108,9 @@ def test_an_answer_is_corrected_wherever_it_differs(random_session, monkeypatch,
 def test_one_pass_verifies_a_provisional_answer(random_session, monkeypatch):
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
     settings = BASE.varied(speculate="off")
-    _, expected = tokens_of(random_session, document(), settings.varied(mode="full", confirm=False))
-    provisional_of(random_session, monkeypatch, expected)
-    stream = random_session.ask(document(), "Who?", settings)
+    _, expected = ask(random_session, make_document(), settings.varied(mode="full", confirm=False))
+    script_provisional(monkeypatch, expected)
+    stream = random_session.ask(make_document(), "Who?", settings)
     widths = []
     handle = random_session.pair.target.model.model.layers[0].register_forward_pre_hook(
         lambda _layer, states: widths.append(states[0].shape[1])
@@ -121,13 +122,13 @@ def test_one_pass_verifies_a_provisional_answer(random_session, monkeypatch):
 
 
 def test_full_mode_has_nothing_to_confirm(random_session):
-    answer, _ = tokens_of(random_session, document(), BASE.varied(mode="full"))
+    answer, _ = ask(random_session, make_document(), BASE.varied(mode="full"))
     assert (answer.confirmed, answer.confirm_seconds) == (True, 0.0)
     assert answer.provisional_answer == answer.answer
 
 
-def test_an_answer_without_confirmation_says_nothing_of_it(random_session):
-    answer, _ = tokens_of(random_session, document(), BASE.varied(confirm=False))
+def test_an_answer_without_confirmation_has_no_verdict(random_session):
+    answer, _ = ask(random_session, make_document(), BASE.varied(confirm=False))
     assert answer.confirmed is answer.provisional_answer is answer.confirm_seconds is None
 
 
@@ -136,7 +137,7 @@ def test_only_answers_below_a_confidence_are_confirmed(random_session, monkeypat
     from specprefill_cli.answering.stream import AnswerStream
 
     monkeypatch.setattr(AnswerStream, "probability", lambda *_: probability)
-    answer, _ = tokens_of(random_session, document(), BASE.varied(confirm_below=limit))
+    answer, _ = ask(random_session, make_document(), BASE.varied(confirm_below=limit))
     assert (answer.confirmed is not None) == runs
     assert any("--confirm-below 0.8: the confidence is 0.90" in warning for warning in answer.warnings) != runs
 
@@ -146,13 +147,13 @@ def test_sampling_is_refused_by_name():
         BASE.varied(temperature=0.5)
 
 
-def test_what_full_prefill_cannot_take_is_said_before_it_starts(random_session, monkeypatch):
+def test_prompts_beyond_full_prefill_are_refused_at_the_start(random_session, monkeypatch):
     with pytest.raises(PromptTooLong, match="leave out --confirm"):
-        random_session.ask(document(), "Who?", BASE.varied(max_new_tokens=4_000))
+        random_session.ask(make_document(), "Who?", BASE.varied(max_new_tokens=4_000))
     monkeypatch.setattr(confirmation, "free_memory", lambda _device: 1_000)
     with pytest.raises(SpecprefillError, match="--confirm: full prefill of"):
-        random_session.ask(document(), "Who?", BASE)
-    random_session.ask(document(), "Who?", BASE.varied(mode="full"))
+        random_session.ask(make_document(), "Who?", BASE)
+    random_session.ask(make_document(), "Who?", BASE.varied(mode="full"))
 
 
 def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypatch):
@@ -160,15 +161,15 @@ def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypat
         raise torch.OutOfMemoryError("no room")
         yield
 
-    expected, _ = tokens_of(random_session, document(), BASE.varied(confirm=False))
+    expected, _ = ask(random_session, make_document(), BASE.varied(confirm=False))
     monkeypatch.setattr(confirmation, "full_steps", fail)
-    answer, _ = tokens_of(random_session, document(), BASE)
+    answer, _ = ask(random_session, make_document(), BASE)
     assert (answer.answer, answer.confirmed, answer.provisional_answer) == (expected.answer, None, expected.answer)
     assert answer.warnings[-1] == "out of memory (no room): full prefill has not confirmed the answer"
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_the_final_answer_alone(call):
+def test_a_pipe_gets_only_the_final_answer(call):
     arguments = ("sample_docs/harbour-handbook.pdf", "When are wages paid?", "--keep", "0.02", "--max-new-tokens", "16")
     _, full, _ = call("ask", *arguments, "--mode", "full", "--quiet")
     code, out, err = call("ask", *arguments, "--mode", "select", "--confirm")
@@ -183,7 +184,7 @@ def test_a_pipe_gets_the_final_answer_alone(call):
         (("--target", "http://127.0.0.1:9/v1#some"), "--confirm: an endpoint takes text only"),
     ],
 )
-def test_what_cannot_be_confirmed_is_refused_by_name(call, arguments, words):
+def test_options_without_confirmation_are_refused_by_name(call, arguments, words):
     code, _, err = call("ask", "sample_docs/harbour-handbook.pdf", "Who?", "--confirm", *arguments)
     assert code == 2
     assert words in err
@@ -202,7 +203,7 @@ def test_batch_rows_are_written_once_confirmed_and_resumed(call, tmp_path):
     expected = [json.loads(line)["answer"] for line in full.splitlines()]
     command = ("batch", str(rows), *options, "--mode", "select", "--keep", "0.03", "--confirm", "--out", str(out))
     assert call(*command)[0] == 0
-    # As a kill leaves it: one whole row, and half of the next.
+    # The state after a kill: a complete row, and half of the next.
     lines = out.read_bytes().splitlines(keepends=True)
     out.write_bytes(lines[0] + lines[1][:40])
     assert call(*command, "--resume")[0] == 0

@@ -1,4 +1,4 @@
-"""Dry runs: the plan of `select` without the target's weights, and estimates that agree with the cost model."""
+"""Dry runs: the plan of `select` without the target's weights, and estimates by the cost model."""
 
 import json
 from dataclasses import asdict
@@ -88,7 +88,7 @@ def test_estimates_match_the_cost_model(planner):
         expected = full / (scoring + target.prefill_with_overhead(estimate.kept_tokens))
         assert estimate.speedup == pytest.approx(expected)
         assert estimate.ttft_seconds * estimate.speedup == pytest.approx(run.full_ttft_seconds)
-    # Seconds are scaled from the measured draft prefill, and the target is larger than the draft.
+    # Seconds scale with the measured draft prefill. The target is larger than the draft.
     assert run.full_ttft_seconds > run.phases["draft_prefill"]
 
 

@@ -31,7 +31,7 @@ def collection(text=TEXT):
 
 
 def varied_prose(copies):
-    """The manual again and again, with other numbers each time."""
+    """Copies of the manual, with different numbers in each."""
     return "".join(MANUAL.replace("1", str(copy % 10)).replace("2", str(copy // 10)) for copy in range(copies))
 
 
@@ -96,7 +96,7 @@ def test_passages_are_found_however_small_the_targets_context(session):
 
 
 def needle_answer(session, copies, place, **settings):
-    """The answer to the question about a needle at a share `place` of varied prose, and whether its sentence was kept."""
+    """Hide a needle at the share `place` of varied prose. Returns the answer, and whether the needle was kept."""
     prose = varied_prose(copies)
     cut = prose.index(". ", int(place * len(prose))) + 2
     text = prose[:cut] + NEEDLE + prose[cut:]

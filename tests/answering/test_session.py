@@ -176,11 +176,11 @@ def test_every_phase_waits_for_the_devices(random_session, monkeypatch):
 def test_keyboard_interrupt_ends_the_answer_but_not_the_session(random_session):
     stream = random_session.ask(COLLECTION, "When?", Settings(mode="full", max_new_tokens=50))
 
-    class Interrupted(Sampler):
+    class InterruptingSampler(Sampler):
         def __call__(self, logits):
             raise KeyboardInterrupt
 
-    stream.sampler = Interrupted()
+    stream.sampler = InterruptingSampler()
     list(stream)
     answer = stream.result()
     assert answer.stopped == "interrupt"
@@ -190,7 +190,7 @@ def test_keyboard_interrupt_ends_the_answer_but_not_the_session(random_session):
 
 def test_a_draft_with_other_tokens_reads_its_own_prompt(two_tokenizers, random_session):
     target, draft = two_tokenizers
-    template = Template("own", "Find: $document -- $question", None, None)
+    template = Template("draft", "Find: $document -- $question", None, None)
     session = replace(random_session, pair=CalibratedPair(random_session.pair.pair, target, draft))
     session.draft_template = template
     settings = Settings(mode="select", scorer="question")
@@ -201,7 +201,7 @@ def test_a_draft_with_other_tokens_reads_its_own_prompt(two_tokenizers, random_s
 
 
 def test_select_works_across_tokenizers(two_tokenizers, random_session):
-    """The most important target token covers text that the draft, scoring in its own tokens, also ranks highly."""
+    """The most important target token covers text that the draft's own tokens also rank highly."""
     target, draft = two_tokenizers
     session, draft_session = (
         Session(pair=CalibratedPair(random_session.pair.pair, model, draft), template=random_session.template)

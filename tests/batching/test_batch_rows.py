@@ -1,4 +1,4 @@
-"""The loop of a batch with stub answerers: rows, errors, order, memory, resuming after a kill."""
+"""The loop of a batch with stub engines: rows, errors, order, memory, resuming after a kill."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def answer_lines(lines, answer, write, finished=None, **options):
 
 
 def resume_batch(lines, out, answer=echo, retry_failed=False, **options):
-    """Run a batch that writes to a file and skips the rows that this holds; counts, and the rows that are left over."""
+    """Run a batch that appends to a file. Returns the counts, and the number of rows in the file that are not in the input."""
     with open_output(out, True, retry_failed) as (sink, finished):
         return answer_lines(lines, answer, RowWriter(sink), finished, **options), finished.total()
 
@@ -119,24 +119,24 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
 
 
 def test_the_end_of_the_engine_ends_the_batch_and_its_rows_are_asked_again(tmp_path):
-    def second_fails(row):
+    def fail_on_y(row):
         if row.question == "y":
             raise BatchEnded("the device failed")
         return echo(row)
 
     out, lines = tmp_path / "out.jsonl", [b"x", b"y", b"z"]
     with pytest.raises(BatchEnded, match="the device failed"):
-        resume_batch(lines, out, second_fails)
+        resume_batch(lines, out, fail_on_y)
     assert ids(out) == [1]
     assert resume_batch(lines, out)[0].answered == 2
     assert ids(out) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("retry_failed", [True, False])
-def test_rows_with_one_identifier_are_told_apart_by_their_content(tmp_path, retry_failed):
-    """The one that failed is asked again, and no other."""
+def test_rows_with_equal_identifiers_are_distinguished_by_content(tmp_path, retry_failed):
+    """Only the row that failed is asked again."""
 
-    def second_fails(row):
+    def fail_on_y(row):
         if row.question == "y":
             raise ValueError("no room")
         return echo(row)
@@ -145,7 +145,7 @@ def test_rows_with_one_identifier_are_told_apart_by_their_content(tmp_path, retr
     for order in ("xy", "yx"):
         out.unlink(missing_ok=True)
         lines = jsonl(*({"id": "a", "question": question} for question in order))
-        resume_batch(lines, out, second_fails, repeated={repeated})
+        resume_batch(lines, out, fail_on_y, repeated={repeated})
         questions = []
 
         def note(row, questions=questions):
@@ -173,17 +173,17 @@ def test_a_row_that_takes_too_long_fails_and_the_others_follow():
     assert (cancelled, count.failed) == (["x"], 1)
 
 
-def test_no_more_rows_are_in_flight_than_the_engine_has_room_for():
+def test_rows_in_flight_do_not_exceed_the_engines_capacity():
     class Slow(StubEngine):
         capacity = 3
 
         def ask(self, row, deliver):
             held.append((row, deliver))
             held_counts.append(len(held))
-            # The latest one first, once there is no more room.
+            # Delivers the latest row first, once the engine is full.
             while len(held) == self.capacity or (held and row.question == "last"):
-                late, tell = held.pop()
-                tell(echo(late))
+                late_row, deliver_late = held.pop()
+                deliver_late(echo(late_row))
             return lambda: None
 
     held, held_counts, written = [], [], []
@@ -200,7 +200,7 @@ def test_rows_are_answered_before_the_input_ends():
 
     def converse():
         with open(questions, "wb", buffering=0) as out, open(answers, "rb") as replies:
-            # Half of the next row is there already: it must not hold up the one before.
+            # Half of the next row must not delay the row before it.
             for piece in (b"question 0\nques", b"tion 1\nques", b"tion 2\nques", b"tion 3\n"):
                 out.write(piece)
                 answers_read.append(json.loads(replies.readline())["answer"])
@@ -233,7 +233,7 @@ def test_memory_does_not_grow_with_the_rows():
     "tail", [b'{"schema": 1, "id": 4, "ans', bytes(4096), b'{"schema": 1, "id": 4, "an' + bytes(512)]
 )
 def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
-    """A power cut may leave zeros."""
+    """A power cut may leave zeros in the file."""
     out = tmp_path / "out.jsonl"
     lines = [f"question {number}\n".encode() for number in range(6)]
     resume_batch(lines[:3], out)
@@ -368,13 +368,13 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
     written, next_event = [], Batch.next_event
 
-    def interrupted(batch):
+    def interrupt(batch):
         event = next_event(batch)
         if isinstance(event, tuple):
             signal.raise_signal(signal.SIGINT)
         return event
 
-    monkeypatch.setattr(Batch, "next_event", interrupted)
+    monkeypatch.setattr(Batch, "next_event", interrupt)
     with pytest.raises(KeyboardInterrupt):
         answer_lines([b"a", b"b"], echo, written.append)
     assert written[0]["answer"] == "A"
@@ -388,13 +388,13 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path):
     generator = random.Random(0)
     command = [sys.executable, "-m", "tests.helpers.batch_stub", str(source), str(out)]
     for _ in range(12):
-        # Killed as soon as the output has grown by a random number of bytes.
-        enough = (out.stat().st_size if out.exists() else 0) + generator.randint(0, 20_000)
+        # Kills the batch when its output has grown by a random number of bytes.
+        kill_size = (out.stat().st_size if out.exists() else 0) + generator.randint(0, 20_000)
         process = subprocess.Popen(command, cwd=ROOT)
-        while process.poll() is None and not (out.exists() and out.stat().st_size >= enough):
+        while process.poll() is None and not (out.exists() and out.stat().st_size >= kill_size):
             pass
         process.kill()
-        # On a busy machine a run may get to its end before it is killed.
+        # On a busy machine a run may end before the kill.
         kills += process.wait() == -signal.SIGKILL
     assert kills >= 4
     assert subprocess.run(command, cwd=ROOT).returncode == 0

@@ -23,7 +23,9 @@ from specprefill_cli.engine.request import Cancelled
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings
 
-OWN = Collection((one_page_document("a.txt", "The gate opens at nine. The mill is by the river. " * 20, "text/plain"),))
+COLLECTION = Collection(
+    (one_page_document("a.txt", "The gate opens at nine. The mill is by the river. " * 20, "text/plain"),)
+)
 SETTINGS = Settings(mode="full", max_new_tokens=6)
 ROWS = [
     {"id": number, "question": f"When is number {number}?", "max_new_tokens": 1 + 5 * (number % 2)}
@@ -33,7 +35,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def no_network():
-    """One test talks to a socket on this machine."""
+    """Allow these tests to use a socket on this machine."""
 
 
 @pytest.fixture
@@ -47,17 +49,19 @@ def run(session, rows, write=None, **options):
     lines = [json.dumps(row).encode() + b"\n" for row in rows]
     engine = LocalEngine(session, concurrency=4)
     engine.start()
-    with closing(EngineRows(engine, SETTINGS, OWN)) as answering:
+    with closing(EngineRows(engine, SETTINGS, COLLECTION)) as answering:
         run_rows(lines, True, answering, write or written.append, Finished(), count, **options)
     assert not engine.thread.is_alive()
     return written
 
 
-def test_records_are_those_of_one_at_a_time_and_in_order(session):
+def test_records_equal_those_of_single_questions_and_keep_their_order(session):
     written = run(session, ROWS)
     assert [record["id"] for record in written] == list(range(9))
     expected = [
-        session.ask(OWN, row["question"], SETTINGS.varied(max_new_tokens=row["max_new_tokens"])).finished().answer
+        session.ask(COLLECTION, row["question"], SETTINGS.varied(max_new_tokens=row["max_new_tokens"]))
+        .finished()
+        .answer
         for row in ROWS
     ]
     assert [record["answer"] for record in written] == expected
@@ -89,20 +93,20 @@ def test_a_failed_device_ends_the_batch(session, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_has_given_up_ends_the_batch(session, monkeypatch):
-    """Its error is that of the rows that it had; those after them are left to another run."""
+def test_an_engine_that_has_ended_ends_the_batch(session, monkeypatch):
+    """Rows in flight get the engine's error. Later rows are left to another run."""
     monkeypatch.setattr(LocalEngine, "admit", lambda _engine: 1 / 0)
     with pytest.raises(BatchEnded, match=r"the engine has ended.* --resume"):
         run(session, ROWS * 3)
 
 
-def test_a_row_that_is_out_of_memory_fails_alone(session, monkeypatch):
-    real = Session.prefill
+def test_a_row_that_is_out_of_memory_does_not_fail_others(session, monkeypatch):
+    original = Session.prefill
 
     def prefill(self, prepared):
         if prepared.question == "When is number 1?":
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, prepared)
+        return original(self, prepared)
 
     monkeypatch.setattr(Session, "prefill", prefill)
     written = run(session, ROWS[:3])
@@ -128,11 +132,11 @@ def test_each_list_of_documents_is_read_once_also_one_that_cannot_be_read():
         read.append(names)
         if names == ("lost",):
             raise SpecprefillError("lost")
-        return OWN
+        return COLLECTION
 
     cached_read = read_once(reader)
     for _ in range(2):
-        assert cached_read(("a", "b")) is OWN
+        assert cached_read(("a", "b")) is COLLECTION
         with pytest.raises(SpecprefillError, match="lost"):
             cached_read(("lost",))
     assert read == [("a", "b"), ("lost",)]

@@ -1,4 +1,4 @@
-"""Ray: what is checked before the first row, and a batch on this machine that loses actors."""
+"""Ray: checks before the first row, and a batch on this machine that loses actors."""
 
 import json
 import os
@@ -57,8 +57,8 @@ def test_nothing_of_ray_is_imported_without_the_option():
     ],
 )
 def test_workers_share_the_cluster(resources, workers, gpus, expected):
-    each = {"Alive": True, "Resources": {kind: amount / 2 for kind, amount in resources.items()}}
-    nodes = [each, each, {"Alive": True, "Resources": {}}, {"Alive": False, "Resources": {"CPU": 1.0}}]
+    node = {"Alive": True, "Resources": {name: amount / 2 for name, amount in resources.items()}}
+    nodes = [node, node, {"Alive": True, "Resources": {}}, {"Alive": False, "Resources": {"CPU": 1.0}}]
     ray = SimpleNamespace(cluster_resources=lambda: resources, nodes=lambda: nodes)
     if expected is None:
         with pytest.raises(SpecprefillError, match="fewer --workers, or add nodes"):
@@ -72,11 +72,11 @@ def refuse():
 
 
 class ActorLost(Exception):
-    """Stands for Ray's."""
+    """Stands for Ray's RayActorError."""
 
 
 class TaskFailed(Exception):
-    """Stands for Ray's, which has the error of the task."""
+    """Stands for Ray's RayTaskError, which carries the error of the task."""
 
     cause = ValueError("no such thing")
 
@@ -90,7 +90,7 @@ class TaskFailed(Exception):
         (Mock(side_effect=TaskFailed), "no such thing"),
     ],
 )
-def test_what_an_actor_returns_is_told_as_what_it_is(outcome, expected):
+def test_results_of_actors_become_outcomes_of_rows(outcome, expected):
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayActorError=ActorLost))
     outcomes = []
     RayRows(ray, [None], 1, None).take(0, outcomes.append, SimpleNamespace(result=outcome))
@@ -101,7 +101,7 @@ def test_what_an_actor_returns_is_told_as_what_it_is(outcome, expected):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the stub kills itself with a signal")
 def test_lost_actors_are_replaced_and_their_rows_asked_again(tmp_path):
-    """A row that ends its actor once, or whose device fails once, is answered; one that always ends it has an error."""
+    """A row is answered if it ends its actor or fails its device once. A row that always does gets an error."""
     pytest.importorskip("ray")
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     questions = [

@@ -1,4 +1,4 @@
-"""Documents and question on the command line: what is missing is named."""
+"""Documents and question on the command line: errors name the missing one."""
 
 import pytest
 

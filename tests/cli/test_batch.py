@@ -38,7 +38,12 @@ def test_rows_share_the_document_and_answer_like_ask(call):
 def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
     rows = [
-        {"id": "own", "question": "Which color is the gate?", "documents": [str(tmp_path / "gate.md")], "mode": "full"},
+        {
+            "id": "custom",
+            "question": "Which color is the gate?",
+            "documents": [str(tmp_path / "gate.md")],
+            "mode": "full",
+        },
         {"id": "lost", "question": "Who?", "documents": ["missing.pdf"]},
         {"id": "mode", "question": "Who?", "mode": "fast"},
         {"id": "keep", "question": "Who?", "keep": 7},
@@ -50,7 +55,7 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     code, printed, _ = call(*arguments, "--quiet")
     assert (code, printed) == (3, "")
     rows_written = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["id"] for row in rows_written] == ["own", "lost", "mode", "keep", "odd"]
+    assert [row["id"] for row in rows_written] == ["custom", "lost", "mode", "keep", "odd"]
     assert rows_written[0]["mode"] == "full"
     assert [row.get("error", {}).get("type") for row in rows_written[1:4]] == [
         "DocumentError",
@@ -98,13 +103,13 @@ def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
     ],
 )
 def test_rejects_bad_calls_in_one_line(call, arguments, code, words):
-    ended, out, err = call("batch", *arguments, stdin=b"")
-    assert (ended, out) == (code, "")
+    exit_code, out, err = call("batch", *arguments, stdin=b"")
+    assert (exit_code, out) == (code, "")
     assert len(err.strip().splitlines()) == 1
     assert words in err
 
 
-def test_row_fails_alone_if_its_draft_is_not_loaded(call):
+def test_a_row_that_needs_an_unloaded_draft_does_not_fail_others(call):
     rows = jsonl({"question": "Who?", "mode": "select"}, {"question": "Who?"})
     code, out, _ = call("batch", "--document", MANUAL, "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
     assert code == 3
@@ -118,7 +123,7 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
 
     def interrupt_second(self, prepared):
         if prepared.question == "When?":
-            # The first row is written by then, because only one is answered at a time.
+            # Only one row is answered at a time, so the first one is written by now.
             os.kill(os.getpid(), signal.SIGINT)
         return prefill(self, prepared)
 
@@ -141,8 +146,8 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("Who?\n\nWhen?\nWhy?\n")
     arguments = ("batch", str(source), "--document", MANUAL, "--mode", "full", "--out", str(out), "--concurrency", "1")
-    with monkeypatch.context() as patched:
-        patched.setattr(Session, "prefill", end_second)
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "prefill", end_second)
         code, _, err = call(*arguments)
     assert code == 143
     hint = "run the same command with --resume to go on"
@@ -160,7 +165,7 @@ def test_resume_refuses_another_input_before_loading(call, tmp_path):
     assert f"--resume: no row of {out} is in the input" in err
 
 
-def test_resume_tells_of_rows_that_are_not_in_the_input(call, tmp_path):
+def test_resume_warns_of_rows_that_are_not_in_the_input(call, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text('{"schema": 1, "id": "a", "answer": ""}\n{"schema": 1, "id": "b", "answer": ""}\n')
     rows = jsonl({"id": "b", "question": "Who?"})
@@ -174,7 +179,7 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
     read = []
     read_collection = documents.read_collection
     monkeypatch.setattr(
-        documents, "read_collection", lambda names, **how: read.append(names) or read_collection(names, **how)
+        documents, "read_collection", lambda names, **options: read.append(names) or read_collection(names, **options)
     )
     monkeypatch.chdir(tmp_path)
     lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]
@@ -199,7 +204,7 @@ def test_closed_pipe_is_no_error():
 def test_workers_answer_as_this_process_does(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
     rows = [
-        {"id": "own", "question": "What colour is the pump?"},
+        {"id": "custom", "question": "What colour is the pump?"},
         {"id": "gate", "question": "Which color is the gate?", "documents": [str(tmp_path / "gate.md")]},
         {"id": "lost", "question": "Who?", "documents": ["missing.pdf"]},
         {"id": "again", "question": "How heavy is the pump?"},
@@ -209,9 +214,9 @@ def test_workers_answer_as_this_process_does(call, tmp_path):
     command = [sys.executable, "-m", "specprefill_cli", *arguments, "--workers", "2"]
     done = subprocess.run(command, input=jsonl(*rows), capture_output=True, timeout=300)
     assert (done.returncode, local[0], done.stderr) == (3, 3, b"")
-    kept = ("id", "question", "answer", "spans", "error", "generated_tokens")
+    keys = ("id", "question", "answer", "spans", "error", "generated_tokens")
     records = [
-        [{key: json.loads(line).get(key) for key in kept} for line in out.splitlines()]
+        [{key: json.loads(line).get(key) for key in keys} for line in out.splitlines()]
         for out in (done.stdout, local[1])
     ]
     assert records[0] == records[1]

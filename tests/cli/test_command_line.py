@@ -74,7 +74,7 @@ def test_reads_document_from_standard_input(call):
 
 @pytest.fixture
 def bad_inputs(tmp_path):
-    """Files that cannot be asked about, by name."""
+    """A folder with documents that cannot be read."""
     good = FPDF()
     good.add_page()
     good.set_font("helvetica", size=12)
@@ -138,8 +138,8 @@ def bad_inputs(tmp_path):
 )
 def test_bad_input_is_one_line_with_its_exit_code(call, bad_inputs, document, question, flags, code, words):
     source = document if document in ("-", HANDBOOK) else str(bad_inputs / document)
-    ended, out, err = call("ask", source, question, *flags)
-    assert ended == code
+    exit_code, out, err = call("ask", source, question, *flags)
+    assert exit_code == code
     assert out == ""
     assert len(err.strip().splitlines()) == 1
     assert err.startswith("specprefill: ")
@@ -248,9 +248,9 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
     row = {"context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]}
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join(json.dumps(row) for _ in range(4)))
-    from specprefill_cli.lab.evaluation import runner as runs
+    from specprefill_cli.lab.evaluation import runner
 
-    calls, ask = [], runs.ask_and_check
+    calls, ask = [], runner.ask_and_check
 
     def interrupt(*arguments):
         calls.append(arguments)
@@ -258,7 +258,7 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(runs, "ask_and_check", interrupt)
+    monkeypatch.setattr(runner, "ask_and_check", interrupt)
     code, out, _ = call("evaluate", str(path), "--modes", "full", "--json")
     assert code == 130
     assert json.loads(out)["rows"][0]["n"] == 2
@@ -300,25 +300,25 @@ def test_rejects_impossible_plot_before_loading(call, tmp_path, monkeypatch, fla
 
 @pytest.mark.slow
 def test_bench_peer_measures_llama_cpp_and_the_modes(call, monkeypatch):
-    built = []
+    server_options = []
 
     class Server:
         def __init__(self, options):
-            built.append(options)
+            server_options.append(options)
 
         def handle_completions(self, request):
             return {"choices": [{"logprobs": {"content": [{"id": request["prompt"][-1]}]}}]}
 
-    def options():
+    def make_options():
         parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
         return types.SimpleNamespace(**parts)
 
-    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
+    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=make_options))
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
     code, out, err = call("bench", "peer", *sizes)
     assert (code, err) == (0, "")
     assert [row["mode"] for row in json.loads(out)["rows"]] == ["full", "select", "llama.cpp"]
-    assert built[0].n_ctx >= 300
+    assert server_options[0].n_ctx >= 300
 
 
 @pytest.mark.slow
@@ -334,7 +334,7 @@ def test_bench_decode_compares_plain_and_speculative_decoding(call):
         ("short", "3"),
     ]
     assert all(row["identical"] and row["speedup"] > 0 for row in record["rows"])
-    # Stop tokens do not end a quote: every one of the four is as long as was asked.
+    # Stop tokens do not end a quote, so all four have the requested length.
     assert record["rows"][0]["answer_tokens"] == record["rows"][1]["answer_tokens"] == 48
     assert record["rows"][1]["acceptance_rate"] > 0
     assert set(record) >= {"schema", "rows", "host", "versions"}
@@ -370,8 +370,8 @@ def test_bench_prompts_have_the_given_length(tiny_session):
 
     for length in (200, 5_000):
         collection = prompt_of_length(tiny_session, length, Settings())
-        made = tiny_session.request(collection, QUESTION, Settings()).prompt.length
-        assert abs(made - length) <= 4
+        prompt_tokens = tiny_session.request(collection, QUESTION, Settings()).prompt.length
+        assert abs(prompt_tokens - length) <= 4
 
 
 def test_page_never_overwrites_a_document(call, tmp_path):
@@ -415,8 +415,8 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(call, tmp_path):
 )
 @pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
 def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
-    full = open("/dev/full", "w") if buffered else TextIOWrapper(open("/dev/full", "wb", 0), write_through=True)  # noqa: SIM115
-    monkeypatch.setattr(sys, "stdout", full)
+    full_disk = open("/dev/full", "w") if buffered else TextIOWrapper(open("/dev/full", "wb", 0), write_through=True)  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", full_disk)
     code, _, err = call(*arguments, stdin=b"Who?")
     assert code == 1
     (line,) = err.splitlines()
@@ -434,9 +434,9 @@ def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch
         yield from emit(300)
 
     monkeypatch.setattr(answer_stream, "decode", decode)
-    ended_with, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
+    exit_code, out, err = call("ask", HANDBOOK, "Who is it?", "--json", "--mode", "full")
     record = json.loads(out)
-    assert (ended_with, record["generated_tokens"], "Traceback" in err) == (code, 1, False)
+    assert (exit_code, record["generated_tokens"], "Traceback" in err) == (code, 1, False)
     assert "interrupted: the answer is incomplete" in record["warnings"]
 
 

@@ -1,4 +1,4 @@
-"""`specprefill compare`: figures side by side, what is reused, the session's commands, keys at a terminal."""
+"""`specprefill compare`: figures side by side, reuse of KV, commands of the session, keys at a terminal."""
 
 import json
 import math
@@ -91,7 +91,7 @@ def test_compared_modes_start_cold_for_every_question(random_session):
     for question in ("When does it open?", "What do tickets cost?"):
         answers = compare(session, "full", "select", "draft-kv", "hybrid", "auto", question=question).answers
         assert [row.answer.reused for row in answers] == [[], [], [], [], []]
-    # Nor does a question in one mode warm a later comparison.
+    # A question in one mode does not warm a later comparison either.
     compare(session, "full")
     assert [row.answer.reused for row in compare(session, "full", "select").answers] == [[], []]
 
@@ -130,13 +130,13 @@ def test_page_shows_the_differences_from_full(random_session):
 @pytest.mark.slow
 def test_one_question_gives_table_page_or_object(call, tmp_path):
     page = tmp_path / "compare.html"
-    how = ("--keep", "0.3", "--max-new-tokens", "6")
-    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *how, "--html", str(page))
+    options = ("--keep", "0.3", "--max-new-tokens", "6")
+    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *options, "--html", str(page))
     assert code == 0
     for word in ("full", "select", "answer", "TTFT", "target prefill", "speedup", "kept", "KL", "agreement", "drop"):
         assert word in out
     assert "How heavy is the pump?" in page.read_text()
-    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *how, "--json")
+    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *options, "--json")
     record = json.loads(out)
     assert [row["mode"] for row in record["rows"]] == ["full", "select"]
     assert record["rows"][0]["speedup"] == 1
@@ -175,14 +175,14 @@ def comparer(random_session):
 
 
 def test_a_session_changes_modes_and_keep_ratio(comparer):
-    say = lambda line: text_of(comparer.reply(line))  # noqa: E731
-    assert "speedup" in say("When does it open?")
-    assert "document KV" not in say("What do tickets cost?")
-    assert say("/mode select") == "mode select, keep 0.4\n"
-    assert say("/keep 0.2") == "mode select, keep 0.2\n"
-    assert say("/keep auto") == "mode select, keep auto\n"
-    assert "speedup" not in say("Who is it?")
-    assert "draft document KV" in say("Who lives there?")
+    reply_to = lambda line: text_of(comparer.reply(line))  # noqa: E731
+    assert "speedup" in reply_to("When does it open?")
+    assert "document KV" not in reply_to("What do tickets cost?")
+    assert reply_to("/mode select") == "mode select, keep 0.4\n"
+    assert reply_to("/keep 0.2") == "mode select, keep 0.2\n"
+    assert reply_to("/keep auto") == "mode select, keep auto\n"
+    assert "speedup" not in reply_to("Who is it?")
+    assert "draft document KV" in reply_to("Who lives there?")
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_sigterm_ends_the_session(call, monkeypatch):
 
 
 def test_shows_hostile_text_literally(random_session):
-    (compared,) = compare(random_session, "full").answers
-    hostile = replace(compared, answer=replace(compared.answer, answer="[red]x[/red] \x1b[2J \u202e"))
+    (row,) = compare(random_session, "full").answers
+    hostile = replace(row, answer=replace(row.answer, answer="[red]x[/red] \x1b[2J \u202e"))
     assert "[red]x[/red] \\u001b[2J \\u202e" in text_of(comparison_table(Comparison(question="", answers=[hostile])))
 
 
@@ -243,7 +243,7 @@ def test_keys_at_a_terminal():
     child.sendintr()
     child.expect("cancelled; the session goes on")
     child.expect("specprefill> ")
-    # The last line comes back with the cursor key; at the prompt, Ctrl-C drops it.
+    # The cursor key recalls the last line. Ctrl-C drops it at the prompt.
     child.send("\x1b[A")
     child.expect("Who is it")
     child.sendintr()

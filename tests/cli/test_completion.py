@@ -20,10 +20,10 @@ def every_command(command, path=()):
 
 
 def test_completes_the_last_value_of_a_list():
-    offered = complete("mode", several=True)
-    assert offered("full,s") == ["full,select"]
-    assert offered("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
-    assert offered("f") == ["full"]
+    complete_modes = complete("mode", several=True)
+    assert complete_modes("full,s") == ["full,select"]
+    assert complete_modes("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
+    assert complete_modes("f") == ["full"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`config`: values, where they come from, and a file that is changed with care."""
+"""`config`: values, their sources, and careful changes of the file."""
 
 import json
 

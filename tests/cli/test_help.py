@@ -34,7 +34,7 @@ def test_help_fits_eighty_columns(call, monkeypatch, name):
     assert max(map(len, out.splitlines())) <= 80
     lines = [line.strip() for line in out.partition("Example")[2].splitlines()[1:]]
     examples = [line for line in lines[: next(n for n, line in enumerate(lines) if line.startswith("╭"))] if line]
-    # A line that was wrapped would go on without the program's name.
+    # The second half of a wrapped line would lack the program's name.
     assert examples
     assert all("specprefill" in example for example in examples)
 

@@ -1,4 +1,4 @@
-"""What commands do about documents that cannot be read."""
+"""Commands with documents that cannot be read."""
 
 import json
 import os

@@ -11,7 +11,7 @@ SELECT = ("--mode", "select", "--keep", "0.05", "--max-new-tokens", "8", "--quie
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """About 18,000 tokens, with a sentence that answers in the middle."""
+    """A document of about 18,000 tokens, with the answer in the middle."""
     prose = varied_prose(7)
     cut = prose.index(". ", len(prose) // 2) + 2
     path = tmp_path_factory.mktemp("long") / "report.md"

@@ -23,7 +23,7 @@ def test_doctor_names_what_works_with_a_pair(call):
 
 def test_doctor_finds_a_pair_without_a_usable_prompt(call):
     code, out, _ = call("doctor", "--draft", "tiny:draft", "--target", "tiny:target", "--json")
-    # A pair of its own gets the chat prompt, which needs a chat template.
+    # A custom pair gets the chat prompt, and this target has no chat template.
     assert (code, [check["name"] for check in json.loads(out)["checks"] if check["state"] == "broken"]) == (
         1,
         ["prompt"],

@@ -76,7 +76,7 @@ def test_rejects_unwritable_page_at_once(call, tmp_path, path, words):
     ],
 )
 def test_plan_rejects_bad_calls_in_one_line(call, arguments, code, words):
-    ended, out, err = call("plan", *arguments)
-    assert (ended, out) == (code, "")
+    exit_code, out, err = call("plan", *arguments)
+    assert (exit_code, out) == (code, "")
     assert words in err
     assert len(err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Modes and scorers of another installed package: found everywhere with no other file touched."""
+"""Modes and scorers of another installed package are found everywhere."""
 
 import importlib
 import json
@@ -47,9 +47,9 @@ BROKEN = """
 
 @pytest.fixture
 def run(call, tmp_path, monkeypatch):
-    """Run `specprefill` in this process, beside a package that is installed by hand: a module beside its metadata."""
+    """Run `specprefill` in this process, with a plugin package of one module and its metadata."""
 
-    def forget():
+    def forget_plugins():
         for registry in (MODES, SCORERS):
             for name in ("installed", "entries"):
                 vars(registry).pop(name, None)
@@ -62,7 +62,7 @@ def run(call, tmp_path, monkeypatch):
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: example-plugin\nVersion: 1.0\n")
         (metadata / "entry_points.txt").write_text(dedent(entry_points))
         importlib.invalidate_caches()
-        forget()
+        forget_plugins()
         return call(*arguments)
 
     monkeypatch.syspath_prepend(tmp_path)
@@ -70,12 +70,12 @@ def run(call, tmp_path, monkeypatch):
     for registry in (MODES, SCORERS):
         monkeypatch.setattr(registry, "loaded", {})
     yield specprefill
-    forget()
+    forget_plugins()
 
 
-def plugin_checks(run, **how):
-    """What `doctor` says about plugins, by name."""
-    code, out, err = run("doctor", "--json", **how)
+def plugin_checks(run, **options):
+    """The checks of plugins by `doctor`, by name."""
+    code, out, err = run("doctor", "--json", **options)
     assert (code, err) == (0, "")
     return {
         check["name"]: (check["state"], check["detail"])
@@ -96,8 +96,8 @@ def test_doctor_names_each_broken_plugin(run):
     assert {name: state for name, (state, _) in checks.items()} == dict.fromkeys(
         ("mode bent", "scorer lost", "scorer torn"), "limited"
     )
-    lost = "'lost' of the plugin no_such_package:Scorer cannot be loaded (No module named 'no_such_package')"
-    assert lost in checks["scorer lost"][1]
+    message = "'lost' of the plugin no_such_package:Scorer cannot be loaded (No module named 'no_such_package')"
+    assert message in checks["scorer lost"][1]
 
 
 def test_broken_plugin_fails_only_where_it_is_named(run):
@@ -112,7 +112,7 @@ def test_broken_plugin_fails_only_where_it_is_named(run):
 def test_plugins_are_choices(run, tmp_path):
     assert "use one of auto, full, select, draft-kv, hybrid, copy" in run("ask", MANUAL, "Who?", "--mode", "fast")[2]
     assert run("config", "set", "scorer", "best")[2].endswith("lexical, random, coin\n")
-    # Help is made when the commands are imported, and so in a process of its own.
+    # Help is built at import, so it needs another process.
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", os.getcwd())])
     command = [sys.executable, "-m", "specprefill_cli", "ask", "--help"]
     help_text = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONPATH": path}).stdout.decode()

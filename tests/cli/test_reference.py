@@ -1,4 +1,4 @@
-"""docs/reference.md is what the settings and commands say."""
+"""docs/reference.md agrees with the settings and commands."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The start of the program: what it imports, and how its threads wait."""
+"""The start of the program: its imports, and how its threads wait."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from specprefill_cli.models.memory import BOUNDED_SPIN, WAIT_SETTINGS
 from specprefill_cli.resources import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-# What transformers imports where it is asked for more, and what other readers and reports need.
+# Optional imports of transformers, and imports of other readers and reports.
 HEAVY = (
     "torchvision",
     "scipy",
@@ -32,7 +32,7 @@ main()
 
 
 def run_main(*arguments: str, **settings: str) -> tuple[list[str], dict[str, str]]:
-    """Modules and environment of the program at its end."""
+    """Run the program, and return its modules and environment at exit."""
     environment = {name: value for name, value in os.environ.items() if name not in WAIT_SETTINGS} | settings
     result = subprocess.run(
         [sys.executable, "-c", REPORT_AT_EXIT, *arguments], capture_output=True, text=True, check=True, env=environment

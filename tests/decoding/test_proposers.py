@@ -4,11 +4,11 @@ import numpy as np
 import torch
 
 from specprefill_cli.decoding.proposers import LONGEST_MATCH, LookupProposer, continuation
-from tests.helpers.scripted import returned
+from tests.helpers.scripted import result_of
 
 
 def proposed(prompt, answer, count=4):
-    return list(returned(LookupProposer(torch.tensor(prompt)).propose(answer, count)).tokens)
+    return list(result_of(LookupProposer(torch.tensor(prompt)).propose(answer, count)).tokens)
 
 
 def test_proposes_what_followed_the_same_tokens():
@@ -23,8 +23,8 @@ def test_search_string_excludes_the_prompt():
 def test_a_long_answer_still_quotes_the_prompt():
     proposer = LookupProposer(torch.arange(100))
     answer = [*range(600, 1_400), 10, 11]
-    assert returned(proposer.propose(answer, 2)).tokens == (12, 13)
-    assert returned(proposer.propose([*answer, 605, 606], 2)).tokens == (607, 608)
+    assert result_of(proposer.propose(answer, 2)).tokens == (12, 13)
+    assert result_of(proposer.propose([*answer, 605, 606], 2)).tokens == (607, 608)
 
 
 def test_continuation_matches_a_brute_force_search():

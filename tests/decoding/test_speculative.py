@@ -8,7 +8,7 @@ from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculative import Speculator, decode
 from specprefill_cli.decoding.verification import DecodeSpeed
-from tests.helpers.scripted import ScriptReader, returned
+from tests.helpers.scripted import ScriptReader, result_of
 
 SCRIPT = [number % 40 for number in range(200)]
 STOP = frozenset({49})
@@ -110,7 +110,7 @@ def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops)
 
 def test_a_draft_stops_at_its_own_stop_token():
     draft = ScriptReader([0, 1, 49, 3, 4, 5])
-    proposal = returned(speculator(draft, 5).propose([0], 10))
+    proposal = result_of(speculator(draft, 5).propose([0], 10))
     assert proposal.tokens == (1, 49)
 
 

@@ -1,4 +1,4 @@
-"""PDFs made on the spot."""
+"""Makes PDFs."""
 
 from collections.abc import Callable
 
@@ -9,5 +9,5 @@ from tests.helpers import document_files
 
 @pytest.fixture(scope="session")
 def make_pdf() -> Callable[..., bytes]:
-    """`make_pdf(texts, password=None, owner=None, method=...)`: one page a text, an image page for None."""
+    """`make_pdf(texts, password=None, owner=None, method=...)`: a page for each text, an image page for None."""
     return document_files.pdf

@@ -1,4 +1,4 @@
-"""Damaged files of every format end in text or in one `DocumentError`, never in another error."""
+"""Damaged files of every format give text or a `DocumentError`, and no other error."""
 
 import io
 import random
@@ -29,42 +29,42 @@ FILES = {
     "txt": ("a.txt", PARAGRAPH.encode()),
     "md": ("a.md", b"---\nx: 1\n---\n\n# Head\n\n* item\n\n| a | b |\n|---|---|\n"),
 }
-# What parsers branch on.
+# Tokens on which parsers branch.
 TOKENS = (
     b"<< >> [ ] ( stream\n endstream endobj R /Filter /JBIG2Decode /A85 /Length /Kids /Contents /Encoding BT TJ ' BI ID EI "
     b'</ <![CDATA[ <!-- &#0; &#xFFFFFF; <!ENTITY <w:tbl> <v> <f> <row> <td> <pre> <title> " ; \x00 \xff\xfe \xed\xa0\x80 -1'
 ).split(b" ")
 
 
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with damage in 1 to 20 places."""
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """Damage the bytes in 1 to 20 places."""
     damaged = bytearray(data)
-    for _ in range(chance.choice([1, 4, 20])):
-        place = chance.randrange(len(damaged) + 1)
+    for _ in range(rng.choice([1, 4, 20])):
+        place = rng.randrange(len(damaged) + 1)
         numbers = list(re.finditer(rb"\d+", damaged))
-        match chance.randrange(5):
+        match rng.randrange(5):
             case 0:
-                del damaged[place : place + chance.randrange(200)]
+                del damaged[place : place + rng.randrange(200)]
             case 1:
-                damaged[place : place + 1] = bytes([chance.randrange(256)])
+                damaged[place : place + 1] = bytes([rng.randrange(256)])
             case 2:
-                damaged[place:place] = b" ".join([chance.choice(TOKENS)] * chance.choice([1, 1, 5, 20_000]))
+                damaged[place:place] = b" ".join([rng.choice(TOKENS)] * rng.choice([1, 1, 5, 20_000]))
             case 3 if numbers:
-                start, end = chance.choice(numbers).span()
-                damaged[start:end] = chance.choice([b"0", b"7", b"-1", b"2147483648", b"9" * 30])
-            case 4 if chance.random() < 0.2:
+                start, end = rng.choice(numbers).span()
+                damaged[start:end] = rng.choice([b"0", b"7", b"-1", b"2147483648", b"9" * 30])
+            case 4 if rng.random() < 0.2:
                 del damaged[place:]
     return bytes(damaged)
 
 
-def damaged_part(data: bytes, chance: random.Random) -> bytes:
-    """An archive that stays whole, with one damaged part."""
+def damage_part(data: bytes, rng: random.Random) -> bytes:
+    """Damage one part of an archive, and keep the archive itself valid."""
     source, stream = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
-    victim = chance.choice(source.namelist())
+    victim = rng.choice(source.namelist())
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in source.namelist():
             content = source.read(name)
-            archive.writestr(name, damaged(content, chance) if name == victim else content)
+            archive.writestr(name, damage(content, rng) if name == victim else content)
     return stream.getvalue()
 
 
@@ -74,9 +74,9 @@ def test_damage_gives_text_or_one_error(label: str) -> None:
     name, data = FILES[label]
     assert read_document(data, name).text
     for seed in range(20):
-        chance = random.Random(f"{label}/{seed}")
-        inside = data.startswith(b"PK") and chance.random() < 0.8
-        mutant = damaged_part(data, chance) if inside else damaged(data, chance)
+        rng = random.Random(f"{label}/{seed}")
+        inside = data.startswith(b"PK") and rng.random() < 0.8
+        mutant = damage_part(data, rng) if inside else damage(data, rng)
         try:
             document = read_document(mutant, name, Limits(max_seconds=60))
             lines = [*document.warnings, document.name]

@@ -1,4 +1,4 @@
-"""Cleaning of characters: what is repaired, and that no letter is lost."""
+"""Cleaning of characters repairs text and loses no letter."""
 
 import time
 import unicodedata

@@ -88,8 +88,8 @@ def test_html_believes_the_declared_encoding() -> None:
     assert (document.text, document.warnings) == (text, ())
     western = page.replace(text, "€5 — “two”").replace("iso-8859-2", "ISO-8859-1").encode("cp1252")
     assert read_document(western, "a.html").text == "€5 — “two”"
-    wrong = page.replace("iso-8859-2", "unicode_escape").encode("iso-8859-2")
-    assert "a guess;" in read_document(wrong, "a.html").warnings[0]
+    misdeclared_page = page.replace("iso-8859-2", "unicode_escape").encode("iso-8859-2")
+    assert "a guess;" in read_document(misdeclared_page, "a.html").warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_html_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     st.lists(st.sampled_from(["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]))
 )
 def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
-    """Any markup gives the text before it, or the one error."""
+    """Any markup gives the text before it, or a DocumentError."""
     try:
         text = read_document(("x" + "".join(pieces)).encode(), "a.html").text
     except DocumentError as error:
@@ -155,7 +155,7 @@ def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
         (b"x\x00", "bad\n\x1b[31m\udcff.txt", "bad\\n\\x1b[31m\\udcff.txt: this is binary data"),
     ],
 )
-def test_refusals_name_what_the_file_is(data: bytes, name: str, words: str) -> None:
+def test_refusals_name_the_format_of_the_file(data: bytes, name: str, words: str) -> None:
     assert words in refusal(data, name)
 
 
@@ -205,7 +205,7 @@ def test_utf8_with_a_cut_or_stray_byte_stays_utf8() -> None:
         assert "damaged UTF-8" in document.warnings[0]
     page = b'<html><head><meta charset="utf-8"></head><body><p>Caf\xc3\xa9 \xff</p></body></html>'
     assert read_document(page, "a.html").text.startswith("Café")
-    # Not one valid character of several bytes: it never was UTF-8.
+    # Without a valid multi-byte character the text is not UTF-8.
     assert (
         "cp125"
         in read_document("Der Mieter trägt die Kosten für Gebäude und Türen.".encode("cp1252"), "a.txt").warnings[0]

@@ -1,4 +1,4 @@
-"""DOCX, PPTX, XLSX, EPUB and CSV made on the spot: their text, their pages, and what is refused."""
+"""DOCX, PPTX, XLSX, EPUB and CSV: text, pages, and refused files."""
 
 import io
 import sys
@@ -11,7 +11,7 @@ import pytest
 from specprefill_cli.documents import Limits, read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
 from specprefill_cli.installation import install_command
-from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, saved, slides, word, workbook
+from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, save_to_bytes, slides, word, workbook
 
 
 def test_docx_text_is_complete_and_in_order() -> None:
@@ -30,12 +30,12 @@ def test_docx_footnotes_stand_at_the_end() -> None:
     note = (
         f"<w:footnotes {namespace}><w:footnote><w:p><w:r><w:t>As agreed.</w:t></w:r></w:p></w:footnote></w:footnotes>"
     )
-    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
+    relation_type = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
     with zipfile.ZipFile(stream, "w") as archive:
         for name in source.namelist():
             data = source.read(name)
             if name == "word/_rels/document.xml.rels":
-                relation = f'<Relationship Id="rId99" Type="{kind}" Target="footnotes.xml"/>'.encode()
+                relation = f'<Relationship Id="rId99" Type="{relation_type}" Target="footnotes.xml"/>'.encode()
                 data = data.replace(b"</Relationships>", relation + b"</Relationships>")
             archive.writestr(name, data)
         archive.writestr("word/footnotes.xml", note)
@@ -64,7 +64,7 @@ def test_xlsx_sheets_are_pages() -> None:
 def test_xlsx_formulas_never_calculated_are_reported() -> None:
     sheet = openpyxl.Workbook()
     sheet.active.append(["sum", "=1+1"])
-    assert "formulas without a stored value" in read_document(saved(sheet), "a.xlsx").warnings[0]
+    assert "formulas without a stored value" in read_document(save_to_bytes(sheet), "a.xlsx").warnings[0]
 
 
 def test_epub_chapters_are_pages_in_the_order_of_the_spine() -> None:
@@ -151,7 +151,7 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
     for _ in range(100):
         sheet.active.append(["x" * 1000] * 10)
     assert "more than the limit of 5,000 characters of text" in refusal(
-        saved(sheet), "a.xlsx", Limits(max_characters=5_000)
+        save_to_bytes(sheet), "a.xlsx", Limits(max_characters=5_000)
     )
 
 
@@ -163,7 +163,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_xlsx_rounds_like_spreadsheets_and_keeps_empty_texts() -> None:
     sheet = openpyxl.Workbook()
     sheet.active.append(["sum", 1234.5600000000002, 0.1 + 0.2])
-    assert page_texts(read_document(saved(sheet), "a.xlsx")) == ["# Sheet\nsum | 1234.56 | 0.3"]
+    assert page_texts(read_document(save_to_bytes(sheet), "a.xlsx")) == ["# Sheet\nsum | 1234.56 | 0.3"]
     assert not UNCALCULATED.search(b'<c r="A1" t="str"><f>IF(B1="","",B1)</f><v></v></c>')
     assert UNCALCULATED.search(b'<c r="A1"><f>1+1</f><v></v></c>')
     # A quadratic search would not come to an end.
@@ -178,6 +178,6 @@ def test_docx_headers_and_footers_are_read_once() -> None:
     document.sections[1].header.is_linked_to_previous = False
     document.sections[1].header.paragraphs[0].text = "Contract 4711"
     document.sections[0].footer.paragraphs[0].text = "Confidential"
-    (text,) = page_texts(read_document(saved(document), "a.docx"))
+    (text,) = page_texts(read_document(save_to_bytes(document), "a.docx"))
     assert text.count("Contract 4711") == text.count("Confidential") == 1
     assert text.endswith("The lease runs for ten years.")

@@ -1,4 +1,4 @@
-"""PDFs: text by page, and the ways in which a PDF can fail."""
+"""PDFs: text by page, and failures."""
 
 import itertools
 import logging

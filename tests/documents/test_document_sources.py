@@ -116,20 +116,20 @@ def test_a_file_without_permission_is_refused(folder: Path, monkeypatch: pytest.
     def deny(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", deny)  # file modes do not stop root
+    monkeypatch.setattr(Path, "open", deny)  # Root ignores file modes.
     assert refusal("docs/a.txt") == "docs/a.txt: permission denied; check the file's permissions"
 
 
 def test_lock_files_are_ignored_and_skipped_kinds_are_reported(folder: Path) -> None:
     (folder / "docs" / "~$a.txt").write_bytes(b"\x00user")
     sources = ["docs", "docs/*.txt", "docs"]
-    words = "1 file of another kind was skipped in the folder docs (.bin)"
+    message = "1 file of another kind was skipped in the folder docs (.bin)"
     collection = read_collection(sources)
     assert [document.name for document in collection.documents] == [
         *("docs/B.MD", "docs/a.txt", "docs/sub/c.txt", "docs/z.txt")
     ]
-    assert collection.warnings == [words]  # once, and of no document
-    with pytest.warns(UserWarning, match=re.escape(words)):
+    assert collection.warnings == [message]  # reported once
+    with pytest.warns(UserWarning, match=re.escape(message)):
         assert read_documents(sources) == list(collection.documents)
 
 

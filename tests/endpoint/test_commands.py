@@ -6,7 +6,7 @@ import re
 import pytest
 
 from specprefill_cli.resources import packaged_folder
-from tests.helpers.upstream import error, piece, says, status, streamed
+from tests.helpers.upstream import error, piece, reply_with, says, stream_parts
 
 pytestmark = pytest.mark.slow
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
@@ -15,9 +15,9 @@ ROWS = 60
 # One of each in sixty: a tenth of the rows fails.
 FAULTS = {
     4: error(500, "out of memory"),
-    13: streamed(piece("12 "), length=5_000),
-    22: streamed(b"data: {oops\n\n"),
-    31: status(200, "<html></html>", "text/html"),
+    13: stream_parts(piece("12 "), length=5_000),
+    22: stream_parts(b"data: {oops\n\n"),
+    31: reply_with(200, "<html></html>", "text/html"),
     40: error(400, "maximum context length is 10 tokens"),
     59: error(401, "bad key"),
 }
@@ -42,11 +42,11 @@ def test_ask_ends_with_one_line_where_the_server_refuses(call, upstream, monkeyp
 
 
 def test_an_answer_that_is_cut_off_ends_its_line_before_the_error(call, upstream):
-    upstream.script = lambda _body: streamed(piece("42 "), piece("pen"))
+    upstream.script = lambda _body: stream_parts(piece("42 "), piece("pen"))
     code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")
     assert (code, out) == (1, "42 pen\n")
     assert "cut off" in err
-    upstream.script = lambda _body: streamed()
+    upstream.script = lambda _body: stream_parts()
     assert call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")[:2] == (1, "")
 
 

@@ -9,7 +9,7 @@ from specprefill_cli.endpoint.client import ATTEMPTS, Client, EndpointError, ope
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.settings import Settings
-from tests.helpers.upstream import error, event, piece, says, silent, status, streamed
+from tests.helpers.upstream import error, event, piece, reply_with, says, stay_silent, stream_parts
 
 KEY = "sk-a-secret-key"
 MESSAGES = [{"role": "user", "content": "When?"}]
@@ -34,17 +34,20 @@ FAULTS = {
     "404": (error(404, "model 'x' not found"), "no such model or address (404: model 'x' not found)"),
     "500": (error(500, "out of memory"), "failed (500: out of memory)"),
     "400": (error(400, "seed is not supported"), "refuses the request (400: seed is not supported)"),
-    "no json": (status(500, "<h1>Oops</h1>\n", "text/html"), "failed (500"),
-    "cut": (streamed(piece("42")), "cut off"),
-    "cut in a part": (streamed(piece("42"), length=10_000), "cut off"),
-    "wrong json": (streamed(b"data: {oops\n\n"), "the reply is no streamed chat completion"),
-    "other json": (streamed(event(["a list"])), "the reply is no streamed chat completion"),
-    "page": (status(200, "<html></html>", "text/html"), "the reply is no streamed chat completion"),
+    "no json": (reply_with(500, "<h1>Oops</h1>\n", "text/html"), "failed (500"),
+    "cut": (stream_parts(piece("42")), "cut off"),
+    "cut in a part": (stream_parts(piece("42"), length=10_000), "cut off"),
+    "wrong json": (stream_parts(b"data: {oops\n\n"), "the reply is no streamed chat completion"),
+    "other json": (stream_parts(event(["a list"])), "the reply is no streamed chat completion"),
+    "page": (reply_with(200, "<html></html>", "text/html"), "the reply is no streamed chat completion"),
     "not streamed": (
-        status(200, {"choices": [{"message": {"content": "42"}}]}),
+        reply_with(200, {"choices": [{"message": {"content": "42"}}]}),
         "the reply is no streamed chat completion",
     ),
-    "error in the stream": (streamed(piece("42"), event({"error": {"message": "the GPU is gone"}})), "the GPU is gone"),
+    "error in the stream": (
+        stream_parts(piece("42"), event({"error": {"message": "the GPU is gone"}})),
+        "the GPU is gone",
+    ),
 }
 
 
@@ -75,7 +78,7 @@ def test_a_fault_is_one_line_with_its_cause_and_a_remedy(upstream, client, reply
     ],
 )
 def test_an_exceeded_context_is_a_prompt_that_is_too_long(upstream, client, body):
-    upstream.script = lambda _body: status(400, body)
+    upstream.script = lambda _body: reply_with(400, body)
     with pytest.raises(PromptTooLong, match="--mode select"):
         answer(client)
 
@@ -89,7 +92,7 @@ def test_a_server_that_is_not_there_is_named():
 
 
 def test_a_silent_server_is_a_timeout(upstream):
-    upstream.script = lambda _body: silent
+    upstream.script = lambda _body: stay_silent
     with pytest.raises(EndpointError, match=r"no answer within 0.2 s; "):
         answer(Client(parse_endpoint(upstream.target), KEY, timeout=0.2))
 

@@ -11,7 +11,7 @@ from specprefill_cli.documents import read_collection
 from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
 from specprefill_cli.engine.request import Cancelled
 from specprefill_cli.settings import Settings
-from tests.helpers.upstream import piece, says, silent, streamed
+from tests.helpers.upstream import piece, says, stay_silent, stream_parts
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
 
     def hang(handler):
         received.set()
-        silent(handler)
+        stay_silent(handler)
 
     upstream.script = lambda body: hang if "hangs" in body["messages"][-1]["content"] else says("42")
     cancel = ask("What hangs?")
@@ -85,7 +85,7 @@ def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes
     given_up = threading.Event()
 
     def reply(handler):
-        streamed(piece("42 "))(handler)
+        stream_parts(piece("42 "))(handler)
         given_up.wait(60)
         handler.wfile.write(piece("pence") * 2)
 

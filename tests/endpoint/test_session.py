@@ -13,7 +13,7 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.record import json_line
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
-from tests.helpers.upstream import error, piece, says, streamed
+from tests.helpers.upstream import error, piece, says, stream_parts
 
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
 ANSWER_SENTENCE = "If you use your own car, the company pays a mileage allowance of 42 pence per mile"
@@ -109,7 +109,7 @@ def test_what_an_endpoint_cannot_do_is_refused_by_name(session, upstream, handbo
 
 
 def test_pieces_come_as_they_are_sent_and_a_cut_answer_is_an_error(session, upstream, handbook):
-    upstream.script = lambda _body: streamed(piece(" 42 "), piece("pen"))
+    upstream.script = lambda _body: stream_parts(piece(" 42 "), piece("pen"))
     stream = session.ask(handbook, QUESTION)
     pieces = iter(stream)
     assert [next(pieces), next(pieces)] == ["42 ", "pen"]

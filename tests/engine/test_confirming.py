@@ -1,4 +1,4 @@
-"""Confirmations beside other answers: the same answers, first tokens and decode steps first, and a Ctrl-C that loses nothing."""
+"""Confirmations beside other answers: results, priorities, and a Ctrl-C that loses nothing."""
 
 import threading
 
@@ -11,7 +11,7 @@ from specprefill_cli.engine.request import LAST, Done, Piece, Provisional, Reque
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache
 from specprefill_cli.record import UNCONFIRMED
 from specprefill_cli.settings import Settings
-from tests.helpers.asking import Asker
+from tests.helpers.asker import Asker
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 QUESTIONS = ("When does it open?", "What do tickets cost?", "Who lives there?", "Why at nine?")
@@ -29,7 +29,7 @@ def make_asker(session, **options):
 
 @pytest.fixture
 def session(random_session, monkeypatch):
-    """A session whose answers have their full length."""
+    """A session without stop tokens, so that answers have their full length."""
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
     random_session.warm_up(CONFIRM)
     random_session.warm_up(FULL)
@@ -45,9 +45,9 @@ def test_answers_confirmed_beside_each_other_are_those_of_full_prefill(session):
         answer = asker.record(question)
         assert answer.answer == session.ask(make_document(number % 2), question, FULL).finished().answer
         assert answer.confirmed == (answer.provisional_answer == answer.answer)
-        kinds = asker.kinds(question)
-        assert [kinds[0], *kinds[-2:]] == [Started, Provisional, Done]
-        assert set(kinds[1:-2]) == {Piece}
+        event_types = asker.event_types(question)
+        assert [event_types[0], *event_types[-2:]] == [Started, Provisional, Done]
+        assert set(event_types[1:-2]) == {Piece}
 
 
 def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
@@ -62,14 +62,16 @@ def test_first_tokens_and_decode_steps_come_before_a_confirmation(session):
     assert asker.record("a").answer == session.ask(make_document(), "Who?", FULL).finished().answer
 
 
-def test_confirmations_take_no_place_and_hold_one_whole_prompt_at_a_time(session):
+def test_confirmations_take_no_place_and_hold_one_full_prompt_at_a_time(session):
     asker = make_asker(session, concurrency=2)
     tickets = [asker.submit(number, documents=make_document(number)) for number in range(4)]
-    held = set()
+    prompts_held = set()
     while asker.engine.busy:
         asker.engine.step()
-        held.add(sum(ticket.confirming and ticket.bytes > 0 for ticket in tickets if ticket in asker.engine.running))
-    assert held == {0, 1}
+        prompts_held.add(
+            sum(ticket.confirming and ticket.bytes > 0 for ticket in tickets if ticket in asker.engine.running)
+        )
+    assert prompts_held == {0, 1}
     ends = [name for name, event in asker.log if isinstance(event, Done)]
     provisional = [name for name, event in asker.log if isinstance(event, Provisional)]
     assert sorted(ends) == sorted(provisional) == [0, 1, 2, 3]
@@ -91,7 +93,7 @@ def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypa
     read = ModelReader.read
 
     def interrupt(*arguments):
-        # The pass that verifies comes after all of full prefill.
+        # The verifying pass follows full prefill.
         if provisional:
             raise KeyboardInterrupt
         return read(*arguments)
@@ -106,7 +108,7 @@ def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypa
     assert answer.warnings[-1] == f"interrupted: {UNCONFIRMED}"
 
 
-def test_cancelling_a_confirmation_leaves_other_answers_whole(session):
+def test_cancelling_a_confirmation_leaves_other_answers_complete(session):
     asker = make_asker(session)
     ticket = asker.submit("a")
     asker.submit("b", question="Why?")

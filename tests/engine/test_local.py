@@ -1,4 +1,4 @@
-"""The engine: the answers of one at a time, whatever runs beside them; order, memory, failures and cancelling."""
+"""The engine: answers do not depend on concurrent requests; order, memory, failures and cancelling."""
 
 import threading
 from dataclasses import replace
@@ -27,7 +27,7 @@ from specprefill_cli.prefill import phases
 from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
 from specprefill_cli.settings import Settings
-from tests.helpers.asking import Asker
+from tests.helpers.asker import Asker
 
 DEVICE_ERROR = "CUDA error: an illegal memory access was encountered"
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
@@ -55,7 +55,7 @@ def make_asker(session, **options):
 
 @pytest.fixture
 def session(random_session, monkeypatch):
-    """A session whose answers have their full length."""
+    """A session without stop tokens, so that answers have their full length."""
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
     random_session.warm_up(FULL)
     return random_session
@@ -66,7 +66,7 @@ def asker(session):
     return make_asker(session)
 
 
-def answer_alone(session, question="Who?", settings=FULL, documents=DOCUMENT):
+def answer_singly(session, question="Who?", settings=FULL, documents=DOCUMENT):
     return session.ask(documents, question, settings).finished()
 
 
@@ -77,7 +77,7 @@ def make_requests(documents=(DOCUMENT,) * 4, **settings):
 
 
 def answer_together(session, requests, **options):
-    """Answers of questions about documents with settings, all at once."""
+    """Submit all questions at once, and return their answers."""
     asker = make_asker(session, **options)
     for number, (documents, question, settings) in enumerate(requests):
         asker.submit(number, question, settings, documents)
@@ -96,8 +96,8 @@ def answer_together(session, requests, **options):
 def test_greedy_answers_are_those_of_one_at_a_time(random_session, mode, speculate):
     for documents in ((DOCUMENT,) * 4, DOCUMENTS):
         requests = make_requests(documents, mode=mode, speculate=speculate)
-        apart = random_session.with_cache(DocumentCache())
-        expected = [apart.ask(*question).finished() for question in requests]
+        single_session = random_session.with_cache(DocumentCache())
+        expected = [single_session.ask(*question).finished() for question in requests]
         answers = answer_together(random_session.with_cache(DocumentCache()), requests)
         assert [answer.answer for answer in answers] == [answer.answer for answer in expected]
         assert [answer.spans for answer in answers] == [answer.spans for answer in expected]
@@ -122,18 +122,18 @@ def test_a_sampled_answer_does_not_depend_on_its_neighbours(random_session):
 
 def test_questions_share_what_was_computed_of_their_document(random_session):
     session = random_session.with_cache(DocumentCache())
-    for mode, shared in (("full", TARGET_PREFIX), ("select", DRAFT_PREFIX)):
-        reused = [shared in answer.reused for answer in answer_together(session, make_requests(mode=mode))]
+    for mode, prefix in (("full", TARGET_PREFIX), ("select", DRAFT_PREFIX)):
+        reused = [prefix in answer.reused for answer in answer_together(session, make_requests(mode=mode))]
         assert reused == [False, True, True, True]
 
 
-def test_an_answer_comes_in_pieces_and_then_whole(session, asker):
+def test_an_answer_comes_in_pieces_and_then_as_a_record(session, asker):
     asker.submit("a")
     asker.finish()
     first, *pieces, last = asker.events("a")
     assert first == Started()
     assert len(pieces) > 1
-    assert asker.text("a") == last.result.answer == answer_alone(session).answer
+    assert asker.text("a") == last.result.answer == answer_singly(session).answer
 
 
 def test_passes_of_several_answers_run_together(session, asker):
@@ -146,7 +146,7 @@ def test_passes_of_several_answers_run_together(session, asker):
     asker.finish()
     handle.remove()
     assert {asker.last(question).result.generated_tokens for question in QUESTIONS} == {12}
-    # Each begins two passes after the one before.
+    # Each question begins two passes after the one before.
     assert widths.count(4) >= 5
 
 
@@ -158,8 +158,8 @@ def test_answers_go_on_between_the_passes_of_a_prefill(session, asker):
     asker.step_until("b", Started)
     assert len(asker.events("a")) - before > 3
     asker.finish()
-    assert asker.text("a") == answer_alone(session, settings=FULL.varied(max_new_tokens=40)).answer
-    assert asker.text("b") == answer_alone(session, "Why?", FULL.varied(prefill_chunk=64)).answer
+    assert asker.text("a") == answer_singly(session, settings=FULL.varied(max_new_tokens=40)).answer
+    assert asker.text("b") == answer_singly(session, "Why?", FULL.varied(prefill_chunk=64)).answer
 
 
 @pytest.mark.parametrize("task", [PASSAGES, PLAN])
@@ -171,7 +171,7 @@ def test_requests_without_an_answer_run_beside_answers(session, asker, task):
     asker.step_until("b", Done)
     assert not any(isinstance(event, Done) for event in asker.events("a"))
     asker.finish()
-    assert asker.text("a") == answer_alone(session, settings=long).answer
+    assert asker.text("a") == answer_singly(session, settings=long).answer
     assert asker.last("b").result.question == "Who?"
 
 
@@ -182,11 +182,11 @@ def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_
     asker.submit("lost", documents=(str(tmp_path / "lost.txt"),))
     asker.finish()
     assert asker.last("a").result.startup_seconds > 7.0
-    assert asker.last("a").result.answer == answer_alone(session).answer
+    assert asker.last("a").result.answer == answer_singly(session).answer
     assert "no such file" in str(asker.last("lost").error)
 
 
-def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
+def test_concurrency_limits_running_questions_and_keeps_their_order(session):
     asker = make_asker(session, concurrency=1)
     tickets = [asker.submit(name) for name in "abc"]
     asker.step_until("a", Piece)
@@ -199,14 +199,14 @@ def test_only_so_many_run_at_once_and_all_are_answered_in_order(session):
 
 
 def test_memory_decides_how_many_run(session):
-    asker, most_running = make_asker(session), 0
+    asker, max_running = make_asker(session), 0
     asker.engine.limit = 1
     for question in QUESTIONS:
         asker.submit(question, question)
     while asker.engine.busy:
         asker.engine.step()
-        most_running = max(most_running, len(asker.engine.running))
-    assert most_running == 1
+        max_running = max(max_running, len(asker.engine.running))
+    assert max_running == 1
     assert all(isinstance(asker.last(question), Done) for question in QUESTIONS)
 
 
@@ -260,7 +260,7 @@ def test_a_failure_of_the_engine_itself_ends_every_request(session, asker, monke
         asker.submit("late")
 
 
-def test_a_pass_that_fails_together_is_run_for_each_alone(session):
+def test_a_failed_batched_pass_is_run_for_each_question_separately(session):
     requests = make_requests(mode="full", speculate="off")
     expected = [session.ask(*question).finished().answer for question in requests]
 
@@ -275,8 +275,8 @@ def test_a_pass_that_fails_together_is_run_for_each_alone(session):
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_a_question_that_lacks_memory_is_tried_again_alone(session, monkeypatch, attempts):
-    """The second attempt runs alone and in short passes; it may lack memory, too."""
+def test_a_question_that_lacks_memory_is_retried_by_itself(session, monkeypatch, attempts):
+    """The retry runs by itself in short passes, and may lack memory too."""
     asker = make_asker(session.with_cache(DocumentCache()))
     prefill, passes = Session.prefill, []
 
@@ -293,17 +293,17 @@ def test_a_question_that_lacks_memory_is_tried_again_alone(session, monkeypatch,
     asker.finish()
     assert passes[0][0] > 0
     assert passes[1:] == [(0, 512)]
-    assert asker.text("a") == answer_alone(session, "Who a?").answer
-    assert asker.text("c") == answer_alone(session, "Who c?").answer
+    assert asker.text("a") == answer_singly(session, "Who a?").answer
+    assert asker.text("c") == answer_singly(session, "Who c?").answer
     last = asker.last("b")
     if attempts == 2:
         assert isinstance(last.error, torch.OutOfMemoryError)
     else:
-        assert last.result.answer == answer_alone(session, "Why?").answer
+        assert last.result.answer == answer_singly(session, "Why?").answer
         assert last.result.warnings[-1] == "out of memory (CUDA out of memory); asked again in passes of 512 tokens"
 
 
-def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_whole(session, asker):
+def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_complete(session, asker):
     ticket = asker.submit("a", "Why?")
     asker.submit("b")
     asker.step_until("a", Piece)
@@ -313,7 +313,7 @@ def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_whole(se
     assert (answer.stopped, answer.answer) == ("interrupt", asker.text("a"))
     assert answer.generated_tokens < FULL.max_new_tokens
     asker.finish()
-    assert asker.text("b") == answer_alone(session).answer
+    assert asker.text("b") == answer_singly(session).answer
 
 
 def test_cancelling_in_prefill_ends_the_question_at_its_next_pass(session, asker):
@@ -331,7 +331,7 @@ def test_cancelling_in_prefill_ends_the_question_at_its_next_pass(session, asker
     assert len(passes) == 1
     asker.submit("b")
     asker.finish()
-    assert asker.text("b") == answer_alone(session).answer
+    assert asker.text("b") == answer_singly(session).answer
 
 
 def test_cancelling_a_waiting_request_frees_its_place_at_once(asker):
@@ -359,10 +359,10 @@ def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
     text = "".join(event.text for event in pieces if isinstance(event, Piece))
     assert last.result.stopped == "interrupt"
     assert last.result.answer == text.strip()
-    assert answer_alone(session).answer.startswith(last.result.answer)
+    assert answer_singly(session).answer.startswith(last.result.answer)
 
 
-def test_ctrl_c_at_the_end_of_an_answer_leaves_it_whole(session, monkeypatch):
+def test_ctrl_c_at_the_end_of_an_answer_leaves_it_complete(session, monkeypatch):
     result, calls = AnswerStream.result, []
 
     def interrupt(*arguments):
@@ -374,7 +374,7 @@ def test_ctrl_c_at_the_end_of_an_answer_leaves_it_whole(session, monkeypatch):
     monkeypatch.setattr(AnswerStream, "result", interrupt)
     engine = LocalEngine(session)
     *_, last = engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL))
-    assert last.result.answer == answer_alone(session).answer
+    assert last.result.answer == answer_singly(session).answer
     assert not engine.busy
 
 
@@ -403,10 +403,10 @@ def test_independent_answers_learn_nothing_from_each_other(session):
 
 def test_a_template_is_that_of_its_request(session, asker):
     template = replace(session.template, text="Answer in one word. " + session.template.text)
-    asker.submit("own", template=template)
+    asker.submit("custom", template=template)
     asker.submit("common")
     asker.finish()
-    assert asker.last("own").result.prompt_tokens > asker.last("common").result.prompt_tokens
+    assert asker.last("custom").result.prompt_tokens > asker.last("common").result.prompt_tokens
 
 
 def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
@@ -427,7 +427,7 @@ def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
         asker.submit("late")
 
 
-def test_the_engine_finishes_what_it_has_when_it_closes(asker):
+def test_a_closing_engine_finishes_its_requests(asker):
     asker.submit("a")
     asker.submit("b", task=PASSAGES, settings=BASE)
     thread = threading.Thread(target=asker.engine.run)
@@ -440,7 +440,7 @@ def test_the_engine_finishes_what_it_has_when_it_closes(asker):
 
 
 class AcceleratorError(RuntimeError):
-    """Named as torch's, which is not in every version."""
+    """Has the name of torch's error, which some versions lack."""
 
 
 @pytest.mark.parametrize(
@@ -456,5 +456,5 @@ class AcceleratorError(RuntimeError):
         (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
     ],
 )
-def test_failures_that_all_further_work_shares(error, failed):
+def test_device_failures_are_recognised(error, failed):
     assert is_device_failure(error) == failed

@@ -1,10 +1,10 @@
-"""A finished answer, for tests of what is shown of it."""
+"""A finished answer, for tests of reports."""
 
 from specprefill_cli.record import Fate, Record, SpanRecord
 
 
 def make_answer(**values):
-    """An answer of mode `select` about one kept span; `values` replace its fields."""
+    """Make an answer of mode `select` with one kept span. `values` replace its fields."""
     fields = {
         "id": "",
         "question": "q",

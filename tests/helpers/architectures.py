@@ -36,7 +36,7 @@ ARCHITECTURES = {
 
 
 def build_model(name, seed=0, attention=ATTENTION, **sizes):
-    """Build a random model with larger weights than usual, so that attention is far from uniform; sizes: changes."""
+    """Build a random model. Large weights keep its attention far from uniform. sizes: changes to SIZES."""
     torch.manual_seed(seed)
     config = ARCHITECTURES[name]()
     config.update(sizes)

@@ -1,4 +1,4 @@
-"""`python -m tests.helpers.batch_stub ROWS OUTPUT`: a resumable batch without a model, which must not import torch."""
+"""`python -m tests.helpers.batch_stub ROWS OUTPUT`: a resumable batch that must not import torch."""
 
 import hashlib
 import sys

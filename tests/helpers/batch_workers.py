@@ -1,7 +1,7 @@
-"""Ray actors without a model, for tests of `batch`; run as `batch_workers.py INPUT OUTPUT WORKERS` it is a resumable batch.
+"""Ray actors without a model, for tests of `batch`. `batch_workers.py INPUT OUTPUT WORKERS` runs a resumable batch.
 
-A question decides what becomes of it: `crash` ends the actor, `once PATH` only as long as there is no such file; `device` is a
-failure of the device, `error` an error. Any other answer names the actor's process.
+The first word of a question is a command: `crash` kills the actor, `once PATH` kills it if PATH does not exist yet,
+`device PATH` fails the device in the same case, `error` raises, and `work N` computes. Answers name the actor's process.
 """
 
 import hashlib
@@ -19,27 +19,27 @@ from specprefill_cli.errors import UsageError
 from tests.helpers.batches import StubEngine
 
 
-def opener():
+def open_stub():
     return StubEngine(answer)
 
 
-def refusing_opener():
+def refuse_to_open():
     raise UsageError("no such model")
 
 
 def answer(row):
-    kind, _, argument = row.question.partition(" ")
-    if kind == "crash":
+    command, _, argument = row.question.partition(" ")
+    if command == "crash":
         os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "once" and not Path(argument).exists():
+    if command == "once" and not Path(argument).exists():
         Path(argument).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "device" and not Path(argument).exists():
+    if command == "device" and not Path(argument).exists():
         Path(argument).touch()
         raise BatchEnded("the device failed")
-    if kind == "error":
+    if command == "error":
         raise ValueError("no such thing")
-    if kind == "work":
+    if command == "work":
         # As long as a short answer takes.
         digest = row.question.encode()
         for _ in range(int(argument)):
@@ -52,7 +52,7 @@ def main(source, out, workers):
     with (
         open(source, "rb") as lines,
         open_output(Path(out), resume=True) as (stream, finished),
-        closing(connect(opener, None, int(workers), 0)) as engine,
+        closing(connect(open_stub, None, int(workers), 0)) as engine,
     ):
         run_rows(lines_of(lines), True, engine, RowWriter(stream), finished, Count())
 

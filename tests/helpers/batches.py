@@ -4,7 +4,7 @@ from specprefill_cli.batching.loop import run_rows
 
 
 class StubEngine:
-    """Answers one row after the other, at once. answer: returns a row's record, or raises its error."""
+    """Answers each row immediately. answer: returns a row's record, or raises its error."""
 
     capacity = 1
 
@@ -20,9 +20,9 @@ class StubEngine:
         return lambda: None
 
     def close(self):
-        """Nothing to end."""
+        """Do nothing."""
 
 
 def run_batch(lines, has_documents, answer, write, finished, count, **options):
-    """Answer each line as it arrives, in order; answer: returns a row's record."""
+    """Run a batch with a stub engine. answer: returns a row's record."""
     run_rows(lines, has_documents, StubEngine(answer), write, finished, count, **options)

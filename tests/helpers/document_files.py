@@ -1,4 +1,4 @@
-"""Documents of every format, made on the spot."""
+"""Makes documents of every format."""
 
 import io
 import zipfile
@@ -27,7 +27,7 @@ def pdf(
     method: EncryptionMethod = EncryptionMethod.RC4,
     compressed: bool = True,
 ) -> bytes:
-    """One page a text, an image page for None."""
+    """Make a PDF with a page for each text, and an image page for None."""
     file = FPDF()
     file.set_compression(compressed)
     if owner is not None:
@@ -43,7 +43,7 @@ def pdf(
 
 
 def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
-    """The message of the error with which a document is refused."""
+    """The error message for a document that is refused."""
     with pytest.raises(DocumentError) as caught:
         read_document(data, name, limits or Limits())
     assert caught.value.exit_code == 1
@@ -55,7 +55,7 @@ def page_texts(document) -> list[str]:
     return [document.text[page.start : page.end] for page in document.pages]
 
 
-def saved(document) -> bytes:
+def save_to_bytes(document) -> bytes:
     stream = io.BytesIO()
     document.save(stream)
     return stream.getvalue()
@@ -71,7 +71,7 @@ def word() -> bytes:
     for row, values in zip(table.rows, ROWS, strict=True):
         for cell, value in zip(row.cells, values, strict=True):
             cell.text = str(value or "")
-    # Word puts a control around a whole cell, too.
+    # Word can put a control around a cell.
     inner = table.rows[1].cells[1]._tc
     place = inner.getparent().index(inner)
     wrapped = parse_xml(f"<w:sdt {nsdecls('w')}><w:sdtContent/></w:sdt>")
@@ -86,7 +86,7 @@ def word() -> bytes:
         f"<w:sdt {nsdecls('w')}><w:sdtContent><w:p><w:r><w:t>In a control.</w:t></w:r></w:p></w:sdtContent></w:sdt>"
     )
     document.element.body.insert(0, parse_xml(control))
-    return saved(document)
+    return save_to_bytes(document)
 
 
 def slides() -> bytes:
@@ -103,7 +103,7 @@ def slides() -> bytes:
             table.cell(number, place).text = str(value or "")
     group = third.shapes.add_group_shape()
     group.shapes.add_textbox(0, 0, 10, 10).text_frame.text = "In a group"
-    return saved(deck)
+    return save_to_bytes(deck)
 
 
 def workbook() -> bytes:
@@ -115,11 +115,11 @@ def workbook() -> bytes:
     second["A1"], second["B1"], second["C1"], second["D1"] = date(2024, 2, 29), 0.425, True, 2.5
     second["B1"].number_format = "0.0%"
     second["A1048576"] = "far below"
-    return saved(book)
+    return save_to_bytes(book)
 
 
 def book(chapters: dict[str, str], spine: list[str], extra: dict[str, Any] | None = None) -> bytes:
-    """An EPUB with entries for `chapters` below OPS/, whose spine lists `spine`."""
+    """Make an EPUB with entries for `chapters` below OPS/. spine: names in reading order."""
     items = "".join(f'<item id="c{n}" href="{name}"/>' for n, name in enumerate(spine))
     order = "".join(f'<itemref idref="c{n}"/>' for n in range(len(spine)))
     stream = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Script that tests run under torchrun: the CLI, with a rank 1 that dies or fails at prefill."""
+"""Script that tests run under torchrun: the CLI, with a rank 1 that dies or fails in prefill."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A tiny random llama model in a GGUF file of the form of SmolLM2's: tied embeddings, byte pairs, digits split singly."""
+"""Writes a tiny random llama model in a GGUF file like SmolLM2's: tied embeddings, byte pairs, single digits."""
 
 import gguf
 import numpy as np
@@ -16,12 +16,12 @@ Q8, Q4, F16, F32 = (getattr(gguf.GGMLQuantizationType, name) for name in ("Q8_0"
 
 
 def vocabulary():
-    """Special tokens, the bytes, and what the merges make of them."""
+    """Special tokens, bytes, and merged tokens."""
     return [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in MERGES)]
 
 
-def write_gguf(path, *, architecture="llama", rules="smollm", kinds=(Q8, Q4), extra=None, seed=0):
-    """Write the file; kinds: types of the embedding and of the other matrices; extra: name of a tensor too many."""
+def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, Q4), extra=None, seed=0):
+    """Write the file. tensor_types: of the embedding and of the other matrices; extra: name of an additional tensor."""
     tokens = vocabulary()
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(LAYERS)
@@ -46,12 +46,12 @@ def write_gguf(path, *, architecture="llama", rules="smollm", kinds=(Q8, Q4), ex
     writer.add_chat_template(TEMPLATE)
     random = np.random.default_rng(seed)
 
-    def add(name, rows, columns, kind):
+    def add_matrix(name, rows, columns, tensor_type):
         values = (random.standard_normal((rows, columns)) * 0.1).astype(np.float32)
-        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+        writer.add_tensor(name, quantize(values, tensor_type), raw_dtype=tensor_type)
 
     key_value = HIDDEN // HEADS * KEY_VALUE_HEADS
-    add("token_embd.weight", len(tokens), HIDDEN, kinds[0])
+    add_matrix("token_embd.weight", len(tokens), HIDDEN, tensor_types[0])
     writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
     for number in range(LAYERS):
         writer.add_tensor(f"blk.{number}.attn_norm.weight", random.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
@@ -65,9 +65,9 @@ def write_gguf(path, *, architecture="llama", rules="smollm", kinds=(Q8, Q4), ex
             ("ffn_up", INNER, HIDDEN),
             ("ffn_down", HIDDEN, INNER),
         ):
-            add(f"blk.{number}.{part}.weight", rows, columns, kinds[1])
+            add_matrix(f"blk.{number}.{part}.weight", rows, columns, tensor_types[1])
     if extra is not None:
-        add(extra, HIDDEN, HIDDEN, F32)
+        add_matrix(extra, HIDDEN, HIDDEN, F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

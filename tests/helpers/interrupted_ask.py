@@ -1,4 +1,4 @@
-"""Script that tests run: the CLI, which the signal in `SIGNAL` ends at its first decode step."""
+"""Script that tests run: the CLI, with the signal in `SIGNAL` at the first decode step."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from specprefill_cli.decoding.reader import ModelReader
 read = ModelReader.read
 
 
-def interrupted_read(*arguments, **options):
+def interrupt_and_read(*arguments, **options):
     os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"]))
     return read(*arguments, **options)
 
 
 if __name__ == "__main__":
-    ModelReader.read = interrupted_read
+    ModelReader.read = interrupt_and_read
     main()

@@ -1,4 +1,4 @@
-"""Pairs of small random models with everything that calibration would add: for mechanics, not meaning."""
+"""Pairs of small random models with random calibration data. They test mechanics, not quality."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from tests.helpers.architectures import VOCABULARY, build_model
 
 
 def random_calibrated_pair(name, tokenizer, draft_sizes=None):
-    """Draft and target of one architecture, with the bundled tokenizer; draft_sizes: changes to the draft's sizes."""
+    """Build a pair of one architecture, with the bundled tokenizer. draft_sizes: changes to the draft's sizes."""
     models = [
         LoadedModel(
             f"random-{name}-{seed}",
@@ -51,7 +51,7 @@ def random_calibrated_pair(name, tokenizer, draft_sizes=None):
 
 
 def random_map(pair):
-    """A map of draft KV with random weights: it maps badly, but everything around it must work."""
+    """Build a map of draft KV with random weights. It maps badly, but all code around it must work."""
     generator = torch.Generator().manual_seed(7)
     size = pair.draft.model.config.hidden_size
     fits, weights = [], {}
@@ -63,12 +63,12 @@ def random_map(pair):
 
 
 def save_pair(pair, folder):
-    """Write models and calibration, to be loaded with `--draft FOLDER/draft --target FOLDER/target`."""
+    """Write models and calibration, to load with `--draft FOLDER/draft --target FOLDER/target`."""
     named = Pair("custom", str(folder / "draft"), str(folder / "target"))
     for loaded, path in ((pair.draft, named.draft), (pair.target, named.target)):
         loaded.model.save_pretrained(path)
         loaded.tokenizer.save_pretrained(path)
-    # transformers may load a tokenizer in the way of the architecture beside it.
+    # transformers may load a tokenizer differently for another architecture.
     tokenizer = fingerprint(load_outline(named.draft, Placement(None), offline=True).tokenizer)
     identity = {**pair_calibration(pair).identity, "tokenizer": tokenizer}
     save_heads(replace(pair.scoring_heads, tokenizer=tokenizer), draft_folder(named.draft))

@@ -1,6 +1,6 @@
-"""Script that tests run: the bundled pair answers in every mode and prints the answers as JSON.
+"""Script that tests run: the bundled pair answers in every mode, and prints the answers as JSON.
 
-Arguments: the number of ranks; then `all`, or a folder of models to use instead, or the name of a signal to send to rank 1
+Arguments: the number of ranks; then `all`, a folder of other pairs to run, or the name of a signal to send to rank 1
 before a question.
 """
 
@@ -19,7 +19,7 @@ TEXT = " ".join(
     for number in range(20)
 )
 QUESTION = "Who is the keeper of house 13?"
-# Pairs whose heads four ranks divide in another way than two do.
+# Pairs with heads that four ranks divide differently from two.
 UNEVEN = ("llama", "few heads", "phi3")
 
 
@@ -30,7 +30,7 @@ def collection():
 
 
 def answer(session, settings):
-    """Return everything that must not depend on the number of ranks, such as tokens and fates."""
+    """Answer, and return all that must not depend on the number of ranks, such as tokens and fates."""
     stream = session.ask(collection(), QUESTION, settings)
     # Small models stop early otherwise.
     stream.stop_tokens = frozenset()
@@ -68,11 +68,11 @@ def interrupted_answer(session, settings):
 
 
 def answers(session):
-    """Return answers of every mode with and without speculation, sampled, interrupted, and from a shared cache."""
+    """Answer in every mode with and without speculation, sampled, interrupted, and with a shared cache."""
     from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.settings import Settings
 
-    # Without the gate, so that draft KV is used at all.
+    # Without the gate, which would reject draft KV.
     base = Settings(max_new_tokens=8, keep=0.3, accept_risk="off")
     results = {
         f"{mode} {speculate}": answer(session, replace(base, mode=mode, speculate=speculate))
@@ -93,9 +93,9 @@ def answers(session):
 
 
 def other_architectures(ranks, folder):
-    """Return the answers of each pair in a folder, and the operations of its draft on rank 0.
+    """Answer with each pair in a folder, and count the operations of its draft on rank 0.
 
-    Every layer of Mistral has a window, so that it can neither score nor lend KV.
+    Every layer of Mistral has a window, so its draft can neither score nor lend KV.
     """
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.settings import Settings
@@ -115,7 +115,7 @@ def other_architectures(ranks, folder):
             cases |= {"heads": {"mode": "select", "scorer": "heads"}, "draft-kv": {}, "hybrid": {}}
             results[f"{path.name} draft operations"] = draft_operations(session, replace(base, mode="select"))
         if path.name == "short draft":
-            # The draft reads the document in windows, whose states no KV can be mapped from.
+            # The draft reads the document in windows. Their KV cannot be mapped.
             cases = {name: cases[name] for name in ("select", "heads")}
         for name, changes in cases.items():
             settings = replace(base, **{"mode": name, "speculate": "off", **changes})

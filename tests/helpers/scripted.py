@@ -1,10 +1,10 @@
-"""Stub readers for decoding: scripted logits, a cache of token ids, and a clock that only they advance."""
+"""Stub readers for decoding, with scripted logits, a cache of token ids, and a clock that counts passes."""
 
 import torch
 
 
-def returned(steps):
-    """What a generator returns that asks for no passes."""
+def result_of(steps):
+    """Run a generator that must not ask for a pass, and return its result."""
     try:
         next(steps)
     except StopIteration as ended:
@@ -23,7 +23,7 @@ class Clock:
 
 
 class StubReader:
-    """A reader whose cache is a list of tokens; each pass advances the clock by `cost(number of tokens)`."""
+    """A reader with a list of tokens as its cache. Each pass advances the clock by `cost(number of tokens)`."""
 
     def __init__(self, clock=None, cost=lambda tokens: 1.0):
         self.tokens = []
@@ -44,26 +44,26 @@ class StubReader:
         return self.logits(rows)
 
     def read_now(self, tokens, rows=1):
-        return returned(self.read(tokens, rows))
+        return result_of(self.read(tokens, rows))
 
     def rollback(self, length):
         del self.tokens[length:]
 
 
 class TableReader(StubReader):
-    """A reader whose logits depend on the last two tokens: rows of a table [V, V, V]."""
+    """A reader with logits from a table [V, V, V], indexed by the last two tokens."""
 
     def __init__(self, table, **options):
         super().__init__(**options)
         self.table = table
 
     def logits(self, rows):
-        known = torch.tensor([0, *self.tokens[-rows - 1 :]][-rows - 1 :])
-        return self.table[known[:-1], known[1:]]
+        context = torch.tensor([0, *self.tokens[-rows - 1 :]][-rows - 1 :])
+        return self.table[context[:-1], context[1:]]
 
 
 class ScriptReader(StubReader):
-    """A reader that predicts a fixed script whatever it reads: after n tokens, `script[n]` has the largest logit."""
+    """A reader with a fixed script: after n tokens, whatever they are, `script[n]` has the largest logit."""
 
     def __init__(self, script, vocabulary=50, **options):
         super().__init__(**options)

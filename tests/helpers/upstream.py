@@ -1,4 +1,4 @@
-"""A scripted OpenAI-compatible server on the loopback: every request gets the reply that the script names."""
+"""An OpenAI-compatible server on the loopback, with replies from a script."""
 
 import json
 import threading
@@ -18,14 +18,14 @@ def piece(text, finish=None):
 
 
 def says(*texts, finish="stop", prompt_tokens=None):
-    """A streamed answer, with the server's count of the prompt where one is given."""
+    """Stream an answer. prompt_tokens: the server's count of the prompt, sent where it is set."""
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(texts), "total_tokens": 0}
-    counted = [event({"id": "1", "choices": [], "usage": usage})] if prompt_tokens else []
-    return streamed(*map(piece, texts), piece("", finish), *counted, b"data: [DONE]\n\n")
+    usage_events = [event({"id": "1", "choices": [], "usage": usage})] if prompt_tokens else []
+    return stream_parts(*map(piece, texts), piece("", finish), *usage_events, b"data: [DONE]\n\n")
 
 
-def streamed(*parts, length=None):
-    """Parts of an event stream; length: a Content-Length that promises more than there is."""
+def stream_parts(*parts, length=None):
+    """Stream these parts. length: a Content-Length beyond the parts."""
 
     def reply(handler):
         handler.send_response(200)
@@ -39,13 +39,13 @@ def streamed(*parts, length=None):
     return reply
 
 
-def status(code, body, kind="application/json", **headers):
-    """A reply that is no stream."""
+def reply_with(code, body, content_type="application/json", **headers):
+    """Reply without a stream."""
     data = (body if isinstance(body, str) else json.dumps(body)).encode()
 
     def reply(handler):
         handler.send_response(code)
-        handler.send_header("content-type", kind)
+        handler.send_header("content-type", content_type)
         handler.send_header("content-length", str(len(data)))
         for name, value in headers.items():
             handler.send_header(name.replace("_", "-"), value)
@@ -56,42 +56,42 @@ def status(code, body, kind="application/json", **headers):
 
 
 def error(code, message, **headers):
-    return status(code, {"error": {"message": message, "type": "error"}}, **headers)
+    return reply_with(code, {"error": {"message": message, "type": "error"}}, **headers)
 
 
 def completion(text):
     """An answer that is not streamed."""
     message = {"role": "assistant", "content": text}
-    return status(200, {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    return reply_with(200, {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
 
-def until_left(handler):
-    """Answer nothing until the client closes the connection."""
+def wait_until_left(handler):
+    """Send nothing until the client closes the connection."""
     handler.server.waits.set()
     assert handler.connection.recv(1) == b""
     handler.server.left.set()
 
 
-def streamed_until_left(handler):
-    """The first piece of an answer, then nothing until the client closes the connection."""
-    streamed(piece("42"))(handler)
+def stream_until_left(handler):
+    """Send the first piece of an answer, then nothing until the client closes the connection."""
+    stream_parts(piece("42"))(handler)
     handler.wfile.flush()
-    until_left(handler)
+    wait_until_left(handler)
 
 
-def silent(handler):
-    """Answer nothing until the test is over."""
+def stay_silent(handler):
+    """Send nothing until the end of the test."""
     handler.server.over.wait()
 
 
 class Upstream:
-    """The server's address, the script (from a request's body to its reply), and the requests so far."""
+    """The server's address, its script (a function from a request's body to its reply), and its requests so far."""
 
     def __init__(self, url):
         self.url = url
         self.script = lambda _body: says("42 ", "pence")
         self.bodies, self.keys = [], []
-        # Every request as it came: method, path, headers, body.
+        # Each request as (method, path, headers, body).
         self.requests = []
 
     @property
@@ -126,7 +126,7 @@ def running_upstream():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.over, server.waits, server.left = threading.Event(), threading.Event(), threading.Event()
     upstream = Upstream(f"http://127.0.0.1:{server.server_port}/v1")
-    # Whether a reply waits for its client to leave, and whether that has left.
+    # Set when a reply waits for its client to leave, and when the client has left.
     upstream.waits, upstream.left = server.waits, server.left
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

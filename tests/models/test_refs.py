@@ -61,7 +61,7 @@ def test_a_llama_file_becomes_a_folder_once(cache, tmp_path, monkeypatch):
 def test_a_file_that_changed_is_converted_anew(cache, tmp_path):
     ref = ModelRef(str(write_gguf(tmp_path / "model.gguf")))
     folder = ref.source()
-    write_gguf(tmp_path / "model.gguf", kinds=(Q8, Q8), seed=1)
+    write_gguf(tmp_path / "model.gguf", tensor_types=(Q8, Q8), seed=1)
     assert ref.source() != folder
 
 

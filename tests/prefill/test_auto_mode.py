@@ -1,4 +1,4 @@
-"""What `auto` takes, and why: by the work that this question costs, with what earlier ones left in the caches."""
+"""The mode that `auto` chooses, and its reason: by the cost of a question with the present caches."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def ask_before(session, mode):
 
 
 def choice(session, text=TEXT):
-    """The mode that `auto` takes for the next question, its reason, and the cost of each mode."""
+    """The mode that `auto` chooses for the next question, its reason, and the cost of each mode."""
     collection = collection_of(text)
     request = session.request(collection, "What do tickets cost?", SETTINGS)
     return *automatic_mode(request), {name: MODES[name].cost(request) for name in ("full", "select")}
@@ -78,8 +78,8 @@ def test_layers_or_windows_that_are_missing_are_not_cached(session):
 
 
 def test_a_state_on_disk_counts_as_cached(tiny_session, tmp_path):
-    def fresh():
+    def open_session():
         return tiny_session.with_cache(DocumentCache(draft=PrefixCache(DiskCache(tmp_path, 2**30, print))))
 
-    ask_before(fresh(), "select")
-    assert choice(fresh())[1].endswith("cached for select")
+    ask_before(open_session(), "select")
+    assert choice(open_session())[1].endswith("cached for select")

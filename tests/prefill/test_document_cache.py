@@ -1,4 +1,4 @@
-"""The memory that documents' KV may take between questions: chosen from the devices, divided, and honoured."""
+"""The memory limit of documents' KV between questions: its default, its division, and its effect."""
 
 import pickle
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ DOCUMENTS = [
 
 
 def described(target, draft):
-    """A pair on devices that are not there."""
+    """A pair on devices that this machine lacks."""
     devices = [frozenset(map(torch.device, names)) for names in (target, draft)]
     return SimpleNamespace(target=SimpleNamespace(devices=devices[0]), devices=frozenset.union(*devices))
 
@@ -37,7 +37,7 @@ def described(target, draft):
         (["mps"], ["mps"], {"mps": 500}, 2),
         (["cuda:0"], ["cuda:0"], {"cuda:0": 100}, 25),
         (["cuda:0"], ["cuda:1"], {"cuda:0": 40, "cuda:1": 100}, 10),
-        # A spread target has its KV on all its GPUs, and the fullest ends first.
+        # A target on several GPUs has KV on each of them, and the fullest one sets the limit.
         (["cuda:0", "cuda:1"], ["cuda:0"], {"cuda:0": 20, "cuda:1": 60}, 10),
         ([], [], {}, 0),
     ],
@@ -58,7 +58,7 @@ def test_both_models_have_room_for_the_same_documents(tiny_session):
 
 
 def ask_in_turn(session, *documents):
-    """Ask about documents by number; what each question reused."""
+    """Ask about documents by number, and return the reuse of each question."""
     settings = Settings(mode="full", max_new_tokens=1)
     return [session.ask(DOCUMENTS[number], "When?", settings).finished().reused for number in documents]
 
@@ -103,6 +103,6 @@ def test_a_draft_that_ranks_share_is_not_stored_on_disk(random_session, monkeypa
 def test_the_setting_takes_gibibytes_or_auto():
     parse = SETTINGS["memory_cache"].parse
     assert (parse("0.5", "x"), parse("auto", "x"), parse(0, "x")) == (0.5, "auto", 0)
-    for wrong in ("-1", "inf", "plenty"):
+    for text in ("-1", "inf", "plenty"):
         with pytest.raises(UsageError, match=r"memory[_-]cache"):
-            parse(wrong, "--memory-cache")
+            parse(text, "--memory-cache")

@@ -1,4 +1,4 @@
-"""Scorers `embedding` and `blend`: meaning, the cache of vectors, and what they cost."""
+"""Scorers `embedding` and `blend`: meaning, the cache of vectors, and costs."""
 
 import pytest
 import torch
@@ -21,15 +21,15 @@ QUESTION = "How long do I have to send it back and get my money?"
 
 @pytest.fixture
 def encodings(monkeypatch):
-    """How often a document was encoded."""
-    count, encode = [], Encoder.chunk_vectors
+    """A list of all encoded texts."""
+    texts, encode = [], Encoder.chunk_vectors
 
-    def counted(self, text, starts):
-        count.append(text)
+    def record_and_encode(self, text, starts):
+        texts.append(text)
         return encode(self, text, starts)
 
-    monkeypatch.setattr(Encoder, "chunk_vectors", counted)
-    return count
+    monkeypatch.setattr(Encoder, "chunk_vectors", record_and_encode)
+    return texts
 
 
 def request_of(session, scorer, question=QUESTION, **settings):
@@ -45,7 +45,7 @@ def test_the_passage_in_other_words_is_most_important(tiny_session, scorer):
 
 
 @pytest.mark.parametrize(
-    ("question", "least", "most"),
+    ("question", "lowest", "highest"),
     [
         ("Is a refund of the purchase of a bicycle taxed?", 0.3, 0.6),
         (QUESTION, 0.0, 0.6),
@@ -53,13 +53,13 @@ def test_the_passage_in_other_words_is_most_important(tiny_session, scorer):
         ("Who checks the flue?", 1.0, 1.0),
     ],
 )
-def test_heads_count_by_how_much_of_the_question_stands_in_one_place(tiny_session, question, least, most):
+def test_the_weight_of_heads_grows_with_question_words_in_one_place(tiny_session, question, lowest, highest):
     heads, embedding, blend = (
         SCORERS[name].score(request_of(tiny_session, name, question)).importance
         for name in ("heads", "embedding", "blend")
     )
     weights = (blend - embedding / embedding.sum()) / (heads / heads.sum())
-    assert HEADS_WEIGHT * least - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * most + 1e-3
+    assert HEADS_WEIGHT * lowest - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * highest + 1e-3
 
 
 def test_a_chunk_size_does_not_change_the_pieces(tiny_session):

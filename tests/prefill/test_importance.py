@@ -140,9 +140,9 @@ def spans_of_text(cuts, length):
 def test_transfer_preserves_total_importance_over_characters(from_cuts, to_cuts, random):
     source, destination = spans_of_text(from_cuts, 100), spans_of_text(to_cuts, 100)
     importance = torch.tensor([random.random() for _ in source])
-    moved = transfer(importance, source, destination)
+    transferred = transfer(importance, source, destination)
     before = (importance.double().numpy() * (source[:, 1] - source[:, 0])).sum()
-    after = (moved.double().numpy() * (destination[:, 1] - destination[:, 0])).sum()
+    after = (transferred.double().numpy() * (destination[:, 1] - destination[:, 0])).sum()
     assert after == pytest.approx(before, rel=1e-5)
 
 
@@ -155,8 +155,8 @@ def test_transfer_between_identical_tokens_changes_nothing():
 def test_transfer_averages_tokens_that_share_a_character():
     """Byte-level tokens of one character share its character range."""
     importance = torch.tensor([0.2, 0.4, 0.6])
-    moved = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
-    torch.testing.assert_close(moved, torch.tensor([(0.2 + 0.5) / 2]))
+    transferred = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
+    torch.testing.assert_close(transferred, torch.tensor([(0.2 + 0.5) / 2]))
 
 
 def test_random_scores_depend_only_on_the_question(random_session):

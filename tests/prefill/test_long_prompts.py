@@ -46,7 +46,7 @@ def test_sparse_prefill_allocates_nothing_quadratic_in_kept_tokens(ids):
     spans = [Span(start, start + 32, Fate.RECOMPUTE if start % 64 else Fate.DROP) for start in range(0, LENGTH, 32)]
     plan = Plan(LENGTH, (0, LENGTH), tuple(spans))
     model = build_model("llama")
-    # Keep half of the tokens, in passes small enough that all but the first need a mask.
+    # Keeps half of the tokens. The passes are short, so that all but the first need a mask.
     assert largest_allocation(lambda: sparse_prefill(model, ids, plan, 256)) < (LENGTH // 2) ** 2
 
 

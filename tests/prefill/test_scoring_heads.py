@@ -23,7 +23,7 @@ from specprefill_cli.settings import Settings
 from tests.prefill.helpers import TEXT, collection_of, request_for
 
 
-def heads_of(draft, *heads, default=True):
+def make_heads(draft, *heads, default=True):
     return ScoringHeads(
         heads=tuple(Head(*head) for head in heads), auto_mass=0.7, default=default, evidence={}, **draft_identity(draft)
     )
@@ -33,7 +33,7 @@ def heads_of(draft, *heads, default=True):
 @pytest.mark.parametrize("chunk", [10_000, 64])
 def test_scores_match_eager_attention_of_the_chosen_heads(random_session, chunk):
     pair = random_session.pair
-    pair.scoring_heads = heads_of(pair.draft, (1, 3, 0.75), (1, 0, 0.25))
+    pair.scoring_heads = make_heads(pair.draft, (1, 3, 0.75), (1, 0, 0.25))
     request = request_for(random_session, prefill_chunk=chunk)
     ours = SCORERS["heads"].score(request)
     model, prompt = pair.draft.model, request.draft_prompt
@@ -50,29 +50,29 @@ def test_scores_match_eager_attention_of_the_chosen_heads(random_session, chunk)
 
 def test_the_draft_runs_only_the_layers_below_its_scoring_heads(random_session):
     pair = random_session.pair
-    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
+    pair.scoring_heads = make_heads(pair.draft, (0, 1, 1.0))
     reached = []
     for number, layer in enumerate(pair.draft.model.model.layers):
         layer.register_forward_hook(lambda *_, number=number: reached.append(number))
     SCORERS["heads"].score(request_for(random_session))
     assert reached == []
-    pair.scoring_heads = heads_of(pair.draft, (2, 1, 1.0))
+    pair.scoring_heads = make_heads(pair.draft, (2, 1, 1.0))
     SCORERS["heads"].score(request_for(random_session))
     assert reached == [0, 1]
 
 
 def test_auto_uses_heads_only_when_calibrated_as_default(random_session):
     pair = random_session.pair
-    for uncalibrated in (None, heads_of(pair.draft, (0, 1, 1.0), default=False)):
+    for uncalibrated in (None, make_heads(pair.draft, (0, 1, 1.0), default=False)):
         pair.scoring_heads = uncalibrated
         chosen = {mode: resolve_scorer("auto", pair, mode) for mode in ("auto", "select", "draft-kv", "hybrid")}
         assert chosen == {"auto": "lexical", "select": "lexical", "draft-kv": "question", "hybrid": "question"}
-    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
+    pair.scoring_heads = make_heads(pair.draft, (0, 1, 1.0))
     assert {resolve_scorer("auto", pair, mode) for mode in ("auto", "select", "draft-kv")} == {"heads"}
     assert resolve_scorer("paper", pair, "select") == "paper"
 
 
-def test_an_uncalibrated_pair_scores_without_a_pass_of_the_draft_and_auto_knows_that_it_costs_nothing(random_session):
+def test_an_uncalibrated_pair_scores_without_a_draft_pass_at_no_cost(random_session):
     pair = random_session.pair
     pair.scoring_heads = None
     passes = []
@@ -100,14 +100,14 @@ def test_rejects_missing_heads_and_names_the_calibration_command(random_session)
 @pytest.mark.parametrize("random_pair", ["gemma3"], indirect=True)
 def test_rejects_heads_in_short_window_layers(random_session):
     pair = random_session.pair
-    pair.scoring_heads = heads_of(pair.draft, (0, 1, 1.0))
+    pair.scoring_heads = make_heads(pair.draft, (0, 1, 1.0))
     with pytest.raises(SpecprefillError, match=r"window shorter than this prompt.*--scorer question"):
         SCORERS["heads"].score(request_for(random_session))
 
 
 def test_heads_file_round_trips_and_rejects_other_drafts_and_damage(random_pair, tmp_path):
     draft = random_pair.draft
-    heads = heads_of(draft, (1, 3, 0.75), (1, 0, 0.25))
+    heads = make_heads(draft, (1, 3, 0.75), (1, 0, 0.25))
     path = save_heads(heads, tmp_path)
     assert load_heads(tmp_path, draft) == heads
     assert load_heads(tmp_path / "nowhere", draft) is None
@@ -129,8 +129,8 @@ def test_gold_rank_counts_chunks_ranked_above_the_last_gold_chunk():
     assert gold_rank(scores, np.array([1, 2])).tolist() == [1, 3]
 
 
-def sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
-    """Make cases with noisy heads; those in `good` rank the gold chunk first in a range of cases, words in every second."""
+def make_sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
+    """Make cases with noisy heads. Heads in `good` find the gold chunk in a range of cases, words in every second case."""
     generator = np.random.default_rng(seed)
     cases = []
     for number in range(count):
@@ -145,18 +145,18 @@ def sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
 
 
 def test_search_finds_the_informative_head_and_ignores_noise():
-    assert search_heads(sightings({4: (0, 1)}), heads=2) == (Head(2, 0, 1.0),)
+    assert search_heads(make_sightings({4: (0, 1)}), heads=2) == (Head(2, 0, 1.0),)
 
 
 def test_search_combines_complementary_heads():
-    chosen = search_heads(sightings({1: (0, 0.5), 5: (0.5, 1)}), heads=3)
+    chosen = search_heads(make_sightings({1: (0, 0.5), 5: (0.5, 1)}), heads=3)
     assert chosen == (Head(0, 1, 0.5), Head(1, 2, 0.5))
 
 
 def test_lexical_weight_is_positive_only_where_it_helps_the_heads():
     blind, chosen = {3: (0, 0.4)}, (Head(1, 1, 1.0),)
-    assert search_lexical(sightings(blind, lexical=True), chosen, heads=2) > 0
-    assert search_lexical(sightings(blind), chosen, heads=2) == 0
+    assert search_lexical(make_sightings(blind, lexical=True), chosen, heads=2) > 0
+    assert search_lexical(make_sightings(blind), chosen, heads=2) == 0
 
 
 def test_lexical_scores_are_added_with_their_weight(random_session):
@@ -183,7 +183,7 @@ def test_calibration_rejects_answers_missing_from_the_documents(random_session):
     calibrated = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
     assert calibrated.evidence["questions"] == 20
     assert calibrated.weights == draft_identity(random_session.pair.draft)["weights"]
-    # The prompt is shorter than four of the smallest windows, so no window could be evaluated.
+    # No window is evaluated, because the prompt is shorter than four of the smallest windows.
     assert calibrated.window is None
     assert "mean_recall_window_off" in calibrated.evidence
 

@@ -102,18 +102,18 @@ def test_chunks_for_mass_is_the_smallest_sufficient_set(scores, share):
 
 
 def test_auto_keep_does_not_grow_with_unimportant_text():
-    """What is kept of a passage and of the same one in ten times as much other text."""
+    """A passage keeps as many tokens in ten times as much other text."""
 
-    def kept(others, budget):
-        importance = torch.cat([torch.full((64,), 9.0), torch.full((others,), 0.5)])
+    def count_kept(other_tokens, budget):
+        importance = torch.cat([torch.full((64,), 9.0), torch.full((other_tokens,), 0.5)])
         tokens = len(importance)
         return select(
             importance, keep=None, chunk_size=32, prompt_tokens=tokens, document=(0, tokens), auto_budget=budget
         ).plan.kept_tokens
 
     tuned = AutoBudget(share=0.5, tokens=640)
-    assert kept(576, tuned) == kept(6336, tuned) == 64
-    assert kept(6336, AutoBudget(share=0.5)) > 1000
+    assert count_kept(576, tuned) == count_kept(6336, tuned) == 64
+    assert count_kept(6336, AutoBudget(share=0.5)) > 1000
 
 
 def test_empty_document_keeps_only_prefix_and_suffix():
@@ -170,5 +170,5 @@ def test_widened_chunks_share_the_budget_of_chunks():
         return [(span.start, span.end) for span in selection.plan.spans if span.fate == Fate.RECOMPUTE]
 
     assert select_two() == [(64, 96), (192, 224)]
-    # The first widened chunk leaves no room for a whole second one.
+    # The first widened chunk leaves no room for a complete second one.
     assert select_two(widen=lambda start, end: (start - 10, end + 10)) == [(54, 106)]

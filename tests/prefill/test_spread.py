@@ -1,4 +1,4 @@
-"""The warning about evidence that is spread over the whole document: counting and listing, but not looking up."""
+"""The warning about evidence that is spread over the document: for counting and listing, not for looking up."""
 
 import random
 
@@ -19,8 +19,8 @@ SENTENCES = PROSE.replace("\n", " ").split(". ")[:200]
 NAMES = ("Anna Berg", "Tom Hale", "Ruth Okoro", "Ivan Petrov", "Mia Lund", "Omar Said")
 
 
-def planted(facts, seed):
-    """Prose with sentences at random places."""
+def plant(facts, seed):
+    """Insert facts at random places of prose."""
     generator = random.Random(seed)
     sentences = list(SENTENCES)
     for fact in facts:
@@ -29,14 +29,14 @@ def planted(facts, seed):
 
 
 def warnings(session, collection, question, **settings):
-    chosen = Settings(**{"mode": "select", "keep": 0.1, "max_new_tokens": 16} | settings)
-    result = SelectMode().prefill(session.request(collection, question, chosen))
+    settings = Settings(**{"mode": "select", "keep": 0.1, "max_new_tokens": 16} | settings)
+    result = SelectMode().prefill(session.request(collection, question, settings))
     return [warning for warning in result.warnings if warning.startswith(SPREAD)]
 
 
 @pytest.mark.parametrize("animal", ["heron", "badger", "whale"])
 def test_planted_needles_do_not_warn(tiny_session, animal):
-    collection = planted([f"The secret code of the {animal} tower is 7315"], seed=1)
+    collection = plant([f"The secret code of the {animal} tower is 7315"], seed=1)
     for keep in (0.05, 0.1, 0.2, None):
         assert not warnings(tiny_session, collection, f"What is the secret code of the {animal} tower?", keep=keep)
 
@@ -44,7 +44,7 @@ def test_planted_needles_do_not_warn(tiny_session, animal):
 @pytest.mark.parametrize("animal", ["heron", "badger", "whale"])
 def test_planted_counts_and_lists_warn(tiny_session, animal):
     facts = [f"On day {7 * day} {NAMES[day % 6]} saw a {animal} near the harbour" for day in range(40)]
-    collection = planted(facts, seed=2)
+    collection = plant(facts, seed=2)
     for question in (f"How many people saw a {animal} near the harbour?", f"List all who saw a {animal}."):
         assert warnings(tiny_session, collection, question) == [f"{SPREAD} or use --mode full"]
 
@@ -57,11 +57,9 @@ def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
     assert spread_warnings(request, scores, select_scored(request, scores)) == (SPREAD,)
 
 
-def test_scorers_without_a_known_limit_do_not_warn(tiny_session):
+def test_scorers_without_a_spread_limit_do_not_warn(tiny_session):
     facts = [f"On day {7 * day} {NAMES[day % 6]} saw a heron near the harbour" for day in range(40)]
-    assert not warnings(
-        tiny_session, planted(facts, 2), "How many people saw a heron near the harbour?", scorer="random"
-    )
+    assert not warnings(tiny_session, plant(facts, 2), "How many people saw a heron near the harbour?", scorer="random")
 
 
 def test_spread_of_one_peak_and_of_equal_scores():

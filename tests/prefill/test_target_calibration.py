@@ -1,4 +1,4 @@
-"""What a target's own calibration changes: positions and `--keep auto`, for the weights that it was made for."""
+"""A target's calibration sets positions and `--keep auto`, for the weights that it was made for."""
 
 import json
 from dataclasses import replace

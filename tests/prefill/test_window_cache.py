@@ -1,4 +1,4 @@
-"""Questions about a document read in windows: each window is read once, and later questions find its KV."""
+"""Documents read in windows: each window is read once, and later questions reuse its KV."""
 
 import pytest
 import torch

@@ -31,8 +31,8 @@ def request_for(session, text=TEXT, question="When does the gate open?", **setti
     return helpers.request_for(session, text, question, **{"max_new_tokens": 16} | settings)
 
 
-def with_context(session, draft, target=None):
-    """The session with a shorter context of its models."""
+def shorten_context(session, draft, target=None):
+    """Replace the context of the session's models."""
     pair = session.pair
     models = {"draft": replace(pair.draft, context=draft), "target": replace(pair.target, context=target or draft)}
     shorter = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads)
@@ -71,7 +71,7 @@ def test_windows_are_prompts_with_the_same_question(tiny_session):
 
 
 def test_normalisers_of_windows_are_those_of_one_softmax():
-    """Three windows of one head with one query; the last ten keys, which all of them hold, count once."""
+    """Three windows of one head with one query share the last ten keys. These count once."""
     scores = torch.randn(3, 1, 1, 40, generator=torch.Generator().manual_seed(1))
     largest = scores.amax(-1)
     windows = [
@@ -109,7 +109,7 @@ def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session
 
 @pytest.mark.parametrize("scorer", ["question", "paper"])
 def test_scorers_that_need_all_attention_at_once_refuse_documents_beyond_the_context(random_session, scorer):
-    request = request_for(with_context(random_session, 400), scorer=scorer)
+    request = request_for(shorten_context(random_session, 400), scorer=scorer)
     assert "too short for the prompt" in SCORERS[scorer].obstacle(request)
     with pytest.raises(PromptTooLong, match="use another --scorer"):
         check_fits(request, "select")
@@ -117,7 +117,7 @@ def test_scorers_that_need_all_attention_at_once_refuse_documents_beyond_the_con
 
 @pytest.mark.parametrize("scorer", sorted({*SCORERS} - {"question", "paper"}))
 def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
-    session = with_context(random_session, 400)
+    session = shorten_context(random_session, 400)
     request = request_for(session, scorer=scorer)
     assert request.draft_prompt.length > 1_500
     check_fits(request, "select")
@@ -140,7 +140,7 @@ def test_windows_work_with_two_tokenizers(two_tokenizers):
 
 
 def test_scoring_in_windows_costs_as_much_per_token_however_long_the_document(random_session):
-    session = with_context(random_session, 800)
+    session = shorten_context(random_session, 800)
     costs = [SCORERS["heads"].cost(request_for(session, TEXT * times)) / times for times in (4, 8)]
     assert costs[0] == pytest.approx(costs[1], rel=0.1)
 
@@ -168,7 +168,7 @@ def test_compact_positions_keep_order_and_distances_and_fit(flags, room):
 
 
 def test_select_computes_kept_tokens_at_compact_positions(random_session):
-    session = with_context(random_session, 600)
+    session = shorten_context(random_session, 600)
     request = request_for(session, scorer="lexical", keep=0.1)
     result = MODES["select"].prefill(request)
     kept = result.plan.kept_tokens
@@ -195,7 +195,7 @@ def test_positions_where_the_original_ones_fit(random_session, positions, keep):
 
 
 def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
-    session = with_context(random_session, 400)
+    session = shorten_context(random_session, 400)
     result = MODES["select"].prefill(request_for(session, scorer="lexical", keep=0.9))
     assert result.plan.kept_tokens <= 400 - 16
     assert any("keep 0.9 of" in warning and "context of 400" in warning for warning in result.warnings)
@@ -206,24 +206,24 @@ def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
 
 @pytest.mark.parametrize("mode", ["full", "draft-kv", "hybrid"])
 def test_other_modes_refuse_with_the_numbers_and_name_select(random_session, mode):
-    session = with_context(random_session, 400)
+    session = shorten_context(random_session, 400)
     with pytest.raises(PromptTooLong, match=r"the prompt has [\d,]+ tokens .*context of 400; use --mode select"):
         check_fits(request_for(session), mode)
 
 
 def test_auto_takes_select_and_says_why(random_session):
-    mode, reason = automatic_mode(request_for(with_context(random_session, 400)))
+    mode, reason = automatic_mode(request_for(shorten_context(random_session, 400)))
     assert mode == "select"
     assert "tokens with 16 of answer do not fit random-llama-1's context of 400" in reason
 
 
 def test_original_positions_beyond_the_context_are_refused(random_session):
     with pytest.raises(PromptTooLong, match="use --positions auto"):
-        check_fits(request_for(with_context(random_session, 400), positions="original"), "select")
+        check_fits(request_for(shorten_context(random_session, 400), positions="original"), "select")
 
 
 def test_a_question_that_leaves_no_room_is_refused(random_session):
-    request = request_for(with_context(random_session, 400), question="When? " * 300)
+    request = request_for(shorten_context(random_session, 400), question="When? " * 300)
     with pytest.raises(
         PromptTooLong, match=r"with one chunk of its document, .*context of 400; ask a shorter question"
     ):
@@ -231,6 +231,6 @@ def test_a_question_that_leaves_no_room_is_refused(random_session):
 
 
 def test_a_draft_with_a_shorter_context_reads_in_windows_while_the_target_computes_original_positions(random_session):
-    result = MODES["select"].prefill(request_for(with_context(random_session, 600, 4_096), keep=0.1, scorer="heads"))
+    result = MODES["select"].prefill(request_for(shorten_context(random_session, 600, 4_096), keep=0.1, scorer="heads"))
     assert result.compact is None
     assert chunk_scores(result.importance, 32).count_nonzero() > 1

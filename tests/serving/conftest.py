@@ -1,4 +1,4 @@
-"""A real server for tests, in a runtime folder of its own, and the command line that uses it."""
+"""A real server in its own runtime folder, and the command line that uses it."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_network():
-    """These tests talk to sockets on this machine, which the other tests may not."""
+    """Allow these tests to use sockets on this machine."""
 
 
 @dataclass
@@ -28,8 +28,8 @@ class RunningServer:
 
     @property
     def environment(self):
-        own = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
-        return {**own, "XDG_RUNTIME_DIR": str(self.folder)}
+        variables = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
+        return {**variables, "XDG_RUNTIME_DIR": str(self.folder)}
 
     @property
     def token(self):
@@ -52,15 +52,15 @@ class RunningServer:
         with self.over_socket() as client:
             return float(re.search(r"^specprefill_answers_total (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
 
-    def run(self, *arguments, stdin=b"", **more):
+    def run(self, *arguments, stdin=b"", **variables):
         command = [sys.executable, "-m", "specprefill_cli", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, env=self.environment | more, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, env=self.environment | variables, timeout=120)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @contextlib.contextmanager
 def running_server(*options, **variables):
-    """A server with these options and environment variables; sockets need short paths."""
+    """Run a server with these options and environment variables. Its folder has a short path, as sockets need."""
     folder = Path(tempfile.mkdtemp(prefix="sp"))
     command = [sys.executable, "-m", "specprefill_cli", "serve", *options]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), **variables}

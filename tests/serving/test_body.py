@@ -7,32 +7,34 @@ from specprefill_cli.serving import body
 from specprefill_cli.serving.body import read_paths
 
 
-def names(given, folder, strict=False):
-    return [document.name for document in read_paths(given, str(folder), strict).documents]
+def read_names(paths, folder, strict=False):
+    return [document.name for document in read_paths(paths, str(folder), strict).documents]
 
 
-def test_a_pattern_is_one_for_what_is_in_the_folder(tmp_path):
+def test_pattern_characters_in_the_folder_name_stand_for_themselves(tmp_path):
     folder = tmp_path / "notes [old]"
     folder.mkdir()
     for name in ("a.txt", "b[1].txt"):
         (folder / name).write_text("The gate is green.")
-    assert names(["*.txt"], folder) == ["a.txt", "b[1].txt"]
-    assert names(["b[1].txt", "a.txt"], folder) == ["b[1].txt", "a.txt"]
+    assert read_names(["*.txt"], folder) == ["a.txt", "b[1].txt"]
+    assert read_names(["b[1].txt", "a.txt"], folder) == ["b[1].txt", "a.txt"]
     with pytest.raises(DocumentError, match=r"^c\*: no file matches"):
-        names(["c*"], folder)
+        read_names(["c*"], folder)
 
 
 def test_a_strict_request_skips_no_file(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green.")
     (tmp_path / "b.pdf").write_bytes(b"no PDF")
-    assert names(["."], tmp_path) == ["a.txt"]
+    assert read_names(["."], tmp_path) == ["a.txt"]
     with pytest.raises(DocumentError, match=r"b\.pdf"):
-        names(["."], tmp_path, strict=True)
+        read_names(["."], tmp_path, strict=True)
 
 
 def test_files_are_read_once_until_they_change(tmp_path, monkeypatch):
     read, real = [], body.read_collection
-    monkeypatch.setattr(body, "read_collection", lambda *given, **more: read.append(1) or real(*given, **more))
+    monkeypatch.setattr(
+        body, "read_collection", lambda *arguments, **options: read.append(1) or real(*arguments, **options)
+    )
     file = tmp_path / "a.txt"
     for text, times in (("The gate is green.", 1), ("The gate is not green.", 2)):
         file.write_text(text)

@@ -1,4 +1,4 @@
-"""Conversations as prompts: what is always computed, and what may be thinned."""
+"""Conversations as prompts: text that is always computed, and text that may be thinned."""
 
 import pytest
 
@@ -48,8 +48,8 @@ def test_chat_models_get_system_and_question_whole(document):
 
 
 def test_a_pair_without_chat_format_keeps_its_template():
-    own = Template("tiny", "Read this.\n\n$document\n\nQuestion: $question", None, None)
-    template = chat_template(Chat(system="Costs $5.", document="d", question="q"), own)
+    question_template = Template("tiny", "Read this.\n\n$document\n\nQuestion: $question", None, None)
+    template = chat_template(Chat(system="Costs $5.", document="d", question="q"), question_template)
     assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nQuestion: ", "")
 
 
@@ -66,13 +66,13 @@ def test_a_pair_without_chat_format_keeps_its_template():
         [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "", "tool_calls": [{}]}],
     ],
 )
-def test_what_is_no_text_is_refused(messages):
+def test_messages_without_text_are_refused(messages):
     with pytest.raises(ApiError) as refused:
         chat_of(messages)
     assert refused.value.status == 400
 
 
-def test_fields_that_ask_for_nothing_are_accepted():
+def test_fields_that_change_nothing_are_accepted():
     check_fields({"n": 1, "tools": [], "frequency_penalty": 0.0, "response_format": {"type": "text"}, "user": "me"})
     with pytest.raises(ApiError, match="response_format"):
         check_fields({"response_format": {"type": "json_object"}})

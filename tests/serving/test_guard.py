@@ -22,15 +22,15 @@ from specprefill_cli.serving import guard
 from specprefill_cli.serving.api import application
 from specprefill_cli.serving.backend import Backend, ServeOptions
 from specprefill_cli.serving.body import json_body
-from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_own_host
+from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, read_token, unix_listener
 from specprefill_cli.serving.metrics import Metrics
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
 
 
-def logged(capfd):
-    """What was logged so far."""
+def read_log(capfd):
+    """Return all lines that were logged so far."""
     guard.log_line.lines.join()
     return capfd.readouterr().err
 
@@ -57,7 +57,7 @@ async def serving(listener):
         await task
 
 
-def served(check):
+def run_with_server(check):
     """Run a check against the small application on loopback."""
 
     async def run():
@@ -79,8 +79,8 @@ def test_slow_headers_are_cut_off_and_others_are_served(monkeypatch, capfd):
         for reader, _ in slow:
             assert await reader.read() == b""
 
-    served(check)
-    assert "no complete headers within" in logged(capfd)
+    run_with_server(check)
+    assert "no complete headers within" in read_log(capfd)
 
 
 def test_header_flood_is_refused():
@@ -89,7 +89,7 @@ def test_header_flood_is_refused():
         writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Flood: " + b"a" * 100_000)
         assert (await reader.read()).startswith(b"HTTP/1.1 400")
 
-    served(check)
+    run_with_server(check)
 
 
 def test_large_bodies_are_refused_with_and_without_a_length():
@@ -102,21 +102,21 @@ def test_large_bodies_are_refused_with_and_without_a_length():
             for content in (b"x" * 2000, chunks()):
                 assert (await client.post(f"http://{host}:{port}/", content=content)).status_code == 413
 
-    served(check)
+    run_with_server(check)
 
 
 def test_connections_have_a_limit(monkeypatch):
-    monkeypatch.setattr(guard, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def check(host, port):
-        open_ones = [await asyncio.open_connection(host, port) for _ in range(3)]
+        connections = [await asyncio.open_connection(host, port) for _ in range(3)]
         reader, _ = await asyncio.open_connection(host, port)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
-        open_ones[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await open_ones[0][0].readline()).startswith(b"HTTP/1.1 200")
+        connections[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await connections[0][0].readline()).startswith(b"HTTP/1.1 200")
 
-    served(check)
+    run_with_server(check)
 
 
 @POSIX
@@ -128,7 +128,7 @@ def test_another_user_is_refused_on_the_socket(monkeypatch):
             path = Path(folder) / "http.sock"
             async with serving(unix_listener(path)):
                 for same in (True, False):
-                    monkeypatch.setattr(guard, "same_user", lambda _, same=same: same)
+                    monkeypatch.setattr(guard, "is_same_user", lambda _, same=same: same)
                     reader, writer = await asyncio.open_unix_connection(path)
                     writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     with contextlib.suppress(ConnectionError):
@@ -151,7 +151,7 @@ def test_the_socket_of_a_dead_server_is_replaced():
 
 
 @pytest.mark.parametrize(
-    ("host", "own"),
+    ("host", "allowed"),
     [
         ("127.0.0.1:8777", True),
         ("localhost", True),
@@ -163,8 +163,8 @@ def test_the_socket_of_a_dead_server_is_replaced():
         ("", False),
     ],
 )
-def test_only_names_of_this_machine_are_hosts(host, own):
-    assert is_own_host(host) == own
+def test_only_names_of_this_machine_are_hosts(host, allowed):
+    assert is_allowed_host(host) == allowed
 
 
 @POSIX
@@ -191,8 +191,8 @@ def test_folder_and_token_must_be_private(monkeypatch, tmp_path):
 
 
 def test_a_proxys_name_can_be_allowed():
-    assert is_own_host("models.example:8777", ["Models.Example"])
-    assert not is_own_host("other.example", ["models.example"])
+    assert is_allowed_host("models.example:8777", ["Models.Example"])
+    assert not is_allowed_host("other.example", ["models.example"])
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch, capfd):
@@ -210,27 +210,27 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch, capfd):
             while True:
                 await loop.sock_sendall(connection, request * 100)
 
-    served(check)
-    assert "nothing read within" in logged(capfd)
+    run_with_server(check)
+    assert "nothing read within" in read_log(capfd)
 
 
 def test_a_full_pipe_of_log_lines_holds_up_nobody(monkeypatch):
     log = guard.Log()
     monkeypatch.setattr(log, "thread", threading.current_thread())
-    for _ in range(2 * guard.MOST_LOG_LINES):
+    for _ in range(2 * guard.MAX_LOG_LINES):
         log("refused")
-    assert log.lines.qsize() == guard.MOST_LOG_LINES
+    assert log.lines.qsize() == guard.MAX_LOG_LINES
 
 
-def test_errors_of_the_loop_are_told_once_a_minute(monkeypatch):
-    told = []
-    monkeypatch.setattr(guard, "log_line", told.append)
+def test_errors_of_the_loop_are_logged_once_a_minute(monkeypatch):
+    lines = []
+    monkeypatch.setattr(guard, "log_line", lines.append)
     monkeypatch.setattr(guard, "_last_loop_error", -guard.QUIET_SECONDS)
     loop = asyncio.new_event_loop()
     for _ in range(100):
         guard.report_loop_error(loop, {"message": "cannot accept", "exception": OSError(24, "Too many open files")})
     loop.close()
-    assert told == ["cannot accept: OSError: [Errno 24] Too many open files"]
+    assert lines == ["cannot accept: OSError: [Errno 24] Too many open files"]
 
 
 def test_names_that_utf_8_cannot_encode_are_answered():
@@ -240,9 +240,9 @@ def test_names_that_utf_8_cannot_encode_are_answered():
 def test_addresses_are_parsed():
     assert parse_address("127.0.0.1:8777") == ("127.0.0.1", 8777)
     assert parse_address("[::1]:80") == ("::1", 80)
-    for wrong in ("8777", "localhost", ":8777", "localhost:http", "localhost:99999"):
+    for address in ("8777", "localhost", ":8777", "localhost:http", "localhost:99999"):
         with pytest.raises(UsageError, match="give an address and a port"):
-            parse_address(wrong)
+            parse_address(address)
 
 
 def test_open_addresses_need_a_token_file(call, monkeypatch, tmp_path):
@@ -261,11 +261,11 @@ def test_idle_is_a_duration(call, monkeypatch, tmp_path, idle):
 
 def backend_of(engine, **options):
     settings = ServeOptions(body_bytes=10_000, **options)
-    return Backend(engine=engine, own=None, options=settings, metrics=Metrics())
+    return Backend(engine=engine, documents=None, options=settings, metrics=Metrics())
 
 
 def ask_often(backend, count, paths_allowed=False):
-    """The responses to questions to a backend whose engine does not run."""
+    """Ask a question `count` times at once, and return the responses."""
 
     async def run():
         transport = httpx.ASGITransport(application(backend, paths_allowed))
@@ -282,9 +282,9 @@ def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_req
     responses = ask_often(backend_of(engine, queue=1, queue_seconds=0.2, log_requests=log_requests), 2)
     assert sorted(response.status_code for response in responses) == [429, 503]
     assert all(int(response.headers["retry-after"]) > 0 for response in responses)
-    # Whoever was turned away has left the queue.
+    # A refused question does not stay in the queue.
     assert not engine.busy
-    lines = logged(capfd)
+    lines = read_log(capfd)
     assert "refused with 429" in lines
     assert ("Who?" in lines) == log_requests
     assert "green" not in lines
@@ -303,11 +303,11 @@ def test_the_servers_own_user_waits_as_long_as_it_takes(random_session):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, stream):
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
-    whole = []
+    complete = []
 
     def observe(_ticket, event):
         if isinstance(event, Done) and event.result.stopped != "interrupt":
-            whole.append(event)
+            complete.append(event)
 
     engine = LocalEngine(random_session, observe=observe)
     backend = backend_of(engine, queue=1, queue_seconds=60)
@@ -329,7 +329,7 @@ def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, st
         writer.close()
         while engine.busy:
             await asyncio.sleep(0)
-        assert not whole
+        assert not complete
         server.should_exit = True
         await task
 

@@ -44,7 +44,7 @@ def test_stream_has_the_pieces_and_then_the_record(server):
     assert "".join(value["text"] for value in values[:-1]).strip() == values[-1]["answer"] == "42 pence"
 
 
-def test_clients_that_ask_at_once_get_the_answers_of_one(server):
+def test_concurrent_clients_get_the_answers_of_a_single_client(server):
     wages = "When are wages paid?"
     bodies = [
         {"question": question, "documents": [document], "mode": mode, "max_new_tokens": 16}
@@ -117,10 +117,10 @@ def test_openai_completion_and_stream_agree(chat):
     (document,) = read_documents([str(HANDBOOK)])
     assert [model.id for model in chat.models.list()] == ["tiny"]
     messages = [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]
-    whole = chat.chat.completions.create(model="tiny", messages=messages, extra_body={"mode": "select", "keep": 0.2})
-    assert "42 pence" in whole.choices[0].message.content
-    assert whole.choices[0].finish_reason == "stop"
-    assert whole.usage.prompt_tokens_details.kept_tokens < 0.25 * whole.usage.prompt_tokens
+    reply = chat.chat.completions.create(model="tiny", messages=messages, extra_body={"mode": "select", "keep": 0.2})
+    assert "42 pence" in reply.choices[0].message.content
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage.prompt_tokens_details.kept_tokens < 0.25 * reply.usage.prompt_tokens
     stream = chat.chat.completions.create(
         model="tiny",
         messages=messages,
@@ -129,26 +129,26 @@ def test_openai_completion_and_stream_agree(chat):
         extra_body={"mode": "select", "keep": 0.2},
     )
     chunks = list(stream)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
-    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == reply.choices[0].message.content
+    assert chunks[-1].usage.total_tokens == reply.usage.total_tokens
 
 
 def test_openai_errors_are_clear(chat):
-    said = [{"role": "user", "content": "Who?"}]
+    messages = [{"role": "user", "content": "Who?"}]
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    for values, words in (
+    for fields, words in (
         ({"messages": image}, "content must be text"),
-        ({"messages": said, "tools": tools}, "tools: not supported"),
-        ({"messages": said, "n": 2}, "n: not supported"),
-        ({"messages": [*said, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
+        ({"messages": messages, "tools": tools}, "tools: not supported"),
+        ({"messages": messages, "n": 2}, "n: not supported"),
+        ({"messages": [*messages, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
         ({"messages": [{"role": "assistant", "content": "Hello"}]}, "the last message must be the user's"),
     ):
         with pytest.raises(openai.BadRequestError, match=words):
-            chat.chat.completions.create(model="tiny", **values)
+            chat.chat.completions.create(model="tiny", **fields)
     with pytest.raises(openai.NotFoundError, match="not loaded"):
-        chat.chat.completions.create(model="gpt-5", messages=said)
-    assert chat.chat.completions.create(model="tiny", messages=said, max_tokens=4).usage.completion_tokens <= 4
+        chat.chat.completions.create(model="gpt-5", messages=messages)
+    assert chat.chat.completions.create(model="tiny", messages=messages, max_tokens=4).usage.completion_tokens <= 4
 
 
 def test_a_confirmed_stream_has_both_records(server):

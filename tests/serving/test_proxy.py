@@ -1,4 +1,4 @@
-"""The proxy before a scripted server: what reaches that, and what comes back; real clients."""
+"""The proxy in front of a scripted server: requests that reach it, and replies that come back; with real clients."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from specprefill_cli.resources import packaged_folder
 from tests.helpers.upstream import (
     completion,
     error,
+    reply_with,
     running_upstream,
     says,
-    status,
-    streamed,
-    streamed_until_left,
-    until_left,
+    stream_parts,
+    stream_until_left,
+    wait_until_left,
 )
 from tests.serving.conftest import running_server
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.slow
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
 ANSWER = "a mileage allowance of 42 pence per mile"
 PATIENCE = 60
-# At the figures of a server, until the answer to a whole request is among them.
-LOOKS = 5_000
+# Most scrapes of the metrics until they count the answer to an unthinned request.
+MAX_SCRAPES = 5_000
 
 
 @pytest.fixture(scope="module")
-def place():
-    """A scripted server and the proxy before it."""
+def servers():
+    """A scripted server and the proxy in front of it."""
     with (
         running_upstream() as upstream,
         running_server(
@@ -46,8 +46,8 @@ def place():
 
 
 @pytest.fixture
-def upstream(place):
-    running = place[0]
+def upstream(servers):
+    running = servers[0]
     running.script = lambda body: says("42 ", "pence") if body.get("stream") else completion("42 pence")
     running.bodies.clear()
     running.requests.clear()
@@ -55,8 +55,8 @@ def upstream(place):
 
 
 @pytest.fixture
-def client(place, upstream):
-    with place[1].over_http() as client:
+def client(servers, upstream):
+    with servers[1].over_http() as client:
         yield client
 
 
@@ -66,13 +66,13 @@ def handbook():
     return document.text
 
 
-def chat(*texts, **more):
-    return {"model": "scripted", "messages": [{"role": "user", "content": "\n\n".join(texts)}], **more}
+def chat(*texts, **fields):
+    return {"model": "scripted", "messages": [{"role": "user", "content": "\n\n".join(texts)}], **fields}
 
 
-def outcome(client, name):
-    found = re.search(rf"^specprefill_{re.escape(name)} (\S+)", client.get("/metrics").text, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+def read_metric(client, name):
+    match = re.search(rf"^specprefill_{re.escape(name)} (\S+)", client.get("/metrics").text, re.MULTILINE)
+    return float(match[1]) if match else 0.0
 
 
 def test_a_long_document_is_thinned_for_the_question(client, upstream, handbook):
@@ -109,13 +109,13 @@ def test_the_middle_survives_a_long_head_and_a_long_question(client, upstream, t
     assert kept < total
 
 
-def raw(body):
-    """A body that no JSON library writes."""
+def encode_unusually(body):
+    """Encode a body with blanks that no JSON library writes."""
     return json.dumps(body, indent=3).replace(": ", " :  ").encode()
 
 
 @pytest.mark.parametrize(
-    ("more", "reason"),
+    ("fields", "reason"),
     [
         ({}, "short"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
@@ -123,11 +123,11 @@ def raw(body):
         ({"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "not text alone"),
     ],
 )
-def test_everything_else_passes_byte_for_byte(client, upstream, handbook, more, reason):
-    question = more.pop("question", QUESTION)
-    body = chat(question, **more) if reason == "short" else chat(handbook, question, **more)
+def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields, reason):
+    question = fields.pop("question", QUESTION)
+    body = chat(question, **fields) if reason == "short" else chat(handbook, question, **fields)
     body["messages"][0]["content"] = body.pop("content", body["messages"][0]["content"])
-    content = raw(body)
+    content = encode_unusually(body)
     reply = client.post(
         "/v1/chat/completions?x=1", content=content, headers={"content-type": "text/x", "x-own": "kept"}
     )
@@ -137,18 +137,18 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, more, 
     assert (reply.headers["x-specprefill-kept"], reply.headers["x-specprefill-reason"]) == ("untouched", reason)
 
 
-def test_keep_1_is_sent_whole_without_the_settings_of_the_proxy(client, upstream, handbook):
+def test_keep_1_is_sent_unthinned_without_the_settings_of_the_proxy(client, upstream, handbook):
     body = chat(handbook, QUESTION)
     reply = client.post("/v1/chat/completions", json=body | {"specprefill": {"keep": 1}})
     assert upstream.bodies == [body]
     assert reply.headers["x-specprefill-kept"] == "untouched"
 
 
-@pytest.mark.parametrize("own", [{"keep": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
-def test_wrong_settings_are_refused_by_name(client, upstream, handbook, own):
-    reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION, specprefill=own))
+@pytest.mark.parametrize("overrides", [{"keep": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
+def test_wrong_settings_are_refused_by_name(client, upstream, handbook, overrides):
+    reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION, specprefill=overrides))
     assert reply.status_code == 400
-    assert (next(iter(own)) if isinstance(own, dict) else "specprefill") in reply.json()["error"]["message"]
+    assert (next(iter(overrides)) if isinstance(overrides, dict) else "specprefill") in reply.json()["error"]["message"]
     assert upstream.requests == []
 
 
@@ -157,7 +157,7 @@ def test_wrong_settings_are_refused_by_name(client, upstream, handbook, own):
     [("GET", "/v1/models", b""), ("POST", "/v1/embeddings", b"{}"), ("GET", "/api/tags", b"")],
 )
 def test_other_paths_pass_through(client, upstream, method, path, content):
-    upstream.script = lambda _body: status(418, "tea", "text/plain", x_own="kept")
+    upstream.script = lambda _body: reply_with(418, "tea", "text/plain", x_own="kept")
     reply = client.request(method, path, content=content)
     assert upstream.requests[0][:2] == (method, path)
     assert upstream.requests[0][3] == content
@@ -183,18 +183,18 @@ def test_refusals_of_the_upstream_come_as_they_are(client, upstream, handbook, c
 
 
 def test_a_reply_that_is_cut_off_is_cut_for_the_client(client, upstream):
-    upstream.script = lambda _body: streamed(b"data: {}\n\n", length=5_000)
+    upstream.script = lambda _body: stream_parts(b"data: {}\n\n", length=5_000)
     with pytest.raises(httpx.RemoteProtocolError):
         client.post("/v1/chat/completions", json=chat(QUESTION))
 
 
-@pytest.mark.parametrize("reply", [until_left, streamed_until_left])
+@pytest.mark.parametrize("reply", [wait_until_left, stream_until_left])
 def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, reply):
     upstream.script = lambda _body: reply
     upstream.waits.clear()
     upstream.left.clear()
 
-    if reply is streamed_until_left:
+    if reply is stream_until_left:
         with client.stream(
             "POST", "/v1/chat/completions", json=chat(handbook, QUESTION, stream=True)
         ) as streamed_reply:
@@ -206,37 +206,37 @@ def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, re
 
 
 @pytest.mark.parametrize("share", [0, 1])
-def test_a_share_of_requests_is_also_sent_whole(upstream, handbook, share):
+def test_a_share_of_requests_is_also_sent_unthinned(upstream, handbook, share):
     upstream.script = lambda body: says("42 ", "pence") if body.get("stream") else completion("pence")
     options = ("--upstream", upstream.url, "--http", "127.0.0.1:0", "--scorer", "lexical", "--shadow", str(share))
     with running_server(*options) as proxy, proxy.over_http() as client:
         body = chat(handbook, QUESTION, stream=True, stream_options={"include_usage": True})
         client.post("/v1/chat/completions", json=body)
-        looks = takewhile(lambda _: outcome(client, "shadow_agreement_count") < share, range(LOOKS))
-        assert sum(1 for _ in looks) < LOOKS
-        assert outcome(client, "shadow_agreement_sum") == pytest.approx(share * 2 / 3)
+        scrapes = takewhile(lambda _: read_metric(client, "shadow_agreement_count") < share, range(MAX_SCRAPES))
+        assert sum(1 for _ in scrapes) < MAX_SCRAPES
+        assert read_metric(client, "shadow_agreement_sum") == pytest.approx(share * 2 / 3)
     assert upstream.bodies[1:] == [chat(handbook, QUESTION, stream=False)] * share
 
 
-def test_metrics_count_what_became_of_requests(client, upstream, handbook):
+def test_metrics_count_requests_by_outcome(client, upstream, handbook):
     names = 'chats_total{outcome="thinned"}', 'chats_total{outcome="short"}'
-    before = [outcome(client, name) for name in names]
+    before = [read_metric(client, name) for name in names]
     client.post("/v1/chat/completions", json=chat(handbook, QUESTION))
     client.post("/v1/chat/completions", json=chat(QUESTION))
-    assert [outcome(client, name) for name in names] == [count + 1 for count in before]
+    assert [read_metric(client, name) for name in names] == [count + 1 for count in before]
 
 
-def test_the_token_is_needed_and_not_passed_on(place, upstream):
-    address = place[1].address
+def test_the_token_is_needed_and_not_passed_on(servers, upstream):
+    address = servers[1].address
     assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 401
     assert httpx.get(f"{address}/healthz", trust_env=False).json() == {"status": "ok"}
     assert upstream.requests == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_openai_client_asks_through_the_proxy(place, upstream, handbook, stream):
+def test_the_openai_client_asks_through_the_proxy(servers, upstream, handbook, stream):
     http = httpx.Client(trust_env=False, timeout=PATIENCE)
-    proxy = place[1]
+    proxy = servers[1]
     with openai.OpenAI(base_url=f"{proxy.address}/v1", api_key=proxy.token, http_client=http, max_retries=0) as client:
         raw_reply = client.chat.completions.with_raw_response.create(
             **chat(handbook, QUESTION, stream=stream), extra_body={"specprefill": {"keep": 0.1}}
@@ -251,10 +251,10 @@ def test_the_openai_client_asks_through_the_proxy(place, upstream, handbook, str
     assert "specprefill" not in upstream.bodies[0]
 
 
-def test_curl_asks_through_the_proxy(place, upstream, handbook):
+def test_curl_asks_through_the_proxy(servers, upstream, handbook):
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    proxy, body = place[1], json.dumps(chat(handbook, QUESTION))
+    proxy, body = servers[1], json.dumps(chat(handbook, QUESTION))
     command = ["curl", "-sS", "-i", "--noproxy", "*", "-H", f"Authorization: Bearer {proxy.token}", "-d", "@-"]
     done = subprocess.run(
         [*command, f"{proxy.address}/v1/chat/completions"], input=body, capture_output=True, text=True
@@ -275,7 +275,7 @@ def test_an_upstream_that_is_not_there_is_a_bad_gateway(handbook):
         assert reply.json()["error"]["message"].startswith(f"{gone.url}: cannot be reached (")
         assert client.get("/v1/models").status_code == 502
         assert client.post("/v1/chat/completions", json=chat(handbook, QUESTION) | {"model": "x"}).status_code == 502
-        assert outcome(client, 'chats_total{outcome="another model"}') == 1
+        assert read_metric(client, 'chats_total{outcome="another model"}') == 1
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_an_upstream_that_is_not_there_is_a_bad_gateway(handbook):
         ),
     ],
 )
-def test_wrong_usage_is_told_by_name(call, arguments, named):
+def test_wrong_usage_is_named(call, arguments, named):
     code, _, err = call("serve", *arguments)
     assert code == 2
     assert named in err

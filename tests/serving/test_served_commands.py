@@ -1,4 +1,4 @@
-"""Commands with a server: the command line's own tests, and runs with and without it side by side."""
+"""Commands with a server: the tests of the command line, and comparisons with runs without a server."""
 
 import contextlib
 import json
@@ -44,15 +44,15 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets"),
 ]
-ALONE = re.compile(r"^specprefill: .*; running without it\n", re.MULTILINE)
+NOT_USED = re.compile(r"^specprefill: .*; running without it\n", re.MULTILINE)
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
-# Times, memory and speeds, and how far a table's columns are apart for them.
+# Times, memory and speeds.
 MEASURED = re.compile(r"[\d,.]+ (ms|s|MiB|tokens/s)\b|about [\d.]+ m?s")
 MEASURED_KEYS = {
     "ttft_seconds",
     "startup_seconds",
-    # Without a server it counts what earlier rows of the batch left.
+    # Without a server it counts the KV that earlier rows of the batch left.
     "expected_speedup",
     "phases",
     "tokens_per_second",
@@ -66,28 +66,28 @@ MEASURED_KEYS = {
 
 @pytest.fixture
 def call(server):
-    """Run `specprefill ARGUMENTS` with the server: exit code, standard output, standard error.
+    """Run `specprefill ARGUMENTS` with the server, and return exit code, standard output and standard error.
 
-    The line that says why a command runs without it is left out: no run without a server has it.
+    Standard error is without the line that says why a command does not use the server.
     """
 
     def run(*arguments, stdin=b""):
         code, out, err = server.run(*arguments, stdin=stdin)
-        return code, out, ALONE.sub("", err)
+        return code, out, NOT_USED.sub("", err)
 
     return run
 
 
-def rounded(number):
+def round_number(number):
     return f"{float(number):.4g}"
 
 
-def unmeasured(text):
-    """An output without what differs from run to run; numbers up to rounding, which depends on rows that share a pass."""
+def drop_measurements(text):
+    """Drop values that differ from run to run, and round numbers: rounding depends on rows that share a pass."""
     lines = []
     for line in text.splitlines():
         if line.startswith("{"):
-            record = json.loads(line, parse_float=rounded)
+            record = json.loads(line, parse_float=round_number)
             lines.append(json.dumps({key: value for key, value in record.items() if key not in MEASURED_KEYS}))
         elif not line.startswith(("reused", "TTFT", "  ")):
             lines.append(re.sub(r"\s+", " ", MEASURED.sub("#", line)))
@@ -101,7 +101,7 @@ def unmeasured(text):
         ("ask", HANDBOOK, "Who signs for the keys?", "--json", "--mode", "full"),
         ("passages", HANDBOOK, QUESTION, "--json"),
         ("plan", HANDBOOK, QUESTION, "--keep", "0.2"),
-        # One row at a time: what several compute together is rounded in another order.
+        # One row at a time, because rows that share a pass are rounded in another order.
         (
             "batch",
             "-",
@@ -125,10 +125,10 @@ def test_output_is_that_of_a_run_without_server(server, arguments):
     # Twice, because the second one finds the document's KV.
     for _ in range(2):
         served = server.run(*arguments, stdin=rows, **plain)
-    alone = server.run(*arguments, "--no-server", stdin=rows, **plain)
-    assert served[0] == alone[0] == 0
-    assert unmeasured(served[1]) == unmeasured(alone[1])
-    assert unmeasured(served[2]) == unmeasured(alone[2])
+    local = server.run(*arguments, "--no-server", stdin=rows, **plain)
+    assert served[0] == local[0] == 0
+    assert drop_measurements(served[1]) == drop_measurements(local[1])
+    assert drop_measurements(served[2]) == drop_measurements(local[2])
 
 
 def test_the_server_answers_the_command(server):
@@ -163,7 +163,7 @@ def test_paths_streams_and_variables_are_the_callers(server, tmp_path, monkeypat
     assert record["citations"] == [] or record["citations"][0]["document"] == "gate.md"
 
 
-def test_another_session_is_loaded_where_the_servers_does_not_suit(server):
+def test_a_command_with_other_settings_loads_its_own_session(server):
     arguments = ("passages", HANDBOOK, QUESTION, "--dtype", "bfloat16", "--scorer", "lexical", "--top", "1")
     code, out, err = server.run(*arguments)
     assert (code, "42 pence" in out) == (0, True)
@@ -239,8 +239,8 @@ def test_stop_prints_json():
 def test_a_server_that_loads_says_so_and_can_be_stopped(stop):
     # Sockets need short paths.
     folder = tempfile.TemporaryDirectory(prefix="sp")
-    own = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
-    environment = {**own, "XDG_RUNTIME_DIR": folder.name}
+    variables = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
+    environment = {**variables, "XDG_RUNTIME_DIR": folder.name}
     run = [sys.executable, "-m", "specprefill_cli", "serve"]
     with folder, subprocess.Popen(run, stderr=subprocess.PIPE, env=environment, start_new_session=True) as process:
         try:

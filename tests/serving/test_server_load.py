@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_clients_get_the_answers_that_one_alone_got(server):
+def test_clients_get_the_answers_of_a_single_client(server):
     code, out, err = server.run(
         "bench", "throughput", "--server", "--clients", "3", "--seconds", "2", "--json", "--quiet"
     )

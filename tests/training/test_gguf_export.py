@@ -1,4 +1,4 @@
-"""The GGUF file against the model it was made of, loaded by transformers."""
+"""The exported GGUF file against its source model, both loaded by transformers."""
 
 import pytest
 import torch
@@ -23,12 +23,12 @@ def exported(tmp_path_factory):
 
 def test_the_gguf_file_has_the_same_token_ids_and_nearly_the_same_logits(exported):
     source = model_source("tiny:target")
-    tokenizer, again = (
+    tokenizer, gguf_tokenizer = (
         AutoTokenizer.from_pretrained(source),
         AutoTokenizer.from_pretrained(exported, gguf_file="target.gguf"),
     )
     ids = tokenizer(TEXT, add_special_tokens=False).input_ids
-    assert again(TEXT, add_special_tokens=False).input_ids == ids
+    assert gguf_tokenizer(TEXT, add_special_tokens=False).input_ids == ids
     original = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     converted = AutoModelForCausalLM.from_pretrained(exported, gguf_file="target.gguf", dtype=torch.float32)
     with torch.no_grad():

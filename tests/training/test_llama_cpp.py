@@ -23,7 +23,7 @@ PROMPTS, TOKENS = 20, 20
 
 @pytest.fixture(autouse=True)
 def no_network():
-    """These tests ask llama.cpp's server on the loopback, which the other tests may not."""
+    """Allow these tests to ask llama.cpp's server on the loopback."""
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +53,13 @@ def test_llama_cpp_splits_text_into_the_same_ids(llama, tokenizer):
     assert llama_tokens["tokens"] == tokenizer(text, add_special_tokens=False).input_ids
 
 
-def without_stops(tokens, target):
+def drop_stops(tokens, target):
     return [token for token in tokens if token not in target.stop_tokens]
 
 
 def test_llama_cpp_answers_as_our_full_prefill_does(llama, prompts, tiny_session):
     target = tiny_session.pair.target
-    same = 0
+    equal_answers = 0
     for tokens in prompts:
         logits, state = prefill(target.model, tokens, torch.arange(len(tokens)), 16_384)
         our_tokens = [int(logits.argmax())]
@@ -68,5 +68,5 @@ def test_llama_cpp_answers_as_our_full_prefill_does(llama, prompts, tiny_session
             our_tokens.append(int(step.argmax()))
         question = {"prompt": tokens.tolist(), "n_predict": TOKENS, "temperature": 0, "return_tokens": True}
         llama_tokens = llama.post("/completion", json=question).json()["tokens"]
-        same += without_stops(llama_tokens, target) == without_stops(our_tokens, target)
-    assert same >= 18
+        equal_answers += drop_stops(llama_tokens, target) == drop_stops(our_tokens, target)
+    assert equal_answers >= 18

@@ -1,4 +1,4 @@
-"""The optimiser Muon: torch's updates, and orthogonal ones, whatever the precision."""
+"""The optimiser Muon: the same updates as torch's, orthogonal in either precision."""
 
 import pytest
 import torch
@@ -17,14 +17,14 @@ def test_updates_are_those_of_torch(dtype, tolerance):
         torch.optim.Muon(torch_parameters, lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
     ]
     for _ in range(3):
-        for own, other in zip(our_parameters, torch_parameters, strict=True):
-            own.grad = torch.randn(own.shape, generator=generator)
-            other.grad = own.grad.clone()
+        for ours, reference in zip(our_parameters, torch_parameters, strict=True):
+            ours.grad = torch.randn(ours.shape, generator=generator)
+            reference.grad = ours.grad.clone()
         for optimizer in optimizers:
             optimizer.step()
-    for own, other, start in zip(our_parameters, torch_parameters, starts, strict=True):
-        torch.testing.assert_close(own, other, atol=tolerance, rtol=0)
-        assert (own - start).abs().max() > 10 * tolerance
+    for ours, reference, start in zip(our_parameters, torch_parameters, starts, strict=True):
+        torch.testing.assert_close(ours, reference, atol=tolerance, rtol=0)
+        assert (ours - start).abs().max() > 10 * tolerance
 
 
 @pytest.mark.parametrize("shape", [(3, 20, 50), (2, 50, 20), (1, 16, 16)])

@@ -1,4 +1,4 @@
-"""The recipe end to end: batches that make sense, guided losses, a run that resumes, an export that loads."""
+"""The recipe end to end: batches, guided losses, a run that resumes, an export that loads."""
 
 import json
 import lzma
@@ -67,7 +67,7 @@ def data(tmp_path_factory):
 def run(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     save_tokenizer(train_tokenizer(corpus.stream_text(data, 100_000, set()), 8_192), folder / "tokenizer", 16_384)
-    # The shapes count on 8,192 ids; so little text gives fewer, which the embedding does not mind.
+    # So little text gives fewer than the shapes' 8,192 ids. The embedding works with fewer.
     return folder
 
 
@@ -144,7 +144,7 @@ def test_pointers_lead_to_the_predicted_token(data, run, progress):
                     pointers += 1
         assert not set(batch.answers.tolist()) & set(batch.texts.tolist())
         assert (flat[batch.texts + 1] != maker.pad).all()
-    # Only a first token may differ from the one it is copied from (with and without the blank before it).
+    # Only a first token may differ from its copy, by the blank before it.
     assert copied > 0.5 * pointers
 
 
@@ -182,7 +182,7 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     for loaded, saved in zip(resumed.optimizers, first.optimizers, strict=True):
         states = zip(loaded.state_dict()["state"].values(), saved.state_dict()["state"].values(), strict=True)
         assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for a, b in states for key in b)
-    # A complete run has nothing to add.
+    # A complete run takes no further step.
     assert train(shape, settings, BatchStream(source, 1_024, 1), folder).steps == first.steps
     stream = BatchStream(source, 1_024, 1)
     longer = first.seconds / 60 + 0.01
@@ -241,7 +241,7 @@ def test_blocked_attention_equals_the_fused_kernel():
 
 
 def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path):
-    """Neither the rows beside it nor the padding behind it change what a row teaches."""
+    """Other rows of the batch and padding do not change the losses of a row."""
     maker = row_source(data, run)(1)
     batch = make_batch(maker, 0.3, 2_048)
     assert (batch.tokens == maker.pad).any()

@@ -1,4 +1,4 @@
-"""Written questions under other names, replaced alike in text, question and answer."""
+"""Renaming: names and numbers change alike in text, question and answer."""
 
 import random
 
@@ -8,33 +8,33 @@ from specprefill_cli.training.synthesis import Block, Question
 TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
 
 
-def names(*pool):
+def make_names(*pool):
     return Names(pool, frozenset())
 
 
-def ask(text, answer):
+def make_question(text, answer):
     return Question(text, answer, TEXT.index(answer))
 
 
 BLOCK = Block(
     TEXT,
     (
-        ask("Who opened the bridge in 1904?", "Ana Rossi"),
-        ask("What did it cost?", "250 crowns"),
-        ask("When?", "March 1911"),
+        make_question("Who opened the bridge in 1904?", "Ana Rossi"),
+        make_question("What did it cost?", "250 crowns"),
+        make_question("When?", "March 1911"),
     ),
 )
 
 
 def test_answers_still_stand_at_their_positions():
     for seed in range(50):
-        block = rename_blocks([BLOCK], names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
+        block = rename_blocks([BLOCK], make_names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
         for question in block.questions:
             assert block.text[question.start : question.start + len(question.answer)] == question.answer
 
 
 def test_replaces_names_and_numbers_alike_but_not_months():
-    block = rename_blocks([BLOCK], names("Byron"), random.Random(1))[0]
+    block = rename_blocks([BLOCK], make_names("Byron"), random.Random(1))[0]
     assert "Rossi" not in block.text
     assert "Lisbon" not in block.text
     assert block.questions[0].answer == "Byron Byron"
@@ -42,7 +42,7 @@ def test_replaces_names_and_numbers_alike_but_not_months():
     assert year != "1904"
     assert block.questions[0].text == f"Who opened the bridge in {year}?"
     assert block.questions[2].answer.startswith("March ")
-    # The first word of a sentence may be no name.
+    # The first word of a sentence is not taken for a name.
     assert block.text.startswith("In ")
 
 
@@ -50,7 +50,7 @@ def test_different_names_stay_different():
     text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
     pool = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
     for seed in range(30):
-        (block,) = rename_blocks([Block(text)], names(*pool), random.Random(seed))
+        (block,) = rename_blocks([Block(text)], make_names(*pool), random.Random(seed))
         drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
         assert len(drawn) == len(set(drawn)) > 2
 
@@ -62,9 +62,9 @@ def test_years_stay_years_and_numbers_keep_their_length():
 
 
 def test_pool_holds_names_from_inside_sentences():
-    found_names = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
-    assert found_names.pool == ["Oslo", "Bergen", "Hague"]
-    assert {"rain", "the", "came"} <= found_names.ordinary
+    names_found = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert names_found.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= names_found.ordinary
 
 
 def test_keeps_words_that_are_not_names():

@@ -1,4 +1,4 @@
-"""Training rows: the product's prompts, and answers that stand in the document shown."""
+"""Training rows: the product's prompts, and answers that occur in the shown document."""
 
 import random
 
@@ -31,13 +31,13 @@ def maker(tokenizer):
 
 
 def questions_of(row, maker):
-    """For each question of a row: where its template begins, its tokens, and those of its answer."""
-    edges = [place + 1 for place in row.answers if row.tokens[place + 1] == maker.writer.end]
+    """The questions of a row: (first token of the template, tokens of the question, tokens of the answer)."""
+    ends = [place + 1 for place in row.answers if row.tokens[place + 1] == maker.writer.end]
     questions = []
     for place in row.answers:
         if place - 1 in row.answers:
             continue
-        end = next(edge for edge in edges if edge > place)
+        end = next(end for end in ends if end > place)
         start = max(
             first
             for first in range(place)
@@ -63,10 +63,10 @@ def test_rows_follow_the_product_prompt_and_answers_stand_in_the_document(maker,
             assert row.tokens[: len(maker.writer.prefix)] == prompt.tokens[: prompt.document[0]].tolist()
             tail = prompt.tokens[prompt.document[1] :].tolist()
             assert row.tokens[start : start + len(tail)] == tail
-            said = tokenizer.decode(answer).strip()
+            answer_text = tokenizer.decode(answer).strip()
             seen += 1
-            absent += said == NOT_FOUND
-            assert said == NOT_FOUND or said in document
+            absent += answer_text == NOT_FOUND
+            assert answer_text == NOT_FOUND or answer_text in document
     assert seen > 40
     assert 0 < absent < 0.25 * seen
 
@@ -76,7 +76,7 @@ def test_pointers_lead_to_the_answer_tokens(maker, tokenizer):
         row = maker.document_row(1_024, 1.0)
         for query, target in row.pointers:
             predicted, copied = (tokenizer.decode([row.tokens[place]]).strip() for place in (query + 1, target))
-            # A first token may be the blank before it, or begin with it and be a shorter piece of the same word.
+            # A first token may be the blank before the answer, or a shorter piece of its first word.
             assert not predicted or predicted.startswith(copied[:1])
 
 
@@ -116,13 +116,13 @@ def test_questions_of_neighbours_are_renamed_with_the_document(maker):
         names = {name for name in PLACES if f"harbour of {name}" in text}
         others = text.count("harbour of ")
         assert others
-        # Under other names none of the old ones is asked for, and under the old ones no other.
+        # The questions use only the names in the text, old or new.
         for _, question, _ in questions_of(row, maker):
             words = maker.tokenizer.decode(question)
             assert not any(name in words for name in set(PLACES) - names)
 
 
-def test_withheld_facts_are_known_as_facts():
+def test_withheld_facts_are_marked_as_facts():
     book, rng = FactBook(), random.Random(2)
     blocks = [fact_block(book, "handbook", "A plain sentence.", 12, rng, set()) for _ in range(40)]
     absent = [question for block in blocks for question in block.questions if question.answer == NOT_FOUND]

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def adapted(folder, seed=1):
+def make_adapted_model(folder, seed=1):
     model = AdaptedModel(folder, RANK)
     model.reset(seed)
     torch.manual_seed(seed)
@@ -39,7 +39,7 @@ def adapted(folder, seed=1):
     return model
 
 
-def row(tokens, segments=None, answers=(), positions=None):
+def make_row(tokens, segments=None, answers=(), positions=None):
     tokens = torch.as_tensor(tokens)
     answers = torch.tensor(answers, dtype=torch.long)
     return ChatRow(
@@ -60,16 +60,16 @@ def test_gradients_are_those_of_separate_adapters():
     low, high = down.split(2)
     expected = x @ base.T + 0.5 * torch.cat([x @ low.T @ ups[0].T, x @ high.T @ ups[1].T], dim=1)
     merged = base + 0.5 * torch.cat([ups[0] @ low, ups[1] @ high])
-    got = MergedLinear.apply(x, merged.detach(), down, 0.5, *ups)
-    torch.testing.assert_close(got, expected)
+    computed = MergedLinear.apply(x, merged.detach(), down, 0.5, *ups)
+    torch.testing.assert_close(computed, expected)
     weights = torch.randn_like(expected)
     inputs = [x, down, *ups]
-    for own, other in zip(
-        torch.autograd.grad((got * weights).sum(), inputs),
+    for gradient, reference in zip(
+        torch.autograd.grad((computed * weights).sum(), inputs),
         torch.autograd.grad((expected * weights).sum(), inputs),
         strict=True,
     ):
-        torch.testing.assert_close(own, other)
+        torch.testing.assert_close(gradient, reference)
 
 
 def test_merging_adds_the_scaled_product():
@@ -79,7 +79,7 @@ def test_merging_adds_the_scaled_product():
 
 
 def test_logits_agree_with_transformers(folder):
-    model = adapted(folder)
+    model = make_adapted_model(folder)
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for layer in model.layers:
         for name, parameter in reference.model.layers[layer].named_modules():
@@ -89,28 +89,28 @@ def test_logits_agree_with_transformers(folder):
                 parameter.weight.data += RANK.scale * (high @ low)
     tokens = torch.randint(0, 96, (24,))
     expected = reference(tokens[None]).logits[0, [20, 22]]
-    got = model.logits(row(tokens, answers=[20, 22]))
-    assert torch.cosine_similarity(got, expected).min() > 0.999
+    computed = model.logits(make_row(tokens, answers=[20, 22]))
+    assert torch.cosine_similarity(computed, expected).min() > 0.999
 
 
 def test_questions_do_not_see_each_other(folder):
-    model = adapted(folder)
+    model = make_adapted_model(folder)
     shared, first, second = torch.randint(0, 96, (3, 10))
-    alone = model.logits(row(torch.cat([shared, second]), answers=[15, 18]))
+    separate = model.logits(make_row(torch.cat([shared, second]), answers=[15, 18]))
     together = model.logits(
-        row(
+        make_row(
             torch.cat([shared, first, second]),
             segments=[0] * 10 + [1] * 10 + [2] * 10,
             positions=[*range(10), *range(10, 20), *range(10, 20)],
             answers=[25, 28],
         )
     )
-    torch.testing.assert_close(together, alone, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(together, separate, atol=0.05, rtol=0.05)
 
 
 def test_training_lowers_the_loss_of_a_row(folder):
-    model = adapted(folder)
-    example = row(torch.randint(0, 96, (20,)), answers=[15, 16, 17])
+    model = make_adapted_model(folder)
+    example = make_row(torch.randint(0, 96, (20,)), answers=[15, 16, 17])
     first, weight = model.accumulate(example)
     assert weight == 3
     optimizer = torch.optim.AdamW([model.parameters], lr=1e-2)
@@ -124,7 +124,7 @@ def test_training_lowers_the_loss_of_a_row(folder):
 
 
 def test_an_adapter_survives_being_saved(folder, tmp_path):
-    model = adapted(folder)
+    model = make_adapted_model(folder)
     model.save(tmp_path, "base")
     other = AdaptedModel(folder, RANK)
     other.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Rows of the adapter's training: the product's prompt, chunks that the draft chose, answers that are shown."""
+"""Training rows of the adapter: the product's prompt, the draft's chunks, and answers in the shown text."""
 
 import random
 
@@ -27,18 +27,18 @@ def tokenizer():
 
 
 @pytest.fixture
-def make(tokenizer, monkeypatch):
+def make_maker(tokenizer, monkeypatch):
     monkeypatch.setattr(rows, "END", "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else "!")
 
     def rank_chunks(text, question, offsets):
         return random.Random(question).sample(range(-(-len(offsets) // 32)), -(-len(offsets) // 32))
 
-    def maker(everyday=(), **mixture):
+    def build(everyday=(), **mixture):
         material = Material(PASSAGES, GROUPS, FactBook())
         blocks = BlockMaker(material, names_in(PASSAGES), Recipe(), random.Random(4))
         return ChatRowMaker(tokenizer, TEMPLATE, material, blocks, Mixture(**mixture), rank_chunks, everyday)
 
-    return maker
+    return build
 
 
 def answer_texts(row, tokenizer):
@@ -48,8 +48,8 @@ def answer_texts(row, tokenizer):
 
 
 @pytest.mark.parametrize("thinned", [0.0, 1.0])
-def test_answers_are_shown_or_not_found(make, tokenizer, thinned):
-    maker, absent, total = make(thinned=thinned), 0, 0
+def test_answers_are_shown_or_not_found(make_maker, tokenizer, thinned):
+    maker, absent, total = make_maker(thinned=thinned), 0, 0
     for _ in range(40):
         row = maker.row()
         shown = tokenizer.decode(row.tokens[row.segments == 0].tolist())
@@ -60,8 +60,8 @@ def test_answers_are_shown_or_not_found(make, tokenizer, thinned):
     assert 0.03 < absent / total < 0.45
 
 
-def test_questions_follow_the_document_and_share_its_end(make):
-    maker = make(thinned=0.0)
+def test_questions_follow_the_document_and_share_its_end(make_maker):
+    maker = make_maker(thinned=0.0)
     for _ in range(20):
         row = maker.row()
         end = int((row.segments == 0).sum())
@@ -70,9 +70,9 @@ def test_questions_follow_the_document_and_share_its_end(make):
             assert positions.tolist() == list(range(end, end + len(positions)))
 
 
-def test_original_positions_keep_the_gaps_and_compact_ones_shorten_them(make):
+def test_original_positions_keep_the_gaps_and_compact_ones_shorten_them(make_maker):
     for compact, longest in ((0.0, None), (1.0, 2.0)):
-        maker = make(thinned=1.0, compact=compact, chunks=(3, 5), sentences=0.0)
+        maker = make_maker(thinned=1.0, compact=compact, chunks=(3, 5), sentences=0.0)
         for _ in range(10):
             row = maker.row()
             shared = row.segments == 0
@@ -86,13 +86,13 @@ def test_original_positions_keep_the_gaps_and_compact_ones_shorten_them(make):
                 assert int(positions[-1]) < longest * int(shared.sum())
 
 
-def test_rows_fit_their_budget(make):
-    maker = make(tokens=300)
+def test_rows_fit_their_budget(make_maker):
+    maker = make_maker(tokens=300)
     assert max(len(maker.row().tokens) for _ in range(20)) <= 300
 
 
-def test_the_mask_is_causal_and_separates_questions(make):
-    row = make().row()
+def test_the_mask_is_causal_and_separates_questions(make_maker):
+    row = make_maker().row()
     mask = row.mask().numpy()
     assert not np.triu(mask, 1).any()
     numbers = row.segments.numpy()
@@ -100,14 +100,14 @@ def test_the_mask_is_causal_and_separates_questions(make):
     assert (numbers[None] == numbers[:, None])[seen].all()
 
 
-def test_rows_of_written_documents_ask_what_is_shown_and_what_is_not(make, tokenizer):
+def test_rows_of_written_documents_have_answerable_and_unanswerable_questions(make_maker, tokenizer):
     text = "".join(f"The stall of {place} sells {number} kinds of rope. " for number, place in enumerate(PLACES, 40))
     questions = [
         Question(f"How many sorts are sold by {place}?", str(number), text.index(f"sells {number}") + len("sells "))
         for number, place in enumerate(PLACES, 40)
     ]
     document = Block(text, (*questions, Question("Who owns the stalls?", NOT_FOUND, -1)))
-    maker = make(everyday=[document], everyday_share=1.0, absent=0.4, chunks=(1, 3))
+    maker = make_maker(everyday=[document], everyday_share=1.0, absent=0.4, chunks=(1, 3))
     answers = [answer for _ in range(20) for answer in answer_texts(maker.row(), tokenizer)]
     assert NOT_FOUND in answers
     assert set(answers) - {NOT_FOUND} <= {question.answer for question in questions}

@@ -1,4 +1,4 @@
-"""Sources of blocks: scattered, or neighbours of a single topic whose facts never contradict each other."""
+"""Sources of blocks: random places, or a single topic. Facts of a document never contradict each other."""
 
 import itertools
 import random
@@ -6,7 +6,7 @@ import random
 import pytest
 
 from specprefill_cli.training.corpus import ContextQuestions
-from specprefill_cli.training.questions import unambiguous
+from specprefill_cli.training.questions import drop_ambiguous
 from specprefill_cli.training.synthesis import FactBook, Question, fact_block
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
@@ -38,8 +38,8 @@ def test_single_topic_takes_consecutive_contexts_until_their_set_ends(material):
         # Questions of policyqa fit many paragraphs of a topic.
         assert not any(name.startswith("p") for name in names)
         for before, after in itertools.pairwise(names):
-            last = before in ("s5", "f2")
-            assert last or (after[0] == before[0] and int(after[1]) == int(before[1]) + 1)
+            is_last = before in ("s5", "f2")
+            assert is_last or (after[0] == before[0] and int(after[1]) == int(before[1]) + 1)
 
 
 def test_contexts_without_neighbours_are_drawn_at_random():
@@ -72,7 +72,7 @@ def test_questions_name_the_facts_that_a_document_states():
     stated: set = set()
     book.statements(without_subject, 1, rng, stated)
     assert statement.question.fact in stated
-    assert statement.question.moved(7).fact == statement.question.fact
+    assert statement.question.shift(7).fact == statement.question.fact
 
 
 def test_prose_remains_when_its_facts_are_used_up():
@@ -89,4 +89,4 @@ def test_drops_questions_with_two_answers_in_a_document():
         Question("Where?", "here", 9),
         Question("Where?", "here", 90),
     ]
-    assert [question.start for question in unambiguous(questions)] == [9, 90]
+    assert [question.start for question in drop_ambiguous(questions)] == [9, 90]

@@ -1,4 +1,4 @@
-"""How often `not found` is right: which questions are asked of which paragraphs, and the figures of their margins."""
+"""`not found`: the pairs of questions and paragraphs, and the figures of their margins."""
 
 import json
 
@@ -44,13 +44,13 @@ def dev(tmp_path):
 def test_each_question_is_asked_of_its_own_and_of_another_paragraph_of_the_article(dev):
     pairs = question_pairs(dev, 100, 0)
     # The gates' question is answered by both paragraphs of their article.
-    assert {own.identifier for own, _ in pairs} == {"0", "1", "2", "3"}
-    for own, other in pairs:
-        assert own.question == other.question
-        assert own.answers[0] in own.collection.text
-        assert not other.answers
-        assert other.collection.text.startswith("The mayor of ")
-        assert own.answers[0] not in other.collection.text
+    assert {answerable.identifier for answerable, _ in pairs} == {"0", "1", "2", "3"}
+    for answerable, unanswerable in pairs:
+        assert answerable.question == unanswerable.question
+        assert answerable.answers[0] in answerable.collection.text
+        assert not unanswerable.answers
+        assert unanswerable.collection.text.startswith("The mayor of ")
+        assert answerable.answers[0] not in unanswerable.collection.text
     assert len(question_pairs(dev, 2, 0)) == 2
     assert question_pairs(dev, 100, 0) == pairs != question_pairs(dev, 100, 1)
 
@@ -92,11 +92,11 @@ def test_margin_is_positive_where_greedy_decoding_says_not_found(tiny_session):
     settings = Settings(mode="full", max_new_tokens=4)
     text = "The ferry to Norby leaves at 7:40 from pier 3. A ticket costs 12 crowns. Dogs travel free of charge."
     questions = ("When does the ferry to Norby leave?", "Who wrote the opera?", "Which king built the castle of Rosk?")
-    said = {}
+    margins = {}
     for question in questions:
         row = {"id": "1", "question": question}
         margin = not_found_margin(tiny_session, question_on(row, text, ()), settings)
         answer = tiny_session.ask([one_page_document("ferry", text, "text/plain")], question, settings).finished()
         assert (margin > 0) == answer.answer.startswith("not"), (question, margin, answer.answer)
-        said[question] = margin
-    assert said[questions[0]] < min(said[question] for question in questions[1:])
+        margins[question] = margin
+    assert margins[questions[0]] < min(margins[question] for question in questions[1:])

@@ -1,4 +1,4 @@
-"""Written documents with questions, and what the encoder and the adapter are taught with them."""
+"""Written documents with questions, and the encoder's training on them."""
 
 import random
 
@@ -25,7 +25,7 @@ TEXT = (
 QUESTION = Question("Who gets the keys back?", "Odile Marchand", TEXT.index("Odile"))
 
 
-def test_answers_stand_where_the_file_says():
+def test_answers_start_where_the_file_says():
     documents = written_documents()
     assert len(documents) >= 60
     for document in documents:
@@ -36,7 +36,7 @@ def test_answers_stand_where_the_file_says():
                 assert document.text[question.start :].startswith(question.answer)
 
 
-def test_the_answers_chunk_is_told_and_found():
+def test_the_chunk_with_the_answer_is_marked_and_ranked_first():
     document = Block(TEXT, (QUESTION,))
     probabilities, answers = question_probabilities(load_encoder("cpu"), document, 16)
     assert answers.sum() in (1, 2)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from specprefill_cli.prefill.fates import GAP_SHARE, shorten_gaps
 from specprefill_cli.prefill.selection import complete_sentences, keep_chunks
-from specprefill_cli.training.blocks import BlockMaker, joined
+from specprefill_cli.training.blocks import BlockMaker, join_blocks
 from specprefill_cli.training.positions import CHUNK
-from specprefill_cli.training.questions import PromptFormat, unambiguous
+from specprefill_cli.training.questions import PromptFormat, drop_ambiguous
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
 from specprefill_cli.training.tokenizer import token_id
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
@@ -150,7 +150,7 @@ class ChatRowMaker:
         others = [Block(block.text) for block in blocks[1:]]
         order = [asked, *others]
         self.rng.shuffle(order)
-        document = joined(order, "\n\n")
+        document = join_blocks(order, "\n\n")
         return self.with_questions(self.shown(document.text, None), document, self.foreign_questions(topic))
 
     def thinned_row(self) -> ChatRow | None:
@@ -158,8 +158,8 @@ class ChatRowMaker:
         topic = self.topic()
         characters = int(self.rng.uniform(4_000, 16_000))
         blocks, foreign = self.block_maker.blocks(characters, self.rng.random() < self.mixture.written, topic)
-        document = joined(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
-        questions = unambiguous(document.questions)
+        document = join_blocks(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
+        questions = drop_ambiguous(document.questions)
         self.rng.shuffle(questions)
         asked = questions[: self.rng.randint(1, 3)]
         if not asked:
@@ -223,7 +223,7 @@ class ChatRowMaker:
     def with_questions(self, shown: Shown, document: Block, foreign: Sequence[Question]) -> ChatRow | None:
         """A row of the shown text with questions that it answers, and some that it does not; None where none fits."""
         answered, absent = [], []
-        for question in dict.fromkeys(unambiguous(document.questions)):
+        for question in dict.fromkeys(drop_ambiguous(document.questions)):
             if question.start >= 0 and shown.holds(question):
                 answered.append(question)
             elif not shown.mentions(question.answer):

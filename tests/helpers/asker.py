@@ -1,29 +1,29 @@
-"""A caller of an engine that notes what it is told."""
+"""A caller of an engine that logs its events."""
 
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import LAST, Done, Piece, Request
 
 
 class Asker:
-    """Submits requests, and notes who was delivered what, in order. settings, documents: of requests that name none."""
+    """Submits requests, and logs all events in order. settings, documents: defaults of requests."""
 
     def __init__(self, session, settings, documents, **options):
         self.engine = LocalEngine(session, **options)
         self.settings, self.documents = settings, documents
         self.log = []
 
-    def submit(self, name, question="Who?", settings=None, documents=None, limit=None, **more):
+    def submit(self, name, question="Who?", settings=None, documents=None, limit=None, **fields):
         settings, documents = settings or self.settings, documents or self.documents
-        request = Request(documents=documents, question=question, settings=settings, **more)
+        request = Request(documents=documents, question=question, settings=settings, **fields)
         ticket = self.engine.submit(request, lambda event: self.log.append((name, event)), limit)
-        # So that requests begin in their order, and a step does something.
+        # Waits for the encoding, so that requests begin in order and a step has work.
         ticket.encoded.exception(60)
         return ticket
 
     def events(self, name):
-        return [event for asker, event in self.log if asker == name]
+        return [event for request_name, event in self.log if request_name == name]
 
-    def kinds(self, name):
+    def event_types(self, name):
         return [type(event) for event in self.events(name)]
 
     def text(self, name):
@@ -38,8 +38,8 @@ class Asker:
         assert isinstance(last, Done)
         return last.result
 
-    def step_until(self, name, kind):
-        while kind not in self.kinds(name):
+    def step_until(self, name, event_type):
+        while event_type not in self.event_types(name):
             assert self.engine.busy
             self.engine.step()
 
