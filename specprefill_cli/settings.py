@@ -202,8 +202,8 @@ class Settings:
     confirm: bool = setting(
         OUTPUT, False, "Confirm or correct the answer by full prefill afterwards; greedy decoding only"
     )
-    confirm_below: float | None = setting(
-        OUTPUT, None, "With --confirm, confirm only answers with a lower confidence", unset="all", minimum=0, maximum=1
+    confirm_below: float = setting(
+        OUTPUT, 1.0, "With --confirm, confirm only answers with a lower confidence; 1: all", minimum=0, maximum=1
     )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 

@@ -93,8 +93,8 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
         confirmation.log_probabilities = stream.log_probabilities
         return
     limit = stream.resolved.decoding.confirm_below
-    probability = stream.probability(stream.citations) if limit is not None else None
-    if limit is not None and probability is not None and probability >= limit:
+    probability = stream.probability(stream.citations) if limit < 1 else None
+    if probability is not None and probability >= limit:
         confirmation.warnings = (f"--confirm-below {limit:g}: the confidence is {probability:.2f}; {UNCONFIRMED}",)
         return
     began = time.perf_counter()

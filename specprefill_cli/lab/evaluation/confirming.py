@@ -86,7 +86,7 @@ def measure(
             except PromptTooLong:
                 continue
             for keep in keeps:
-                settings = base.varied(mode="select", keep=keep, confirm=True, confirm_below=None)
+                settings = base.varied(mode="select", keep=keep, confirm=True, confirm_below=1.0)
                 stream, provisional, answer, seconds = asked(session, item, settings)
                 assert provisional is not None and answer.confirmed is not None, "it was confirmed or corrected"  # noqa: PT018
                 best, second = stream.prefilled.logits.topk(2).values.tolist()
