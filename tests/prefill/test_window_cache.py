@@ -8,7 +8,7 @@ from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TOKENS, DocumentCache, PrefixCache
 from specprefill_cli.settings import Settings
 from tests.prefill.helpers import collection_of
-from tests.prefill.test_windows import with_context
+from tests.prefill.test_windows import shorten_context
 
 # No two windows are alike.
 TEXT = " ".join(
@@ -29,7 +29,7 @@ def disk(folder, capacity=2**30):
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, place):
-    cold = with_context(random_session, 400)
+    cold = shorten_context(random_session, 400)
     shared = cached(cold)
     for number, question in enumerate(QUESTIONS):
         if place == "disk":
@@ -43,12 +43,12 @@ def test_later_questions_find_the_windows_and_get_the_same_answers(random_sessio
 
 
 def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random_session):
-    roomy = cached(with_context(random_session, 400))
+    roomy = cached(shorten_context(random_session, 400))
     roomy.ask(COLLECTION, "When?", SETTINGS).finished()
     states = list(roomy.cache.draft.prefixes.values())
     limit = 3 * max(map(state_bytes, states))
     assert len(states) > 4
-    session = cached(with_context(random_session, 400), capacity=limit)
+    session = cached(shorten_context(random_session, 400), capacity=limit)
     for number in range(3):
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
@@ -56,7 +56,7 @@ def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random
 
 
 def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
-    roomy = cached(with_context(random_session, 400), disk(tmp_path / "roomy"))
+    roomy = cached(shorten_context(random_session, 400), disk(tmp_path / "roomy"))
     roomy.ask(COLLECTION, "When?", SETTINGS).finished()
     files = sorted((tmp_path / "roomy").glob(f"*{SUFFIX}"))
     limit = sum(path.stat().st_size for path in files) // 2
