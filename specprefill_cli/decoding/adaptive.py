@@ -1,7 +1,7 @@
 """How many tokens to propose: as many as acceptance and cost make worthwhile, none where plain decoding is faster.
 
-Each proposer has one acceptance rate and one cost. The cost is the time that a proposed token adds to a round, drafting and
-verification together, in target passes over one token.
+Each proposer has one acceptance rate and one cost of drafting a token; all share the cost of verification by the number of
+tokens. Costs are times that are added to a round, in target passes over one token.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
+
+import numpy as np
 
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
 from specprefill_cli.decoding.reader import ModelReader
@@ -36,8 +38,9 @@ HIGHEST_COST = 2.0
 # A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
 # answer may end at any time.
 ENTRY_SHARE = 0.04
-# Proposed tokens of the rounds that warm-up times, and how often it times each kind of pass.
-WARM_UP_TOKENS, WARM_UP_ROUNDS = 4, 4
+# Numbers of proposed tokens that warm-up times the verification of, and how often. On a CPU the second token of a pass costs
+# far more than the later ones.
+WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 4
 
 
 @dataclass(frozen=True)
@@ -88,27 +91,43 @@ class SpeculationState:
 
     learns_costs: whether rounds are timed; without, the pace repeats, and with it the tokens that a seed draws
     sharing: answers whose passes run together; their times say nothing about one of them
-    pass_seconds: times of the target's pass over one token; token_costs: by proposer, costs of a proposed token
+    pass_seconds: times of the target's pass over one token
+    drafting: by proposer, costs of drafting a token; verifying: by number of proposed tokens, costs of verifying them
     """
 
     learns_costs: bool = True
     sharing: int = 1
     pass_seconds: deque[float] = field(default_factory=latest)
-    token_costs: dict[str, deque[float]] = field(default_factory=partial(defaultdict, latest))
+    drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, latest))
+    verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, latest))
     acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
 
     def without_acceptance(self) -> SpeculationState:
         """A copy that keeps the measured costs and forgets what answers showed."""
-        return SpeculationState(pass_seconds=self.pass_seconds.copy(), token_costs=deepcopy(self.token_costs))
+        return SpeculationState(
+            pass_seconds=self.pass_seconds.copy(),
+            drafting=deepcopy(self.drafting),
+            verifying=deepcopy(self.verifying),
+        )
 
-    def token_cost(self, proposer: Proposer) -> float:
-        """Cost of one proposed token in target passes: measured, or assumed.
+    def added_cost(self, proposer: Proposer, count: int) -> float:
+        """Cost of a round's proposed tokens, drafting and verification, in target passes: measured, or assumed.
 
         Answers that share their passes divide the cost of plain decoding among them, so that proposals weigh more.
         """
-        measured = self.token_costs.get(proposer.name)
-        cost = median_low(measured) if measured else proposer.token_passes + GUESSED_VERIFICATION
-        return self.sharing * cost
+        measured = self.drafting.get(proposer.name)
+        token = median_low(measured) if measured else proposer.token_passes
+        return self.sharing * (self.verification_cost(count) + count * token)
+
+    def verification_cost(self, count: int) -> float:
+        """Cost of verifying so many tokens, interpolated between numbers that were measured."""
+        if not self.verifying:
+            return GUESSED_VERIFICATION * count
+        counts = sorted(self.verifying)
+        costs = [median_low(self.verifying[known]) for known in counts]
+        if count > counts[-1]:
+            return costs[-1] * count / counts[-1]
+        return float(np.interp(count, [0, *counts], [0.0, *costs]))
 
     def learn_costs(self, round_: Round) -> None:
         """Add the times of a round."""
@@ -116,9 +135,11 @@ class SpeculationState:
             return
         if not round_.drafted:
             self.pass_seconds.append(round_.target_seconds)
-        elif self.pass_seconds and not round_.proposal.entered:
-            passes = (round_.propose_seconds + round_.target_seconds) / median_low(self.pass_seconds)
-            self.token_costs[round_.proposal.proposer].append(max(0.0, passes - 1) / round_.drafted)
+        elif self.pass_seconds:
+            plain = median_low(self.pass_seconds)
+            self.verifying[round_.drafted].append(max(0.0, round_.target_seconds / plain - 1))
+            if not round_.proposal.entered:
+                self.drafting[round_.proposal.proposer].append(round_.propose_seconds / plain / round_.drafted)
 
     def measure(
         self, target: ModelReader, draft: ModelReader | None, token: int, clock: Callable[[], float] = time.perf_counter
@@ -136,13 +157,12 @@ class SpeculationState:
 
         for _ in range(WARM_UP_ROUNDS):
             self.learn_costs(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
-        tokens = (token,) * WARM_UP_TOKENS
-        for _ in range(WARM_UP_ROUNDS):
-            verifying = timed(target, 1 + WARM_UP_TOKENS)
-            self.learn_costs(Round(Proposal(LookupProposer.name, tokens), 0, 0.0, verifying))
-            if draft is not None:
-                drafting = WARM_UP_TOKENS * timed(draft, 1)
-                self.learn_costs(Round(Proposal(DraftProposer.name, tokens), 0, drafting, verifying))
+        name = LookupProposer.name if draft is None else DraftProposer.name
+        for count in WARM_UP_TOKENS:
+            for _ in range(WARM_UP_ROUNDS):
+                drafting = 0.0 if draft is None else count * timed(draft, 1)
+                proposal = Proposal(name, (token,) * count)
+                self.learn_costs(Round(proposal, 0, drafting, timed(target, 1 + count)))
 
 
 class AdaptivePace:
@@ -160,9 +180,14 @@ class AdaptivePace:
     def count(self, proposer: Proposer, answer_length: int) -> int:
         if not self.started:
             return 0
-        name, acceptance, cost = proposer.name, self.state.acceptance[proposer.name], self.state.token_cost(proposer)
-        promised, best = max((speedup(acceptance.rate, count, cost), count) for count in range(1, LONGEST_PROPOSAL + 1))
+        name, state = proposer.name, self.state
+        acceptance = state.acceptance[name]
+        promised, best = max(
+            (speedup(acceptance.rate, count, state.added_cost(proposer, count)), count)
+            for count in range(1, LONGEST_PROPOSAL + 1)
+        )
         if promised < WORTHWHILE:
+            cost = state.added_cost(proposer, 1)
             self.refusals[name] = (
                 f"{name} promises {promised:.2f}x, with {acceptance.rate:.0%} accepted at {cost:.2f} target passes a token"
             )
@@ -201,6 +226,6 @@ def expected_tokens(acceptance: float, count: int) -> float:
     return (1 - acceptance ** (count + 1)) / (1 - acceptance)
 
 
-def speedup(acceptance: float, count: int, token_cost: float) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with c = token_cost, verification included."""
-    return expected_tokens(acceptance, count) / (1 + count * token_cost)
+def speedup(acceptance: float, count: int, added_cost: float) -> float:
+    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with k c = added_cost, verification included."""
+    return expected_tokens(acceptance, count) / (1 + added_cost)

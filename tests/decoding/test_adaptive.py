@@ -30,7 +30,7 @@ def test_expected_tokens_equals_the_sum_over_accepted_runs():
 
 def test_speedup_matches_theorem_3_8():
     # (1 - a^(k + 1)) / ((1 - a) (k c + 1)) with a = 0.8, k = 5, c = 0.1.
-    assert speedup(0.8, 5, 0.1) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
+    assert speedup(0.8, 5, 5 * 0.1) == pytest.approx((1 - 0.8**6) / (0.2 * 1.5))
 
 
 class Pair:
@@ -131,7 +131,7 @@ def test_turns_on_again_when_the_draft_improves():
 
 def test_a_slow_first_measurement_is_corrected():
     pair = Pair(0.95, 0.1)
-    pair.memory.token_costs["draft"].extend([50.0] * 5)
+    pair.memory.drafting["draft"].extend([50.0] * 5)
     speeds = [pair.answer(200)[0] for _ in range(8)]
     assert speeds[-1] > 1.5
     assert min(speeds) > 0.9
@@ -151,7 +151,7 @@ def test_draft_prefill_is_not_counted_as_drafting_time():
     state = SpeculationState()
     state.learn_costs(Round(NO_PROPOSAL, 0, 0.0, 1.0))
     state.learn_costs(Round(Proposal("draft", (1, 2), entered=True), 0, 30.0, 1.06))
-    assert "draft" not in state.token_costs
+    assert "draft" not in state.drafting
 
 
 @pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
@@ -163,6 +163,12 @@ def test_adapts_to_a_jump_in_verification_cost(right):
     assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
     if right == 0.9:
         assert sum(speeds) / len(speeds) > 1.5
+
+
+def test_many_tokens_pay_where_verification_has_a_fixed_cost():
+    pair = Pair(0.95, 0.05, target_cost=lambda tokens: 1 + 1.5 * (tokens > 1) + 0.02 * (tokens - 1))
+    speeds = [pair.answer(200)[0] for _ in range(5)]
+    assert sum(speeds) / 5 > 2
 
 
 def test_acceptance_follows_the_most_recent_tokens():
@@ -179,16 +185,17 @@ def test_acceptance_follows_the_most_recent_tokens():
 def test_answers_that_share_their_passes_teach_no_costs_and_speculate_less():
     pair = Pair(0.8, 0.3)
     assert pair.answer(100)[1].verdict.state == "on"
-    before = [*pair.memory.token_costs["draft"]]
+    before = [*pair.memory.drafting["draft"]]
     pair.memory.sharing = 4
     assert pair.answer(100)[1].verdict.state == "off"
-    assert [*pair.memory.token_costs["draft"]] == before
+    assert [*pair.memory.drafting["draft"]] == before
 
 
 def test_costs_are_measured_before_the_first_question():
     pair = Pair(1.0, 0.25)
     assert pair.memory.pass_seconds[-1] == pytest.approx(1)
-    assert pair.memory.token_costs["draft"][-1] == pytest.approx(0.25 + WIDTH)
-    assert pair.memory.token_costs["lookup"][-1] == pytest.approx(WIDTH)
+    assert pair.memory.drafting["draft"][-1] == pytest.approx(0.25)
+    assert pair.memory.verifying[4][-1] == pytest.approx(4 * WIDTH)
     forgetful = pair.memory.without_acceptance()
-    assert (forgetful.token_costs, forgetful.acceptance) == (pair.memory.token_costs, {})
+    assert (forgetful.drafting, forgetful.verifying) == (pair.memory.drafting, pair.memory.verifying)
+    assert forgetful.acceptance == {}
