@@ -60,7 +60,7 @@ def converted(file, **changes):
     return made.folder
 
 
-@pytest.mark.parametrize("kinds", [(Q8, Q4), (F16, F16), (F32, Q8)])
+@pytest.mark.parametrize("tensor_types", [(Q8, Q4), (F16, F16), (F32, Q8)])
 def test_logits_are_those_of_transformers_own_reader(cache, tmp_path, kinds):
     file = write_gguf(tmp_path / "model.gguf", tensor_types=kinds)
     expected = transformers.LlamaForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
@@ -171,7 +171,7 @@ def test_a_cut_file_is_one_line(cache, file, tmp_path, length):
         ({"architecture": "qwen2"}, "only plain llama models can be converted, this is qwen2"),
         ({"rules": "tekken"}, r"its tokenizer \(gpt2, tekken\) cannot be converted"),
         ({"extra": "rope_freqs.weight"}, "tensor rope_freqs.weight of type F32 cannot be converted"),
-        ({"kinds": (Q8, F32.__class__.Q5_0)}, r"tensor blk\.0\.\w+\.weight of type Q5_0 cannot be converted"),
+        ({"tensor_types": (Q8, F32.__class__.Q5_0)}, r"tensor blk\.0\.\w+\.weight of type Q5_0 cannot be converted"),
     ],
 )
 def test_another_form_is_named(cache, tmp_path, changes, message):

@@ -65,9 +65,9 @@ def test_a_file_that_changed_is_converted_anew(cache, tmp_path):
     assert ref.source() != folder
 
 
-@pytest.mark.parametrize("options", [{"rules": "other"}, {"extra": "rope_freqs.weight"}, {"kinds": (Q4, Q4)}])
+@pytest.mark.parametrize("options", [{"rules": "other"}, {"extra": "rope_freqs.weight"}, {"tensor_types": (Q4, Q4)}])
 def test_what_our_reader_does_not_know_is_left_to_transformers(cache, tmp_path, monkeypatch, options):
-    if "kinds" in options:
+    if "tensor_types" in options:
         monkeypatch.setattr(gguf, "TYPES", ("Q8_0",))
     ref = ModelRef(str(write_gguf(tmp_path / "model.gguf", **options)))
     expected = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": "model.gguf"}
