@@ -61,8 +61,8 @@ def converted(file, **changes):
 
 
 @pytest.mark.parametrize("tensor_types", [(Q8, Q4), (F16, F16), (F32, Q8)])
-def test_logits_are_those_of_transformers_own_reader(cache, tmp_path, kinds):
-    file = write_gguf(tmp_path / "model.gguf", tensor_types=kinds)
+def test_logits_are_those_of_transformers_own_reader(cache, tmp_path, tensor_types):
+    file = write_gguf(tmp_path / "model.gguf", tensor_types=tensor_types)
     expected = transformers.LlamaForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
     for parameter in expected.parameters():
         parameter.data = parameter.data.bfloat16().float()
