@@ -130,8 +130,10 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     monkeypatch.setattr(Session, "prefill", interrupt_second)
     code, out, err = call("batch", "--document", MANUAL, *SHORT, "--concurrency", "1", stdin=b"Who?\nWhen?\nWhy?\n")
     assert code == 130
-    assert [json.loads(line)["id"] for line in out.splitlines()] == [1]
-    assert err.splitlines()[-1] == "specprefill: interrupted after 1 of 3 rows; --out keeps rows for --resume"
+    rows = [json.loads(line)["id"] for line in out.splitlines()]
+    # The second row may end before the signal reaches the main thread; the third one is never asked.
+    assert rows in ([1], [1, 2])
+    assert err.splitlines()[-1] == f"specprefill: interrupted after {len(rows)} of 3 rows; --out keeps rows for --resume"
     assert "Traceback" not in err
 
 
