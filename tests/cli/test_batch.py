@@ -133,7 +133,9 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     rows = [json.loads(line)["id"] for line in out.splitlines()]
     # The second row may end before the signal reaches the main thread; the third one is never asked.
     assert rows in ([1], [1, 2])
-    assert err.splitlines()[-1] == f"specprefill: interrupted after {len(rows)} of 3 rows; --out keeps rows for --resume"
+    assert (
+        err.splitlines()[-1] == f"specprefill: interrupted after {len(rows)} of 3 rows; --out keeps rows for --resume"
+    )
     assert "Traceback" not in err
 
 
