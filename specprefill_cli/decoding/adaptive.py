@@ -38,9 +38,9 @@ HIGHEST_COST = 2.0
 # A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
 # answer may end at any time.
 ENTRY_SHARE = 0.04
-# Numbers of proposed tokens that warm-up times the verification of, and how often. On a CPU the second token of a pass costs
-# far more than the later ones.
-WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 4
+# Numbers of proposed tokens whose verification warm-up times, and how often: the first pass of a size may be slow. On a CPU
+# the second token of a pass costs far more than the later ones.
+WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 2
 
 
 @dataclass(frozen=True)
