@@ -15,7 +15,6 @@ import httpx
 from prometheus_client import Counter, Histogram
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli.answering.comparison import word_f1
@@ -32,8 +31,7 @@ from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
-from specprefill_cli.serving.api import health, metrics
-from specprefill_cli.serving.backend import Backend, build_application, while_connected
+from specprefill_cli.serving.api import Backend, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.metrics import RATIOS
@@ -41,7 +39,7 @@ from specprefill_cli.serving.thinning import LongText, Untouched, find_long_text
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+METHODS = "GET,POST,PUT,PATCH,DELETE,OPTIONS"
 # The key of a request's body that holds settings for this proxy.
 SETTINGS_KEY = "specprefill"
 KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
@@ -62,7 +60,6 @@ class Proxy:
     running: references to unfinished comparisons, which the event loop alone would not keep alive
     """
 
-    backend: Backend
     upstream: EndpointRef
     client: httpx.AsyncClient
     chats: Counter
@@ -115,11 +112,10 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     return session
 
 
-def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef) -> ASGIApp:
-    """Build the application of the proxy. It answers `/healthz` and `/metrics` itself. paths_allowed: not used."""
+def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
+    """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
     registry = backend.metrics.registry
     proxy = Proxy(
-        backend=backend,
         upstream=upstream,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
         chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=registry),
@@ -130,28 +126,23 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
             registry=registry,
         ),
     )
-    routes = [
-        Route("/healthz", partial(health, backend=backend, with_details=False)),
-        Route("/metrics", partial(metrics, backend=backend)),
-        Route("/{path:path}", partial(forward, proxy=proxy), methods=METHODS),
-    ]
-    return build_application(routes)
+    return build_application(backend, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
 
 
-async def forward(request: Request, proxy: Proxy) -> Response:
+async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
-    content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
+    content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         values, overrides = await asyncio.to_thread(split_settings, content)
         content = content if overrides is None else json.dumps(values).encode()
         try:
-            thinned = await while_connected(request, thin(values, overrides, proxy))
+            thinned = await thin(request, values, overrides, backend, proxy.upstream.model)
             kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
-            proxy.backend.metrics.kept.observe(kept / total)
-            if random.random() < proxy.backend.options.shadow:
+            backend.metrics.kept.observe(kept / total)
+            if random.random() < backend.options.shadow:
                 unthinned = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
                 shadow = proxy.request(request, json.dumps(unthinned).encode())
         except Untouched as untouched:
@@ -200,21 +191,23 @@ def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
     return (values, values.pop(SETTINGS_KEY, None)) if isinstance(values, dict) else ({}, None)
 
 
-async def thin(values: Mapping[str, Any], overrides: object, proxy: Proxy) -> dict[str, Any]:
+async def thin(
+    incoming: Request, values: Mapping[str, Any], overrides: object, backend: Backend, model: str
+) -> dict[str, Any]:
     """Thin the long texts of a chat request. overrides: settings for this request.
 
     Raises Untouched for a request to forward as it is, ApiError or UsageError for wrong settings, ApiError for a full queue.
     """
     if not isinstance(overrides, dict | None):
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
-    settings = override_settings(proxy.backend.session.settings, overrides or {}).varied(speculate=OFF)
+    settings = override_settings(backend.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
-    if proxy.upstream.model not in ("", values.get("model")):
+    if model not in ("", values.get("model")):
         raise Untouched("another model")
     question, long_texts, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        passages = (await proxy.backend.answer(request)).result.passages
+        passages = (await backend.answer(incoming, request)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise

@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
-from specprefill_cli.serving.backend import Backend, ServeOptions
+from specprefill_cli.serving.api import Backend, ServeOptions
 from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
@@ -113,14 +113,14 @@ class Service:
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.prefix_cache import document_cache
-        from specprefill_cli.serving.api import application
+        from specprefill_cli.serving.chat import chat_application
 
-        settings, options, make_application = self.settings, self.options, application
-        if options.upstream is not None:
+        settings, make_application = self.settings, chat_application
+        if self.options.upstream is not None:
             from specprefill_cli.serving.proxy import open_reader, proxy_application
 
-            session = open_reader(settings, options.upstream)
-            make_application = partial(proxy_application, upstream=options.upstream)
+            session = open_reader(settings, self.options.upstream)
+            make_application = partial(proxy_application, upstream=self.options.upstream)
         else:
             session = open_session(settings, draft=True)
             session.warm_up(settings)
@@ -132,14 +132,10 @@ class Service:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
         backend = Backend(
-            engine=engine,
-            documents=self.documents,
-            options=options,
-            metrics=self.metrics,
-            about=self.about,
+            engine=engine, documents=self.documents, options=self.options, metrics=self.metrics, about=self.about
         )
         for guard in self.guards:
-            guard.application = make_application(backend, paths_allowed=guard.token is None)
+            guard.application = make_application(replace(backend, is_private=guard.token is None))
         return engine
 
     async def watch_idleness(self) -> None:
