@@ -152,22 +152,6 @@ def test_session_reads_lines_from_a_pipe(call):
     assert "never asked" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((MANUAL, "--json"), "--json and --html need a question"),
-        (("-",), "standard input cannot be a document here"),
-        ((MANUAL, "Who?", "--modes", "fast"), "--modes fast: unknown"),
-        ((MANUAL, "Who?", "--modes", ","), "--modes: empty; give one value"),
-    ],
-)
-def test_rejects_bad_calls_in_one_line(call, arguments, words):
-    code, out, err = call("compare", *arguments)
-    assert (code, out) == (2, "")
-    assert len(err.strip().splitlines()) == 1
-    assert words in err
-
-
 @pytest.fixture
 def comparer(random_session):
     session = random_session.with_cache(DocumentCache())

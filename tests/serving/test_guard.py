@@ -247,20 +247,6 @@ def test_addresses_are_parsed():
             parse_address(address)
 
 
-def test_open_addresses_need_a_token_file(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    code, _, err = call("serve", "--http", "0.0.0.0:0")
-    assert (code, "other machines reach this address" in err) == (2, True)
-
-
-@POSIX
-@pytest.mark.parametrize("idle", ["soon", "0m", "-1s", "5"])
-def test_idle_is_a_duration(call, monkeypatch, tmp_path, idle):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    code, _, err = call("serve", "--idle", idle)
-    assert (code, "such as 30m" in err) == (2, True)
-
-
 def backend_of(engine, is_private=False, **options):
     return Backend(
         engine=engine, documents=None, options=ServeOptions(**options), metrics=Metrics(), is_private=is_private
