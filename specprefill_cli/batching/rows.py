@@ -1,13 +1,17 @@
-"""Rows of input: JSON objects, or plain questions; and the lines in which they arrive."""
+"""Rows of input: JSON objects, or plain questions; the lines in which they arrive, and the documents that they name."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.document import KEPT_BYTES, Collection
+from specprefill_cli.engine.request import Reader
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
@@ -177,3 +181,26 @@ def overrides_in(values: Mapping[str, Any], refusal: str) -> dict[str, Any]:
 def unknown_keys(values: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     """Keys of a JSON object that are neither these nor settings of a question."""
     return tuple(key for key in values if key not in (*keys, *OVERRIDES))
+
+
+def read_once(read: Reader) -> Reader:
+    """A reader that reads each of the latest lists of documents once, also one that cannot be read."""
+    outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
+        KEPT_BYTES, lambda outcome: 0 if isinstance(outcome, SpecprefillError) else outcome.bytes
+    )
+    lock = threading.Lock()
+
+    def attempt(names: tuple[str, ...]) -> Collection | SpecprefillError:
+        try:
+            return read(names)
+        except SpecprefillError as error:
+            return error
+
+    def cached_read(names: tuple[str, ...]) -> Collection:
+        with lock:
+            outcome = outcomes.find_or(names, lambda: attempt(names))
+        if isinstance(outcome, SpecprefillError):
+            raise outcome
+        return outcome
+
+    return cached_read

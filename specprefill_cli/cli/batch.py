@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,13 +16,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
 from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, concurrency_of, with_settings
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.documents.collect import STANDARD_INPUT
-from specprefill_cli.documents.document import KEPT_BYTES, Collection
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
@@ -33,7 +30,8 @@ from specprefill_cli.settings import AUTO, CACHE, Settings
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
     from specprefill_cli.batching.output import Finished
-    from specprefill_cli.engine.request import Engine, Reader
+    from specprefill_cli.documents.document import Collection
+    from specprefill_cli.engine.request import Engine
 
 PANEL = "Workers"
 # Ray's addresses of a cluster: the one that this machine belongs to, or host and port.
@@ -217,6 +215,7 @@ class EngineOpener:
     def open(self, notes: Notes) -> Engine:
         """Load the models, and warm them up."""
         session = open_ready_session([self.settings], notes)
+        from specprefill_cli.batching.rows import read_once
         from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.disk_cache import DiskCache
         from specprefill_cli.prefill.prefix_cache import document_cache
@@ -232,29 +231,6 @@ class EngineOpener:
         if isinstance(engine, LocalEngine):
             engine.start()
         return engine
-
-
-def read_once(read: Reader) -> Reader:
-    """A reader that reads each of the latest lists of documents once, also one that cannot be read."""
-    outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
-        KEPT_BYTES, lambda outcome: 0 if isinstance(outcome, SpecprefillError) else outcome.bytes
-    )
-    lock = threading.Lock()
-
-    def attempt(names: tuple[str, ...]) -> Collection | SpecprefillError:
-        try:
-            return read(names)
-        except SpecprefillError as error:
-            return error
-
-    def cached_read(names: tuple[str, ...]) -> Collection:
-        with lock:
-            outcome = outcomes.find_or(names, lambda: attempt(names))
-        if isinstance(outcome, SpecprefillError):
-            raise outcome
-        return outcome
-
-    return cached_read
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:

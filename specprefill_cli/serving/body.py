@@ -20,7 +20,7 @@ from specprefill_cli.batching.rows import identifier_in, overrides_in, question_
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collect import expand_source
+from specprefill_cli.documents.collect import URL, expand_source
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
@@ -161,7 +161,7 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
     paths = [join_path(folder, name) for name in names]
     for path in paths:
-        if not os.path.isabs(path):
+        if not (os.path.isabs(path) or URL.match(path)):
             raise ApiError(400, f"{path}: the server runs in another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
@@ -184,8 +184,8 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
 
 def join_path(folder: str, name: str) -> str:
     """Join a folder and a name. Pattern characters in the folder's name stand for themselves."""
-    path = os.path.join(folder, name)
-    if os.path.isabs(name) or not PATTERN.search(name) or os.path.lexists(path):
+    path = name if os.path.isabs(name) or URL.match(name) else os.path.join(folder, name)
+    if path == name or not PATTERN.search(name) or os.path.lexists(path):
         return path
     return os.path.join(glob.escape(folder), name)
 

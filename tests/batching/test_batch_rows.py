@@ -14,7 +14,7 @@ import pytest
 
 from specprefill_cli.batching.loop import Batch, BatchEnded
 from specprefill_cli.batching.output import RowWriter, open_output
-from specprefill_cli.batching.rows import OVERRIDES, Row, key_of, parse_line
+from specprefill_cli.batching.rows import OVERRIDES, Row, parse_line
 from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
@@ -280,12 +280,6 @@ def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypat
     with pytest.raises(SpecprefillError, match="No space left"):
         resume_batch([b"{bad\n", b"Who?\n"], out, retry_failed=True)
     assert out.read_bytes() == before
-
-
-def test_an_id_is_no_line_number():
-    with_id, without = (parse_line(line, 3, True) for line in (b'{"id": 3, "question": "Who?"}', b"Who?"))
-    assert key_of(with_id) == with_id.identifier == without.identifier == 3
-    assert key_of(without) != 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.batching.loop import Batch, BatchEnded
-from specprefill_cli.cli.batch import read_once
+from specprefill_cli.batching.rows import read_once
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.http import HttpEngine

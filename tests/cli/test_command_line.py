@@ -56,12 +56,6 @@ def test_streamed_answer_equals_collected_answer(call):
     assert streamed.strip() == collected.strip() != ""
 
 
-@pytest.mark.slow
-def test_seed_repeats_a_sampled_answer(call):
-    arguments = ("ask", HANDBOOK, "Who?", "--quiet", "--temperature", "1.5", "--max-new-tokens", "12", "--mode", "full")
-    assert call(*arguments, "--seed", "3")[1] == call(*arguments, "--seed", "3")[1]
-
-
 def test_reads_document_from_standard_input(call):
     code, out, _ = call(
         "ask", "-", "Which color is the gate?", "--json", stdin=b"The gate of the farm is dark green. " * 5

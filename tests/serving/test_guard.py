@@ -152,21 +152,11 @@ def test_the_socket_of_a_dead_server_is_replaced():
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(
-    ("host", "allowed"),
-    [
-        ("127.0.0.1:8777", True),
-        ("localhost", True),
-        ("[::1]:8777", True),
-        ("192.168.1.4", True),
-        ("attacker.example", False),
-        ("127.0.0.1.nip.io:8777", False),
-        ("localhost.attacker.example", False),
-        ("", False),
-    ],
-)
-def test_only_names_of_this_machine_are_hosts(host, allowed):
-    assert is_allowed_host(host) == allowed
+def test_only_names_of_this_machine_and_allowed_ones_are_hosts():
+    for host in ("127.0.0.1:8777", "localhost", "[::1]:8777", "192.168.1.4", "models.example:8777"):
+        assert is_allowed_host(host, ["Models.Example"]), host
+    for host in ("attacker.example", "127.0.0.1.nip.io:8777", "localhost.attacker.example", ""):
+        assert not is_allowed_host(host, ["models.example"]), host
 
 
 @POSIX
@@ -184,17 +174,10 @@ def test_folder_and_token_must_be_private(monkeypatch, tmp_path):
         read_token(token)
     token.chmod(0o600)
     assert read_token(token) == "a-token-that-is-long-enough"
-    token.write_text("short")
-    with pytest.raises(UsageError, match="no token"):
-        read_token(token)
-    token.write_text("a-t\u00f6ken-that-is-long-enough", encoding="utf-8")
-    with pytest.raises(UsageError, match="no token"):
-        read_token(token)
-
-
-def test_a_proxys_name_can_be_allowed():
-    assert is_allowed_host("models.example:8777", ["Models.Example"])
-    assert not is_allowed_host("other.example", ["models.example"])
+    for content in ("short", "a-t\u00f6ken-that-is-long-enough"):
+        token.write_text(content, encoding="utf-8")
+        with pytest.raises(UsageError, match="no token"):
+            read_token(token)
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch, capfd):

@@ -45,19 +45,11 @@ HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
 # Times, memory and speeds.
 MEASURED = re.compile(r"[\d,.]+ (ms|s|MiB|tokens/s)\b|about [\d.]+ m?s")
-MEASURED_KEYS = {
-    "ttft_seconds",
-    "startup_seconds",
-    # Without a server it counts the KV that earlier rows of the batch left.
-    "expected_speedup",
-    "phases",
-    "tokens_per_second",
-    "peak_memory_bytes",
-    "speculation",
-    "full_ttft_seconds",
-    "estimates",
-    "reused",
-}
+# Without a server, the expected speedup counts the KV that earlier rows of the batch left.
+MEASURED_KEYS = set(
+    "ttft_seconds startup_seconds expected_speedup phases tokens_per_second peak_memory_bytes speculation "
+    "full_ttft_seconds estimates reused".split()
+)
 
 
 @pytest.fixture
@@ -98,19 +90,7 @@ def drop_measurements(text):
         ("passages", HANDBOOK, QUESTION, "--json"),
         ("plan", HANDBOOK, QUESTION, "--keep", "0.2"),
         # One row at a time, because rows that share a pass are rounded in another order.
-        (
-            "batch",
-            "-",
-            "--document",
-            HANDBOOK,
-            "--max-new-tokens",
-            "8",
-            "--quiet",
-            "--mode",
-            "select",
-            "--concurrency",
-            "1",
-        ),
+        ("batch", "-", "--document", HANDBOOK, *"--max-new-tokens 8 --quiet --mode select --concurrency 1".split()),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -166,29 +146,30 @@ def test_a_command_with_other_settings_loads_its_own_session(server):
     assert err == "specprefill: the running server has --dtype auto; running without it\n"
 
 
-def test_ctrl_c_reaches_the_command(server):
-    command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK]
+@contextlib.contextmanager
+def running_batch(server):
+    """A batch that has answered its first row, and waits for the next."""
+    command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK, "--max-new-tokens", "8"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env=server.environment, **pipes) as batch:
         batch.stdin.write(b"When are wages paid?\n")
         batch.stdin.flush()
         assert json.loads(batch.stdout.readline())["id"] == 1
+        yield batch
+
+
+def test_ctrl_c_reaches_the_command(server):
+    with running_batch(server) as batch:
         batch.send_signal(signal.SIGINT)
         assert batch.wait(60) == 130
         assert b"interrupted after 1 rows" in batch.stderr.read()
 
 
 def test_batch_says_how_to_go_on_when_the_server_is_killed():
-    with running_server() as server:
-        command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK, "--max-new-tokens", "8"]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with subprocess.Popen(command, env=server.environment, **pipes) as batch:
-            batch.stdin.write(b"When are wages paid?\n")
-            batch.stdin.flush()
-            assert json.loads(batch.stdout.readline())["id"] == 1
-            os.kill(server.process.pid, signal.SIGKILL)
-            server.process.wait()
-            out, err = batch.communicate(b"Who signs for the keys?\n", timeout=120)
+    with running_server() as server, running_batch(server) as batch:
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        out, err = batch.communicate(b"Who signs for the keys?\n", timeout=120)
         assert (batch.returncode, out) == (1, b"")
         assert b"the server has ended; run the same command with --out and --resume" in err
 
