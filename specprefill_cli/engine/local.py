@@ -45,7 +45,7 @@ from specprefill_cli.models.passes import before_each_pass
 # GPU memory decides sooner.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
-PREPARING = 2
+PREPARING = 4
 # Seconds that `close` waits for the pass in hand.
 CLOSING = 3.0
 

@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specprefill_cli.batching.rows import unknown_keys
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
@@ -37,7 +38,6 @@ from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
@@ -102,9 +102,7 @@ class Backend:
         Raises ApiError for a failed question, a full queue and too long a wait.
         """
         if self.options.log_requests:
-            documents = question.documents
-            names = documents.names if isinstance(documents, SentDocuments) else "the server's documents"
-            log_line(f"question {question.question!r} about {names}")
+            log_line(f"question {question.question!r} about {names_of(question.documents)}")
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, queue = asyncio.get_running_loop(), self.options.queue
 
@@ -143,6 +141,13 @@ class Backend:
         done = await while_connected(request, last_event())
         assert isinstance(done, Done), "a question that fails raises"
         return done
+
+
+def names_of(documents: object) -> list[str]:
+    """The names of a question's documents, read or not."""
+    if isinstance(documents, Collection):
+        return [document.name for document in documents.documents]
+    return documents.names if isinstance(documents, SentDocuments) else []
 
 
 def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:

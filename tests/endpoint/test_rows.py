@@ -28,14 +28,14 @@ def ask(session, upstream, gate, outcomes):
     """Ask a question; returns what cancels it."""
     engine = EndpointEngine(session)
 
-    def run(question, documents=(gate,), **values):
-        settings = Settings(target=upstream.target, mode="full", **values)
+    def run(question):
+        settings = Settings(target=upstream.target, mode="full")
 
         def take(event):
             if isinstance(event, LAST):
                 outcomes.put((question, event))
 
-        ticket = engine.submit(Request(documents=documents, question=question, settings=settings), take)
+        ticket = engine.submit(Request(documents=(gate,), question=question, settings=settings), take)
         return lambda: engine.cancel(ticket)
 
     run.engine = engine
@@ -56,15 +56,6 @@ def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
     answered = dict(outcomes.get() for _ in range(CAPACITY))
     assert {question: done.result.answer for question, done in answered.items()} == dict.fromkeys(answered, "42")
     assert len(answered) == CAPACITY
-
-
-def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_path):
-    (tmp_path / "fee.txt").write_text("The fee is 42 pence a mile.")
-    ask("What?", documents=(str(tmp_path / "fee.txt"),), max_new_tokens=7)
-    _, done = outcomes.get()
-    assert "The fee is 42 pence a mile." in upstream.sent
-    assert upstream.bodies[0]["max_tokens"] == 7
-    assert done.result.answer == "42 pence"
 
 
 def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
