@@ -7,12 +7,13 @@ import json
 import os
 import random
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import httpx
 from prometheus_client import Counter, Histogram
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
@@ -57,14 +58,12 @@ class Proxy:
 
     upstream: the server, and the only model whose requests are thinned ("": all models)
     chats: counts chat requests by outcome; agreement: of the answers to a thinned and an unthinned request
-    running: references to unfinished comparisons, which the event loop alone would not keep alive
     """
 
     upstream: EndpointRef
     client: httpx.AsyncClient
     chats: Counter
     agreement: Histogram
-    running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def request(self, incoming: Request, content: bytes) -> httpx.Request:
         """Build the request to the upstream: with its key, and with `content` as the body."""
@@ -96,11 +95,15 @@ class Proxy:
             status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
         raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
-    async def compare(self, request: httpx.Request, reply: str) -> None:
-        """Send an unthinned request, and measure how far its answer agrees with the reply to the thinned one."""
+    async def compare(self, request: httpx.Request, response: httpx.Response, parts: list[bytes]) -> None:
+        """Send an unthinned request, and measure how far its answer agrees with that to the thinned one.
+
+        response, parts: to the thinned request, and its body
+        """
         try:
-            response = await self.client.send(request)
-            self.agreement.observe(word_f1(answer_in(reply), answer_in(response.text)))
+            reply = httpx.Response(200, headers=response.headers, content=b"".join(parts)).text
+            unthinned_reply = (await self.client.send(request)).text
+            self.agreement.observe(word_f1(answer_in(reply), answer_in(unthinned_reply)))
         except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             log_line(f"{self.upstream.url}: no answer to compare with ({type(error).__name__})")
 
@@ -150,23 +153,25 @@ async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
         proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
 
-    body = relay(response, shadow if response.status_code == 200 else None, proxy)
-    relayed = StreamingResponse(body, response.status_code)
+    parts, comparison = None, None
+    if shadow is not None and response.status_code == 200:
+        parts = list[bytes]()
+        comparison = BackgroundTask(proxy.compare, shadow, response, parts)
+    relayed = StreamingResponse(relay(response, parts), response.status_code, background=comparison)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     relayed.headers.update(headers_added)
     return relayed
 
 
-async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: Proxy) -> AsyncIterator[bytes]:
+async def relay(response: httpx.Response, parts: list[bytes] | None) -> AsyncIterator[bytes]:
     """Yield the body of a reply, byte for byte. A client that leaves early closes the connection to the upstream.
 
-    shadow: the unthinned request, sent after the end of the reply
+    parts: collects the body
     """
-    parts = []
     try:
         async for part in response.aiter_raw():
-            if shadow is not None:
+            if parts is not None:
                 parts.append(part)
             yield part
     except httpx.HTTPError as error:
@@ -175,11 +180,6 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
         raise
     finally:
         await response.aclose()
-    if shadow is not None:
-        reply = httpx.Response(200, headers=response.headers, content=b"".join(parts))
-        task = asyncio.create_task(proxy.compare(shadow, reply.text))
-        proxy.running.add(task)
-        task.add_done_callback(proxy.running.discard)
 
 
 def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
