@@ -5,9 +5,7 @@ import threading
 
 import pytest
 
-from specprefill_cli.batching.loop import Count, run_rows
-from specprefill_cli.batching.output import Finished
-from tests.helpers.batches import StubEngine
+from tests.helpers.batches import run_batch
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to a process, not to a thread")
@@ -23,7 +21,7 @@ def test_ctrl_c_ends_a_wait_that_it_did_not_wake():
     interrupt = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_rows(lines(), True, StubEngine(dict), [].append, Finished(), Count())
+            run_batch(lines(), str.upper, [].append)
     finally:
         came.set()
         interrupt.join()

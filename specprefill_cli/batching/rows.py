@@ -1,13 +1,17 @@
-"""Rows of input: JSON objects, or plain questions; and the lines in which they arrive."""
+"""Rows of input: JSON objects, or plain questions; the lines in which they arrive, and the documents that they name."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.document import KEPT_BYTES, Collection
+from specprefill_cli.engine.request import Reader
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
@@ -71,9 +75,7 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
         if not text:
             return None
         values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
-        row_id = values.get("id")
-        if isinstance(row_id, bool) or not isinstance(row_id, str | int | None):
-            raise RowError("id must be a string or a whole number")
+        row_id = identifier_in(values)
         if row_id is not None:
             identifier, named = row_id, True
         return replace(row_of(values, identifier, has_documents), content_hash=content_hash, named=named)
@@ -112,11 +114,6 @@ def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
     return keys
 
 
-def row_settings(settings: Settings, row: Row) -> Settings:
-    """The settings with those of a row. Raises UsageError for a wrong value."""
-    return settings_with(settings, row.overrides, f"row {row.identifier}")
-
-
 def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
     """Settings with others in their place. Raises UsageError for a wrong value; it begins with `place`."""
     settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
@@ -141,9 +138,7 @@ def plain_question(text: str, has_documents: bool) -> object:
 
 def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
     """The row in a JSON object. Raises RowError, naming the key that is wrong or missing."""
-    question = values.get("question")
-    if not isinstance(question, str) or not question.strip():
-        raise RowError("question must be a string that is not empty")
+    question = question_in(values)
     given = [values[key] for key in ("documents", "document") if values.get(key) is not None]
     if len(given) > 1:
         raise RowError("give documents or document, not both")
@@ -155,9 +150,57 @@ def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool
         raise RowError("documents: standard input cannot be a row's document; use --document -")
     if not names and not has_documents:
         raise RowError("no documents; give the row documents, or the batch --document")
+    overrides = overrides_in(values, "applies to the whole batch; give it on the command line")
+    return Row(identifier, question, tuple(names), overrides, unknown_keys(values, KEYS))
+
+
+def question_in(values: Mapping[str, Any]) -> str:
+    """The question in a JSON object. Raises RowError."""
+    question = values.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise RowError("question must be a string that is not empty")
+    return question
+
+
+def identifier_in(values: Mapping[str, Any]) -> str | int | None:
+    """The identifier in a JSON object, None where it has none. Raises RowError."""
+    identifier = values.get("id")
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
+        raise RowError("id must be a string or a whole number")
+    return identifier
+
+
+def overrides_in(values: Mapping[str, Any], refusal: str) -> dict[str, Any]:
+    """The settings of a question in a JSON object. Raises RowError for another setting; its name and `refusal` say why."""
     fixed = next((key for key in values if key in SETTINGS and key not in OVERRIDES), None)
     if fixed:
-        raise RowError(f"{fixed} applies to the whole batch; give it on the command line")
-    overrides = {key: values[key] for key in OVERRIDES if values.get(key) is not None}
-    ignored = tuple(key for key in values if key not in (*KEYS, *OVERRIDES))
-    return Row(identifier, question, tuple(names), overrides, ignored)
+        raise RowError(f"{fixed} {refusal}")
+    return {key: values[key] for key in OVERRIDES if values.get(key) is not None}
+
+
+def unknown_keys(values: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    """Keys of a JSON object that are neither these nor settings of a question."""
+    return tuple(key for key in values if key not in (*keys, *OVERRIDES))
+
+
+def read_once(read: Reader) -> Reader:
+    """A reader that reads each of the latest lists of documents once, also one that cannot be read."""
+    outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
+        KEPT_BYTES, lambda outcome: 0 if isinstance(outcome, SpecprefillError) else outcome.bytes
+    )
+    lock = threading.Lock()
+
+    def attempt(names: tuple[str, ...]) -> Collection | SpecprefillError:
+        try:
+            return read(names)
+        except SpecprefillError as error:
+            return error
+
+    def cached_read(names: tuple[str, ...]) -> Collection:
+        with lock:
+            outcome = outcomes.find_or(names, lambda: attempt(names))
+        if isinstance(outcome, SpecprefillError):
+            raise outcome
+        return outcome
+
+    return cached_read

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes, print_json
-from specprefill_cli.cli.inputs import check_arguments, read_inputs, write_page
-from specprefill_cli.cli.loading import find_server, open_engine, open_ready_session
+from specprefill_cli.cli.loading import (
+    check_arguments,
+    find_server,
+    open_engine,
+    open_ready_session,
+    read_inputs,
+    write_page,
+)
 from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.documents.collect import STANDARD_INPUT
-from specprefill_cli.engine.request import Done, Engine, Event, Piece, Provisional, Request
+from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request, WaitingEngine
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.record import UNCONFIRMED, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
@@ -61,7 +67,7 @@ def ask(
     notes = Notes(quiet)
     # The page shows the documents, and standard input gives them only once.
     is_read_here = no_server or (html is not None and STANDARD_INPUT in names)
-    engine: Engine | None = None if is_read_here else find_server(settings, notes)
+    engine: WaitingEngine | None = None if is_read_here else find_server(settings, notes)
     collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
     sent_documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None and collection is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -15,21 +17,28 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.inputs import document_reader
+from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
 from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, concurrency_of, with_settings
-from specprefill_cli.cli.row_engines import RowOptions, check_workers, open_row_engine
+from specprefill_cli.distributed.launch import in_run
+from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import same_file
+from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
+from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.settings import AUTO, CACHE, Settings
-
-PANEL = "Workers"
-worker_option, output_option, cache_option = (
-    partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT, CACHE)
-)
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
     from specprefill_cli.batching.output import Finished
+    from specprefill_cli.documents.document import Collection
+    from specprefill_cli.engine.request import Engine
+
+PANEL = "Workers"
+# Ray's addresses of a cluster: the one that this machine belongs to, or host and port.
+ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
+worker_option, output_option, cache_option = (
+    partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT, CACHE)
+)
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output")
@@ -97,16 +106,16 @@ def batch(
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
     at_once = rows_at_once(concurrency, settings, notes)
-    from specprefill_cli.batching.loop import Count, run_rows
+    from specprefill_cli.batching.loop import Batch, Count
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
     from specprefill_cli.batching.rows import keys_in, lines_of
 
-    count, finished = Count(), Finished()
     with ExitStack() as stack:
         source = open_questions(questions, stack)
         keys = keys_in(source, bool(names))
         repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
         sink: BinaryIO = sys.stdout.buffer
+        finished, count = Finished(), Count()
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
             check_same_input(keys, finished, out)
@@ -114,38 +123,31 @@ def batch(
         try:
             with notes.progress("reading documents"):
                 collection = document_reader(settings)(names) if names else None
-            options = RowOptions(
-                settings=settings,
-                names=names,
-                collection=collection,
-                folder=os.getcwd(),
-                workers=workers,
-                ray=ray,
-                concurrency=at_once,
-                cache_dir=cache_dir,
-                cache_limit=cache_limit,
-            )
-            engine = open_row_engine(options, notes, no_server)
+            opener = EngineOpener(settings, names, collection, at_once, cache_dir, cache_limit)
+            if workers is not None or ray is not None:
+                engine = opener.open_workers(workers, ray, notes)
+            else:
+                engine = opener.open(notes) if no_server else opener.find_or_open(notes)
             stack.callback(engine.close)
             writer = RowWriter(sink)
             stack.callback(writer.sync)
-            started = time.perf_counter()
-            total = len(keys) if keys is not None else None
-            # A progress line on the terminal would run into rows printed there.
-            bar = notes.bar("rows", total) if out is not None else nullcontext(lambda _done, _text: None)
-            update = stack.enter_context(bar)
-            run_rows(
-                lines_of(source),
-                bool(names),
-                engine,
-                writer,
-                finished,
-                count,
-                lambda: update(count.answered + count.skipped, progress_text(count, started)),
+            rows = Batch(
+                engine=engine,
+                settings=settings,
+                documents=names,
+                write=writer,
+                finished=finished,
+                count=count,
                 ordered=not unordered,
                 row_seconds=row_timeout,
                 repeated=repeated,
             )
+            started = time.perf_counter()
+            # A progress line on the terminal would run into rows printed there.
+            if out is not None:
+                update = stack.enter_context(notes.bar("rows", None if keys is None else len(keys)))
+                rows.step = lambda: update(count.answered + count.skipped, progress_text(count, started))
+            rows.run(lines_of(source))
         except KeyboardInterrupt:
             of_total = f" of {len(keys):,}" if keys is not None else ""
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
@@ -167,6 +169,78 @@ def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: 
     """Raises UsageError where the output has rows and none of them is in the input, as far as that can be known."""
     if keys is not None and finished.total() and not any(key in finished.rows for key in keys):
         raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
+
+
+@dataclass(frozen=True)
+class EngineOpener:
+    """Opens the engine of the rows.
+
+    collection: what the documents `names` hold; None without any
+    concurrency: rows that one engine answers at once; None: as many as pay
+    cache_dir, cache_limit: folder of the draft's KV, and its limit in GiB; folder: base of relative paths
+    """
+
+    settings: Settings
+    names: tuple[str, ...]
+    collection: Collection | None
+    concurrency: int | None
+    cache_dir: Path | None
+    cache_limit: float
+    folder: str = field(default_factory=os.getcwd)
+
+    def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
+        """Start Ray actors. Raises SpecprefillError where they cannot be started."""
+        from specprefill_cli.batching.ray_engine import connect
+
+        gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
+        with notes.progress("starting the workers"):
+            # With one row at a time, a row that ends its worker costs no other row an attempt.
+            return connect(self, ray, workers, gpus, self.concurrency or 1)
+
+    def __call__(self) -> Engine:
+        """Open the engine of a worker. Raises SpecprefillError where a model cannot be loaded."""
+        os.chdir(self.folder)
+        keep_freed_memory()
+        bound_spinning(os.environ)
+        return self.open(Notes(quiet=True))
+
+    def find_or_open(self, notes: Notes) -> Engine:
+        """The running server, where it can answer the rows: it keeps no files, and standard input is here."""
+        is_local = self.cache_dir is not None or STANDARD_INPUT in self.names
+        server = None if is_local else find_server(self.settings, notes)
+        if server is None:
+            return self.open(notes)
+        return replace(server, capacity=self.concurrency or server.capacity)
+
+    def open(self, notes: Notes) -> Engine:
+        """Load the models, and warm them up."""
+        session = open_ready_session([self.settings], notes)
+        from specprefill_cli.batching.rows import read_once
+        from specprefill_cli.engine.local import LocalEngine
+        from specprefill_cli.prefill.disk_cache import DiskCache
+        from specprefill_cli.prefill.prefix_cache import document_cache
+
+        store = DiskCache(self.cache_dir, int(self.cache_limit * 2**30), notes.warn) if self.cache_dir else None
+        session = session.with_cache(document_cache(self.settings.memory_cache, session.pair, store))
+        read_others = read_once(document_reader(self.settings))
+
+        def read(names: tuple[str, ...]) -> Collection:
+            return self.collection if self.collection and names == self.names else read_others(names)
+
+        engine = open_engine(session, self.settings, self.concurrency, read)
+        if isinstance(engine, LocalEngine):
+            engine.start()
+        return engine
+
+
+def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
+    """Raises UsageError for options that exclude each other."""
+    if (workers or ray) and in_run():
+        raise UsageError("--workers and --ray start processes, and torchrun did already; leave out one of them")
+    if (workers or ray) and is_endpoint(settings.target):
+        raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
+    if ray is not None and not ADDRESS.fullmatch(ray):
+        raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
 
 
 def open_questions(name: str, stack: ExitStack) -> BinaryIO:

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import names_document, read_inputs, write_page
-from specprefill_cli.cli.loading import open_ready_session
+from specprefill_cli.cli.loading import names_document, open_ready_session, read_inputs, write_page
 from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, setting_values, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.reporting.safe import plain

@@ -1,4 +1,4 @@
-"""`specprefill doctor`: whether everything is in place."""
+"""`specprefill doctor` and `specprefill pairs`: whether everything is in place, and the named pairs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.options import Json, with_settings
 from specprefill_cli.diagnostics import State
 from specprefill_cli.diagnostics.doctor import DEFAULT_TOKENS, diagnose
+from specprefill_cli.models.pairs import PAIRS
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import MODELS, Settings
@@ -55,3 +56,22 @@ def doctor(
         console(sys.stdout).print(table)
     if broken:
         raise typer.Exit(1)
+
+
+def pairs(json: Json = False) -> None:
+    """List the named pairs of draft and target.
+
+    Examples:
+      specprefill pairs
+
+      specprefill config set pair qwen2.5-7b
+
+      specprefill pairs --json | jq -r '.pairs[].target'
+    """
+    if json:
+        print_json({"pairs": [asdict(pair) for pair in PAIRS.values()]})
+        return
+    table = plain_table("pair", "draft", "target", "note")
+    for pair in PAIRS.values():
+        table.add_row(pair.name, pair.draft, pair.target, pair.note)
+    console(sys.stdout).print(table)

@@ -1,15 +1,20 @@
-"""Opening what a command asks: this user's server, or an engine of its own, warmed up."""
+"""What a command asks about, and whom: documents and question, and this user's server or an engine here, warmed up."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.inputs import read_inputs
-from specprefill_cli.engine.request import Done, Engine, Request
+from specprefill_cli.engine.request import Reader, WaitingEngine
+from specprefill_cli.errors import UsageError
+from specprefill_cli.files import check_can_write, same_file, write_whole
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair
@@ -18,9 +23,78 @@ from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.batching.engine_rows import Reader
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.http import HttpEngine
+    from specprefill_cli.record import Comparison
+
+EXAMPLE = 'report.pdf "What is the notice period?"'
+
+
+def document_reader(settings: Settings) -> Callable[..., Collection]:
+    """A function that reads documents by name, under these settings."""
+    from specprefill_cli.documents import read_collection
+
+    return partial(read_collection, strict=settings.strict)
+
+
+def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
+    """Read the documents.
+
+    Raises UsageError, before anything is read or loaded, for a page (`--html`) that could not be written; DocumentError
+    for a document that cannot be read.
+    """
+    if html is not None:
+        check_can_write(html, "--html")
+    with notes.progress("reading documents") as step:
+        collection = document_reader(settings)(documents, step=step)
+    if html is not None and any(same_file(html, Path(document.name)) for document in collection.documents):
+        raise UsageError(f"--html {html}: this is one of the documents; give another name")
+    return collection
+
+
+def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
+    """Write the page of a question. Raises SpecprefillError when it cannot be written."""
+    from specprefill_cli.reporting.html import render_page
+
+    write_whole(path, render_page(collection, comparison))
+
+
+def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
+    """Return the documents and the question of a command; the question `-` is read from standard input.
+
+    Raises UsageError where either is missing, and for a question that is empty or one of the documents.
+    """
+    from specprefill_cli.documents.cleaning import clean_question
+
+    # A single argument stands in the question's place, whatever it is.
+    if question is None or not documents:
+        missing = "documents are" if question and not names_document(question) else "question is"
+        raise UsageError(f"{command}: the {missing} missing; for example: specprefill {command} {EXAMPLE}")
+    if question == "-":
+        question = read_question(documents)
+    clean_question(question)
+    if os.path.exists(question):
+        raise UsageError(
+            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
+        )
+    return list(documents), question
+
+
+def names_document(argument: str) -> bool:
+    """Whether an argument is standard input, an existing file or folder, or ends as the files that can be read do."""
+    from specprefill_cli.documents import KNOWN_SUFFIXES
+
+    return argument == "-" or os.path.exists(argument) or argument.lower().endswith(tuple(KNOWN_SUFFIXES))
+
+
+def read_question(documents: Sequence[str]) -> str:
+    """The question on standard input. Raises UsageError where that is a document too, or closed."""
+    if "-" in documents:
+        raise UsageError("standard input cannot be both a document and the question; give one of them by name")
+    if sys.stdin is None:
+        raise UsageError("-: standard input is closed; pipe the question into it, or give it in quotes")
+    # A question in another encoding is asked with replacement characters.
+    return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
@@ -62,7 +136,7 @@ def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: boo
 
 def open_engine(
     session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
-) -> Engine:
+) -> WaitingEngine:
     """An engine that asks a session. concurrency: questions at once, None for as many as pay; read: reads documents."""
     from specprefill_cli.documents import read_collection
 
@@ -73,26 +147,6 @@ def open_engine(
     from specprefill_cli.engine.local import LocalEngine
 
     return LocalEngine(session, concurrency, read=read or read_collection)
-
-
-def open_draft_side(settings: Settings, notes: Notes) -> Engine:
-    """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
-
-    Raises SpecprefillError when they cannot be loaded.
-    """
-    prepare_target(settings, notes)
-    with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.models.memory import import_transformers
-
-        import_transformers()
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.prefill.registry import runs_draft
-        from specprefill_cli.record import PLANNED_MODE
-
-        with_draft = runs_draft(PLANNED_MODE, settings.scorer)
-        session = open_session(settings, with_draft, target_weights=False, ranks=ALONE)
-    return open_engine(session, settings)
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
@@ -115,23 +169,3 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
 def seconds_since_start() -> float:
     """Time since the program started."""
     return time.perf_counter() - STARTED
-
-
-def ask_draft(
-    task: str,
-    names: Sequence[str],
-    question: str,
-    settings: Settings,
-    notes: Notes,
-    no_server: bool,
-    top: int | None = None,
-) -> Any:
-    """The result of a task of `Request` that needs no answer. names: of the documents."""
-    engine: Engine | None = None if no_server else find_server(settings, notes)
-    documents: Collection | tuple[str, ...] = tuple(names)
-    if engine is None:
-        documents = read_inputs(names, None, settings, notes)
-        engine = open_draft_side(settings, notes)
-    request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
-    with notes.progress("reading the documents with the draft"):
-        return next(event.result for event in engine.ask(request) if isinstance(event, Done))

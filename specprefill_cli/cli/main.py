@@ -24,8 +24,18 @@ from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
-# The product's commands, each a function of that name in a module of that name; `config` is a typer app.
-PRODUCT = ("ask", "batch", "compare", "passages", "plan", "serve", "pairs", "doctor", "config")
+# The product's commands, each a function of that name in a module; `config` is a typer app.
+PRODUCT = {
+    "ask": "ask",
+    "batch": "batch",
+    "compare": "compare",
+    "passages": "draft",
+    "plan": "draft",
+    "serve": "serve",
+    "pairs": "doctor",
+    "doctor": "doctor",
+    "config": "config",
+}
 # Further commands, each a typer app or a function. The lab's are added this way, so that the product does not import it.
 COMMANDS = "specprefill.commands"
 LAB_PANEL = "Measure and calibrate"
@@ -55,9 +65,9 @@ def command_line(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in PRODUCT:
+    for name, place in PRODUCT.items():
         if only in (None, name):
-            module = import_module(f"specprefill_cli.cli.{name}")
+            module = import_module(f"specprefill_cli.cli.{place}")
             add(app, name, getattr(module, "app", None) or getattr(module, name))
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name) if only is None else ():
         try:

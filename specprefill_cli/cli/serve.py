@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.inputs import document_reader
+from specprefill_cli.cli.loading import document_reader
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.refs import parse_endpoint
@@ -52,10 +52,6 @@ def serve(
         str | None, optional(help="Stop after this long without work: 90s, 30m or 2h.", show_default="never")
     ] = None,
     queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
-    queue_seconds: Annotated[
-        float, server_option(help="Seconds that an HTTP question may wait before it gets 503.", min=0.1)
-    ] = 60.0,
-    body_limit: Annotated[int, server_option(help="Largest request body, in MiB.", min=1, max=1024)] = 32,
     log_requests: Annotated[
         bool, server_option("--log-requests", help="Log questions and the names of documents.")
     ] = False,
@@ -108,7 +104,7 @@ def serve(
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     idle_seconds = None if idle is None else duration(idle)
     check_extra("serve")
-    from specprefill_cli.serving.backend import ServeOptions
+    from specprefill_cli.serving.api import ServeOptions
     from specprefill_cli.serving.start import start
 
     notes = Notes(quiet)
@@ -120,8 +116,6 @@ def serve(
         allowed_hosts=tuple(allow_host or ()),
         idle_seconds=idle_seconds,
         queue=queue,
-        queue_seconds=queue_seconds,
-        body_bytes=body_limit * 2**20,
         log_requests=log_requests,
         upstream=ref,
         shadow=shadow,

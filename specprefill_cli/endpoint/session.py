@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from transformers import LlamaConfig
 
@@ -19,7 +18,7 @@ from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply, open_client
-from specprefill_cli.engine.request import ANSWER, Asking, Deliver, Done, Event, Piece, Request, Started
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Reader, RemoteEngine, Request, Started
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.outline import ModelOutline
@@ -35,9 +34,6 @@ from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.record import Record, Verdict
 from specprefill_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.batching.engine_rows import Reader
 
 # Rows in flight without --concurrency. Servers batch this many without slowing each down much.
 CAPACITY = 8
@@ -232,8 +228,8 @@ class EndpointSession(Session):
 
 
 @dataclass(frozen=True)
-class EndpointEngine:
-    """Asks the endpoint, with a thread for each request.
+class EndpointEngine(RemoteEngine):
+    """Asks the endpoint. Ctrl-C ends an answer early, with the text up to then.
 
     session: of `open_endpoint`; read: reads documents by name
     """
@@ -243,28 +239,12 @@ class EndpointEngine:
     read: Reader = read_collection
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """Yield the events of a question. Ctrl-C ends the answer early, with the text up to then.
-
-        Raises what `EndpointSession.ask` raises, and EndpointError where the answer is cut off.
-        """
+        """Yield the events of a question. Raises what `EndpointSession.ask` raises, EndpointError for a cut answer."""
         assert request.task == ANSWER, "plans and passages need a target with weights here"
-        names = request.documents
-        collection = self.read(names) if isinstance(names, tuple) else names
-        stream = self.session.ask(collection, request.question, request.settings)
+        stream = self.session.ask(request.read_documents(self.read), request.question, request.settings)
         yield Started()
         # Closing the stream closes the connection and writes the draft's cache.
         with closing(iter(stream)) as pieces:
             for text in pieces:
                 yield Piece(text)
         yield Done(stream.result(), stream.cells if request.with_cells else None)
-
-    def submit(self, request: Request, deliver: Deliver) -> Asking:
-        """Ask in a new thread."""
-        return Asking(self.ask(request), deliver)
-
-    def cancel(self, ticket: Asking) -> None:
-        """End an answer after its current piece."""
-        ticket.cancel()
-
-    def close(self) -> None:
-        """Do nothing: the server keeps running."""

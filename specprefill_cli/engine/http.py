@@ -24,6 +24,7 @@ from specprefill_cli.engine.request import (
     Event,
     Piece,
     Provisional,
+    RemoteEngine,
     Request,
     Started,
 )
@@ -64,7 +65,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HttpEngine:
+class HttpEngine(RemoteEngine):
     """Posts requests to a server.
 
     path: of the server's socket; startup_seconds: of this process, for its records
@@ -79,34 +80,26 @@ class HttpEngine:
 
         Raises SpecprefillError where the server refuses it, or ends.
         """
-        return self.events(UnixConnection(self.path), request, stream=request.task == ANSWER)
+        return self.events(UnixConnection(self.path), request)
 
     def submit(self, request: Request, deliver: Deliver) -> Asking:
-        """Post a request in a thread of its own; its answer comes without pieces."""
         connection = UnixConnection(self.path)
-        return Asking(self.events(connection, request, stream=False), deliver, connection.stop)
+        return Asking(self.events(connection, request), deliver, connection.stop)
 
-    def cancel(self, ticket: Asking) -> None:
-        """End a request on the server too."""
-        ticket.cancel()
-
-    def close(self) -> None:
-        """Leave the server as it is."""
-
-    def events(self, connection: UnixConnection, request: Request, stream: bool) -> Iterator[Event]:
+    def events(self, connection: UnixConnection, request: Request) -> Iterator[Event]:
         """Post a request; the events of its answer. Raises as `ask`."""
         try:
             connection.connect()
-            body = json.dumps({**body_of(request), "stream": stream}).encode("ascii")
+            body = json.dumps(body_of(request)).encode("ascii")
             connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
             connection.sock.settimeout(None)
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
                 raise refusal(json.loads(response.read()))
-            if stream:
+            if request.task == ANSWER:
                 yield from self.read_stream(response)
             else:
-                yield self.decode_result(request.task, json.loads(response.read()))
+                yield Done(decode(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read())))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
         finally:
@@ -120,20 +113,14 @@ class HttpEngine:
                 yield Piece(values["text"])
             elif name == "error":
                 raise refusal(values)
-            elif name == "provisional":
-                yield Provisional(self.decode_result(ANSWER, values).result)
             else:
-                yield self.decode_result(ANSWER, values)
-                return
+                cells = values.pop("cells", None)
+                record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
+                if name == "answer":
+                    yield Done(record, None if cells is None else [decode(Cell, cell) for cell in cells])
+                    return
+                yield Provisional(record)
         raise ServerEnded
-
-    def decode_result(self, task: str, values: dict[str, Any]) -> Done:
-        """The result of a task."""
-        if task != ANSWER:
-            return Done(decode(Retrieval if task == PASSAGES else DryRun, values))
-        cells = values.pop("cells", None)
-        record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
-        return Done(record, None if cells is None else [decode(Cell, cell) for cell in cells])
 
 
 def body_of(request: Request) -> dict[str, Any]:
@@ -144,6 +131,7 @@ def body_of(request: Request) -> dict[str, Any]:
         "question": request.question,
         "documents": [document_of(name) for name in request.documents],
         "folder": os.getcwd(),
+        "stream": request.task == ANSWER,
         "top": request.top,
         "with_cells": request.with_cells,
         **{name: AUTO if value is None else value for name, value in values.items()},

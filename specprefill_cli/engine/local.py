@@ -20,7 +20,6 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import read_collection
-from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.question import Ticket, choose_due, largest_pass_bytes
 from specprefill_cli.engine.request import (
     ANSWER,
@@ -33,6 +32,7 @@ from specprefill_cli.engine.request import (
     Piece,
     Provisional,
     QueueFull,
+    Reader,
     Request,
     Started,
     is_device_failure,
@@ -45,7 +45,7 @@ from specprefill_cli.models.passes import before_each_pass
 # GPU memory decides sooner.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts, beside the engine's.
-PREPARING = 2
+PREPARING = 4
 # Seconds that `close` waits for the pass in hand.
 CLOSING = 3.0
 
@@ -69,7 +69,7 @@ class LocalEngine:
     session: Session
     concurrency: int | None = None
     independent: bool = False
-    read: Callable[[tuple[str, ...]], Collection] = read_collection
+    read: Reader = read_collection
     observe: Callable[[Ticket, Event], None] = lambda _ticket, _event: None
     waiting: deque[Ticket] = field(default_factory=deque, init=False)
     running: list[Ticket] = field(default_factory=list, init=False)

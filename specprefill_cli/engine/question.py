@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -25,6 +25,7 @@ from specprefill_cli.engine.request import (
     Event,
     Piece,
     Provisional,
+    Reader,
     Request,
 )
 from specprefill_cli.errors import UsageError, first_line
@@ -75,10 +76,9 @@ class Ticket:
         """Whether its answer is complete, and full prefill confirms it."""
         return self.stream is not None and self.stream.confirmation is not None
 
-    def encode(self, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> EncodedQuestion | Collection:
+    def encode(self, read: Reader, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""
-        request, documents, session = self.request, self.request.documents, self.session
-        settings = request.settings
+        request, session, settings = self.request, self.session, self.request.settings
         if independent:
             # What warm-up measured, without what answers showed.
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
@@ -86,11 +86,9 @@ class Ticket:
             session = replace(session, template=request.template)
         if self.cancelled:
             raise Cancelled
-        if isinstance(documents, tuple):
-            began = time.perf_counter()
-            documents = read(documents)
-            session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
-        self.session = session
+        began = time.perf_counter()
+        documents = request.read_documents(read)
+        self.session = session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
         if request.task != ANSWER:
             return documents
         if loads_draft(settings) and session.pair.draft is None:

@@ -16,26 +16,34 @@ if TYPE_CHECKING:
     from specprefill_cli.settings import Settings
 
 ANSWER, PASSAGES, PLAN = "answer", "passages", "plan"
+# Reads documents by name.
+Reader = Callable[["tuple[str, ...]"], "Collection"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """One question about documents.
 
-    documents: read, or names that the engine reads
+    documents: read, names that the engine reads, or what reads them in the engine's time
     task: `answer` it, or with the draft alone find `passages` or `plan` what would be kept
     top: passages to find; None: those of the keep ratio
     with_cells: also tell the fate of every chunk, for a page
     template: of the prompt; None: the engine's
     """
 
-    documents: Collection | tuple[str, ...]
+    documents: Collection | tuple[str, ...] | Callable[[], Collection]
     question: str
     settings: Settings
     task: str = ANSWER
     top: int | None = None
     with_cells: bool = False
     template: Template | None = None
+
+    def read_documents(self, read: Reader) -> Collection:
+        """Its documents, read where they are not yet. Raises DocumentError."""
+        if isinstance(self.documents, tuple):
+            return read(self.documents)
+        return self.documents() if callable(self.documents) else self.documents
 
 
 @dataclass(frozen=True)
@@ -87,16 +95,13 @@ class Cancelled(Exception):
 
 
 class Engine(Protocol):
-    """Turns requests into events: with the models of this process, by this user's server, or by an endpoint.
+    """Turns requests into events: with the models of this process or of Ray's, by this user's server, or by an endpoint.
 
     capacity: requests worth having in flight
     """
 
     @property
     def capacity(self) -> int: ...
-
-    def ask(self, request: Request) -> Iterator[Event]:
-        """The events of one request; Ctrl-C ends its answer. Raises what it fails with."""
 
     def submit(self, request: Request, deliver: Deliver) -> Any:
         """Add a request, from any thread; returns what `cancel` takes. Raises QueueFull where the engine has ended."""
@@ -106,6 +111,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End the engine, once no request is in flight."""
+
+
+class WaitingEngine(Engine, Protocol):
+    """An engine whose caller can also wait for the events of one request."""
+
+    def ask(self, request: Request) -> Iterator[Event]:
+        """The events of one request; Ctrl-C ends its answer. Raises what it fails with."""
 
 
 class Asking(threading.Thread):
@@ -132,10 +144,25 @@ class Asking(threading.Thread):
         except BaseException as error:
             self.deliver(Failed(Cancelled() if self.cancelled.is_set() else error))
 
-    def cancel(self) -> None:
-        """End the request."""
-        self.cancelled.set()
-        self.stop()
+
+class RemoteEngine:
+    """An engine whose answers come from another process: a thread waits for each request that is submitted."""
+
+    def ask(self, request: Request) -> Iterator[Event]:
+        """The events of one request. Raises what it fails with."""
+        raise NotImplementedError
+
+    def submit(self, request: Request, deliver: Deliver) -> Asking:
+        """Ask in a new thread."""
+        return Asking(self.ask(request), deliver)
+
+    def cancel(self, ticket: Asking) -> None:
+        """End a request at its next event."""
+        ticket.cancelled.set()
+        ticket.stop()
+
+    def close(self) -> None:
+        """Leave the other process as it is."""
 
 
 def is_device_failure(error: BaseException) -> bool:

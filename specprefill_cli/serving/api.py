@@ -1,57 +1,237 @@
-"""HTTP endpoints: `/v1/ask`, `/v1/passages`, `/v1/plan`, `/healthz` and `/metrics`; `chat` adds those of OpenAI's API."""
+"""The endpoints `/v1/ask`, `/v1/passages`, `/v1/plan`, `/healthz` and `/metrics`, and what all endpoints share."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from dataclasses import asdict, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional
-from specprefill_cli.serving.backend import Backend, build_application, event_stream, while_connected
-from specprefill_cli.serving.body import AskBody, ask_body, json_body, read_all
-from specprefill_cli.serving.chat import complete, list_models, show_model
-from specprefill_cli.serving.guard import ApiError, AsciiResponse
+from specprefill_cli.batching.rows import unknown_keys
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.engine.request import (
+    ANSWER,
+    PASSAGES,
+    PLAN,
+    Cancelled,
+    Done,
+    Event,
+    Failed,
+    Piece,
+    Provisional,
+    QueueFull,
+)
+from specprefill_cli.engine.request import Request as Question
+from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
+from specprefill_cli.serving.body import KEYS, SentDocuments, json_body, parse_question
+from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
+if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
+    from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.models.refs import EndpointRef
+    from specprefill_cli.serving.metrics import Metrics
+
+# Longest wait of a question over HTTP; after a refusal, a client may ask again in so many seconds.
+QUEUE_SECONDS, RETRY_SECONDS = 60.0, 5
 # The engine counts as stuck after this many seconds with work but without a pass.
 STUCK_SECONDS = 300.0
+TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
 
 
-def application(backend: Backend, paths_allowed: bool) -> ASGIApp:
-    """Build the application of one listening socket.
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Options of `serve` that are no settings.
 
-    paths_allowed: whether requests may name files, as on the Unix socket
+    idle_seconds: None for no limit; queue: most questions that wait; upstream: the server that a proxy forwards to
+    shadow: share of thinned requests that the proxy also sends unthinned
     """
 
-    def route(path: str, endpoint: Any, method: str = "GET", **arguments: Any) -> Route:
-        return Route(path, partial(endpoint, backend=backend, **arguments), methods=[method])
-
-    routes = [
-        route("/v1/ask", ask, "POST", paths_allowed=paths_allowed, task=ANSWER),
-        route("/v1/passages", ask, "POST", paths_allowed=paths_allowed, task=PASSAGES),
-        route("/v1/plan", ask, "POST", paths_allowed=paths_allowed, task=PLAN),
-        route("/v1/chat/completions", complete, "POST"),
-        route("/v1/models", list_models),
-        route("/v1/models/{model}", show_model),
-        route("/healthz", health, with_details=paths_allowed),
-        route("/metrics", metrics),
-    ]
-    return build_application(routes)
+    http: str | None = None
+    token_file: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    idle_seconds: float | None = None
+    queue: int
+    log_requests: bool = False
+    upstream: EndpointRef | None = None
+    shadow: float = 0.0
 
 
-async def health(request: Request, backend: Backend, with_details: bool) -> Response:
-    """Say whether the server answers. with_details: describe it too, as on the socket that needs no token."""
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """The engine and everything else that the HTTP endpoints share.
+
+    documents: the server's documents, for questions that bring none
+    about: describes the server to its own user; started: seconds since 1970
+    is_private: whether only this user asks, on the Unix socket: requests may name files
+    """
+
+    engine: LocalEngine
+    documents: Collection | None
+    options: ServeOptions
+    metrics: Metrics
+    about: Mapping[str, Any] = field(default_factory=dict)
+    started: float = field(default_factory=time.time)
+    is_private: bool = False
+
+    @property
+    def session(self) -> Session:
+        """The loaded pair."""
+        return self.engine.session
+
+    @property
+    def pair_name(self) -> str:
+        """The name of the loaded pair."""
+        return self.session.pair.pair.name
+
+    async def events(self, question: Question, patient: bool = False) -> AsyncGenerator[Event, None]:
+        """Ask a question, and yield its events. A caller that stops before the last event cancels the question.
+
+        patient: whether the limits of the queue do not apply
+
+        Raises ApiError for a failed question, a full queue and too long a wait.
+        """
+        if self.options.log_requests:
+            log_line(f"question {question.question!r} about {names_of(question.documents)}")
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop, queue = asyncio.get_running_loop(), self.options.queue
+
+        def deliver(event: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        try:
+            ticket = self.engine.submit(question, deliver, None if patient else queue)
+        except QueueFull:
+            reason = f"{queue} questions are waiting already; ask again later"
+            raise ApiError(429, reason, "rate_limit_error", RETRY_SECONDS) from None
+        event: Event | None = None
+        try:
+            while not isinstance(event, Done):
+                is_limited = not patient and ticket.started is None
+                try:
+                    event = await asyncio.wait_for(events.get(), QUEUE_SECONDS if is_limited else None)
+                except TimeoutError:
+                    # Reading its documents is no wait.
+                    if ticket.started is None and ticket.is_ready:
+                        reason = f"the question waited for {QUEUE_SECONDS:g} s; ask again later"
+                        raise ApiError(503, reason, "overloaded", RETRY_SECONDS) from None
+                    continue
+                if isinstance(event, Failed):
+                    raise refusal(event.error)
+                yield event
+        finally:
+            self.engine.cancel(ticket)
+
+    async def answer(self, request: Request, question: Question, patient: bool = False) -> Done:
+        """Ask a question, and wait for its end, or for the client's. Raises what `events` raises."""
+
+        async def last_event() -> Event:
+            return [event async for event in self.events(question, patient)][-1]
+
+        done = await while_connected(request, last_event())
+        assert isinstance(done, Done), "a question that fails raises"
+        return done
+
+
+def names_of(documents: object) -> list[str]:
+    """The names of a question's documents, read or not."""
+    if isinstance(documents, Collection):
+        return [document.name for document in documents.documents]
+    return documents.names if isinstance(documents, SentDocuments) else []
+
+
+def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
+    """Build an application that turns errors into responses.
+
+    routes: endpoints by methods and path; `/healthz` and `/metrics` are added
+    """
+    endpoints = {"GET /healthz": health, "GET /metrics": metrics, **routes}
+    return Starlette(
+        routes=[
+            Route(name.split()[1], partial(endpoint, backend=backend), methods=name.split()[0].split(","))
+            for name, endpoint in endpoints.items()
+        ],
+        exception_handlers=dict.fromkeys((ApiError, SpecprefillError, ClientDisconnect, Exception), respond_to_error),
+    )
+
+
+async def respond_to_error(_request: Request, error: Exception) -> Response:
+    """Respond to a request that failed."""
+    api_error = refusal(error)
+    if api_error is error and api_error.status not in (400, 499):
+        log_line(f"refused with {api_error.status}: {api_error}")
+    return api_error.response()
+
+
+def refusal(error: BaseException) -> ApiError:
+    """Turn the error of a question into a response. The client sees only the type of an internal error."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, SpecprefillError):
+        error_type = "prompt_too_long" if isinstance(error, PromptTooLong) else "invalid_request_error"
+        return ApiError(400, str(error), error_type, cause=error)
+    if isinstance(error, Cancelled | ClientDisconnect):
+        return ApiError(499, "the client has gone")
+    log_line(f"failed with 500: {type(error).__name__}: {first_line(error)}")
+    return ApiError(500, f"the server failed with {type(error).__name__}", "server_error")
+
+
+async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
+    """Wait for the work, and cancel it when the client disconnects first."""
+
+    async def wait_for_disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())
+    try:
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the client has gone")
+    finally:
+        for pending in (task, disconnect):
+            pending.cancel()
+
+
+async def event_stream(
+    request: Request,
+    events: AsyncGenerator[Event, None],
+    encode: Callable[[AsyncIterator[Event]], AsyncIterator[str]],
+) -> StreamingResponse:
+    """Respond with server-sent events. The headers tell proxies and browsers not to buffer them.
+
+    The first event is awaited before the response starts, so that a question that fails gets an error status.
+
+    encode: encodes the remaining events
+    """
+    await while_connected(request, anext(events))
+
+    async def lines() -> AsyncIterator[str]:
+        async with aclosing(events):
+            async for line in encode(events):
+                yield line
+
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+
+
+async def health(request: Request, backend: Backend) -> Response:
+    """Say whether the server answers, and describe it to this user."""
     engine = backend.engine
-    stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
-    state: dict[str, Any] = {"status": "stuck" if stuck else "ok"}
-    if with_details:
+    is_stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
+    state: dict[str, Any] = {"status": "stuck" if is_stuck else "ok"}
+    if backend.is_private:
         state |= {
             **backend.about,
             "pair": backend.pair_name,
@@ -59,7 +239,7 @@ async def health(request: Request, backend: Backend, with_details: bool) -> Resp
             "waiting": len(engine.waiting),
             "busy": engine.busy,
         }
-    return AsciiResponse(state, 503 if stuck else 200)
+    return AsciiResponse(state, 503 if is_stuck else 200)
 
 
 async def metrics(request: Request, backend: Backend) -> Response:
@@ -67,46 +247,47 @@ async def metrics(request: Request, backend: Backend) -> Response:
     return Response(backend.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def ask(request: Request, backend: Backend, paths_allowed: bool, task: str) -> Response:
+async def ask(request: Request, backend: Backend) -> Response:
     """Answer with passages, a plan, or an answer's record. With `stream`, the pieces of its text come first."""
-    body = ask_body(await json_body(request, backend.options.body_bytes), backend.session.settings)
-    collection = backend.documents
-    if body.documents:
-        collection = await while_connected(request, read_all(body, paths_allowed, backend.readers))
-    if collection is None:
-        raise ApiError(400, "documents are missing; send some, or start the server with some")
-    question = replace(body.question, documents=collection, task=task)
+    values, task = await json_body(request), TASKS[request.url.path]
+    question = replace(parse_question(values, backend.session.settings, backend.is_private), task=task)
+    if not values.get("documents"):
+        if backend.documents is None:
+            raise ApiError(400, "documents are missing; send some, or start the server with some")
+        question = replace(question, documents=backend.documents)
     # Commands of the server's own user wait for the queue: a batch would lose rows otherwise.
-    if body.stream and task == ANSWER:
-        events = backend.events(question, patient=paths_allowed)
-        return await event_stream(request, events, partial(encode_events, body=body))
-    done = await while_connected(request, backend.answer(question, patient=paths_allowed))
-    return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
+    if values.get("stream") is True and task == ANSWER:
+        events = backend.events(question, patient=backend.is_private)
+        return await event_stream(request, events, partial(encode_events, values=values))
+    done = await backend.answer(request, question, patient=backend.is_private)
+    return AsciiResponse(record(done, values) if task == ANSWER else asdict(done.result))
 
 
-async def encode_events(events: AsyncIterator[Event], body: AskBody) -> AsyncIterator[str]:
+async def encode_events(events: AsyncIterator[Event], values: Mapping[str, Any]) -> AsyncIterator[str]:
     """Encode server-sent events: `piece` for text, `answer` for the record, `error` for a failure.
 
-    `provisional` is the record of an answer that still has to be confirmed.
+    `provisional` is the record of an answer that still has to be confirmed. values: the body
     """
 
-    def encode(name: str, values: dict[str, Any]) -> str:
-        return f"event: {name}\ndata: {json.dumps(values)}\n\n"
+    def encode(name: str, data: dict[str, Any]) -> str:
+        return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
     try:
         async for event in events:
             if isinstance(event, Piece):
                 yield encode("piece", {"text": event.text})
             elif isinstance(event, Provisional):
-                yield encode("provisional", record(Done(event.result), body))
+                yield encode("provisional", record(Done(event.result), values))
             elif isinstance(event, Done):
-                yield encode("answer", record(event, body))
+                yield encode("answer", record(event, values))
     except ApiError as error:
         yield encode("error", error.body)
 
 
-def record(done: Done, body: AskBody) -> dict[str, Any]:
-    """Return the JSON of `ask`: the record with the request's id, and a warning for each unknown key."""
-    ignored = [f"key '{key}' of the request is unknown and was ignored" for key in body.ignored]
-    answer = replace(done.result, id=body.identifier, warnings=[*done.result.warnings, *ignored]).to_json()
+def record(done: Done, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of that."""
+    ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(values, KEYS)]
+    warnings = [*done.result.warnings, *ignored]
+    identifier = values.get("id")
+    answer = replace(done.result, id="" if identifier is None else str(identifier), warnings=warnings).to_json()
     return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})

@@ -1,4 +1,4 @@
-"""Bodies of `POST /v1/ask`: a batch row together with its documents."""
+"""Bodies of requests: their JSON, the question in it, and its documents."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from typing import Any
 
 from starlette.requests import Request
 
-from specprefill_cli.batching.rows import OVERRIDES, settings_with
+from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collect import expand_source
+from specprefill_cli.documents.collect import URL, expand_source
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
-from specprefill_cli.settings import SETTINGS, Settings
+from specprefill_cli.settings import Settings
 
+MAX_BODY_BYTES = 32 * 2**20
 PATTERN = re.compile(r"[*?\[]")
 # Documents of the most recently read lists of files.
 READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
@@ -35,42 +36,26 @@ KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
 
-@dataclass(frozen=True, kw_only=True)
-class AskBody:
-    """A question over HTTP.
-
-    question: without documents yet; documents: entries of the body; folder: base of relative paths
-    ignored: unknown keys
-    """
-
-    identifier: str
-    question: Question
-    documents: list[Any]
-    stream: bool
-    ignored: tuple[str, ...]
-    folder: str
-
-
-async def body_bytes(request: Request, limit: int) -> bytes:
+async def body_bytes(request: Request) -> bytes:
     """Read the body of a request. Raises ApiError for a body that is too large or too slow."""
-    too_large = ApiError(413, f"the body is larger than {limit:,} bytes; send less, or raise --body-limit")
-    if int(request.headers.get("content-length") or 0) > limit:
+    too_large = ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes; send less")
+    if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
         raise too_large
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
                 content += part
-                if len(content) > limit:
+                if len(content) > MAX_BODY_BYTES:
                     raise too_large
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
     return bytes(content)
 
 
-async def json_body(request: Request, limit: int) -> dict[str, Any]:
+async def json_body(request: Request) -> dict[str, Any]:
     """Read a JSON object. Raises ApiError for a body that is too large, too slow, or no object."""
-    content = await body_bytes(request, limit)
+    content = await body_bytes(request)
     try:
         # Parsed in a thread, because a large body takes seconds.
         values = await asyncio.to_thread(json.loads, content)
@@ -81,74 +66,91 @@ async def json_body(request: Request, limit: int) -> dict[str, Any]:
     return values
 
 
-def ask_body(values: Mapping[str, Any], settings: Settings) -> AskBody:
-    """Parse the question in a body. Raises ApiError or UsageError with the name of a wrong or missing key."""
-    question, identifier = values.get("question"), values.get("id", "")
-    documents, folder, top = values.get("documents") or [], values.get("folder"), values.get("top")
-    if not isinstance(question, str) or not question.strip():
-        raise ApiError(400, "question must be a string that is not empty")
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
-        raise ApiError(400, "id must be a string or a whole number")
-    if not isinstance(documents, list):
-        raise ApiError(400, f"documents must be a list of {SHAPES}")
-    return AskBody(
-        identifier=str(identifier),
-        question=Question(
-            documents=(),
-            question=question,
-            settings=override_settings(settings, values),
-            top=top if isinstance(top, int) and top > 0 else None,
-            with_cells=values.get("with_cells") is True,
-        ),
-        documents=documents,
-        stream=values.get("stream") is True,
-        ignored=tuple(key for key in values if key not in (*KEYS, *OVERRIDES)),
-        folder=folder if isinstance(folder, str) else "",
-    )
-
-
 def override_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Apply the settings in a body to the server's.
-
-    Raises ApiError for a setting that only the server takes, UsageError for a wrong value.
-    """
-    fixed = next((key for key in values if key in SETTINGS and key not in OVERRIDES), None)
-    if fixed is not None:
-        raise ApiError(400, f"{fixed} is the server's own; give it to `specprefill serve`")
-    overrides = {key: values[key] for key in OVERRIDES if values.get(key) is not None}
+    """Apply the settings in a body to the server's. Raises SpecprefillError for a wrong value, or one that only a start takes."""
+    overrides = overrides_in(values, "is the server's own; give it to `specprefill serve`")
     return settings_with(settings, overrides, "the request")
 
 
-async def read_all(body: AskBody, paths_allowed: bool, readers: asyncio.Semaphore) -> Collection:
-    """Read the documents of a body.
+def parse_question(values: Mapping[str, Any], settings: Settings, paths_allowed: bool) -> Question:
+    """The question in a body. Its documents are yet to be read.
 
-    readers: limits the files that are read at a time; plain text does not count
-
-    Raises ApiError for a malformed entry, DocumentError for a document that cannot be read.
+    Raises ApiError or SpecprefillError with the name of a wrong or missing key.
     """
-    read: list[Document] = []
-    skipped: list[str] = []
-    for is_path, group in groupby(enumerate(body.documents), key=lambda numbered: path_of(numbered[1]) is not None):
-        entries = list(group)
-        if not is_path:
-            read += [await read_entry(entry, f"documents[{number}]", number + 1, readers) for number, entry in entries]
-            continue
-        if not paths_allowed:
-            raise ApiError(
-                403, f"documents[{entries[0][0]}]: only requests on the socket may name paths; send text or base64"
-            )
-        names = [str(path_of(entry)) for _, entry in entries]
-        async with readers:
-            collection = await asyncio.to_thread(read_paths, names, body.folder, body.question.settings.strict)
-        read += collection.documents
-        skipped += collection.skipped
-    return Collection(tuple(read), tuple(skipped))
+    identifier_in(values)
+    documents, folder, top = values.get("documents") or [], values.get("folder"), values.get("top")
+    if not isinstance(documents, list):
+        raise ApiError(400, f"documents must be a list of {SHAPES}")
+    if not paths_allowed and any(path_of(entry) is not None for entry in documents):
+        raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
+    return Question(
+        documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings.strict),
+        question=question_in(values),
+        settings=override_settings(settings, values),
+        top=top if isinstance(top, int) and top > 0 else None,
+        with_cells=values.get("with_cells") is True,
+    )
+
+
+@dataclass(frozen=True)
+class SentDocuments:
+    """The documents in a body, read when it is called.
+
+    entries: of the body; folder: base of relative paths, and of the names of their documents
+    """
+
+    entries: Sequence[Any]
+    folder: str
+    strict: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Their paths, or the names that they are sent with."""
+        return [path_of(entry) or sent_name(entry, number) for number, entry in enumerate(self.entries)]
+
+    def __call__(self) -> Collection:
+        """Read them. Raises ApiError for a malformed entry, DocumentError for a document that cannot be read."""
+        read: list[Document] = []
+        skipped: list[str] = []
+        for is_path, group in groupby(enumerate(self.entries), key=lambda numbered: path_of(numbered[1]) is not None):
+            if is_path:
+                collection = read_paths([str(path_of(entry)) for _, entry in group], self.folder, self.strict)
+                read += collection.documents
+                skipped += collection.skipped
+            else:
+                read += [read_entry(entry, number) for number, entry in group]
+        return Collection(tuple(read), tuple(skipped))
 
 
 def path_of(entry: object) -> str | None:
     """The file, folder or pattern that an entry of a body names; None where it names none."""
     path = entry.get("path") if isinstance(entry, dict) else entry
     return path if isinstance(path, str) else None
+
+
+def sent_name(entry: Any, number: int) -> str:
+    """The name of the document in an entry without a path."""
+    return str(entry.get("name", f"document {number + 1}")) if isinstance(entry, dict) else f"document {number + 1}"
+
+
+def read_entry(entry: Any, number: int) -> Document:
+    """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
+    place = f"documents[{number}]"
+    values = entry if isinstance(entry, dict) else {}
+    name, text, encoded = sent_name(entry, number), values.get("text"), values.get("base64")
+    if not isinstance(values.get("name", ""), str):
+        raise ApiError(400, f"{place}: name must be a string")
+    if isinstance(text, str):
+        if not text.strip():
+            raise ApiError(400, f"{place}: the text is empty")
+        return one_page_document(name, clean_characters(text), "text/plain")
+    if not isinstance(encoded, str):
+        raise ApiError(400, f"{place}: give {SHAPES}")
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raise ApiError(400, f"{place}: not base64") from None
+    return read_document(content, name)
 
 
 def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Collection:
@@ -163,7 +165,7 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
     paths = [join_path(folder, name) for name in names]
     for path in paths:
-        if not os.path.isabs(path):
+        if not (os.path.isabs(path) or URL.match(path)):
             raise ApiError(400, f"{path}: the server runs in another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
@@ -186,8 +188,8 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
 
 def join_path(folder: str, name: str) -> str:
     """Join a folder and a name. Pattern characters in the folder's name stand for themselves."""
-    path = os.path.join(folder, name)
-    if os.path.isabs(name) or not PATTERN.search(name) or os.path.lexists(path):
+    path = name if os.path.isabs(name) or URL.match(name) else os.path.join(folder, name)
+    if path == name or not PATTERN.search(name) or os.path.lexists(path):
         return path
     return os.path.join(glob.escape(folder), name)
 
@@ -202,24 +204,3 @@ def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
                 status = file.stat()
                 stamps.append((str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(stamps)
-
-
-async def read_entry(entry: Any, place: str, number: int, readers: asyncio.Semaphore) -> Document:
-    """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
-    if not isinstance(entry, dict):
-        raise ApiError(400, f"{place}: give {SHAPES}")
-    name, text, encoded = entry.get("name", f"document {number}"), entry.get("text"), entry.get("base64")
-    if not isinstance(name, str):
-        raise ApiError(400, f"{place}: name must be a string")
-    if isinstance(text, str):
-        if not text.strip():
-            raise ApiError(400, f"{place}: the text is empty")
-        return one_page_document(name, clean_characters(text), "text/plain")
-    if not isinstance(encoded, str):
-        raise ApiError(400, f"{place}: give {SHAPES}")
-    try:
-        content = base64.b64decode(encoded, validate=True)
-    except ValueError:
-        raise ApiError(400, f"{place}: not base64") from None
-    async with readers:
-        return await asyncio.to_thread(read_document, content, name)

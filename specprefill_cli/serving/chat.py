@@ -17,6 +17,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
@@ -24,7 +25,7 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
-from specprefill_cli.serving.backend import Backend, event_stream, while_connected
+from specprefill_cli.serving.api import TASKS, Backend, ask, build_application, event_stream
 from specprefill_cli.serving.body import json_body, override_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.thinning import Untouched, texts_of
@@ -67,9 +68,20 @@ class Chat:
     question: str
 
 
+def chat_application(backend: Backend) -> ASGIApp:
+    """Build the application of one listening socket."""
+    routes = {
+        **{f"POST {path}": ask for path in TASKS},
+        "POST /v1/chat/completions": complete,
+        "GET /v1/models": list_models,
+        "GET /v1/models/{model}": show_model,
+    }
+    return build_application(backend, routes)
+
+
 async def complete(request: Request, backend: Backend) -> Response:
     """Generate the next message of a conversation."""
-    values = await json_body(request, backend.options.body_bytes)
+    values = await json_body(request)
     check_model(values.get("model"), backend)
     check_fields(values)
     chat = chat_of(values.get("messages"))
@@ -83,7 +95,7 @@ async def complete(request: Request, backend: Backend) -> Response:
     )
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
     if values.get("stream") is not True:
-        done = await while_connected(request, backend.answer(question))
+        done = await backend.answer(request, question)
         return AsciiResponse(completion(heading, done.result))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
     encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)

@@ -9,6 +9,7 @@ import socket
 import stat
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -113,51 +114,46 @@ def http_listener(host: str, port: int) -> socket.socket:
 
 
 def read_token(path: Path) -> str:
-    """Read the token in a file. Raises OSError, or UsageError for a file that others may read or without a token."""
-    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise UsageError(f"{path}: others may read this token; run `chmod 600 {path}`")
-    token = path.read_text(encoding="ascii", errors="replace").strip()
+    """Read the token in a file. Raises UsageError for a file that cannot be read, that others may read, or without a token."""
+    try:
+        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise UsageError(f"{path}: others may read this token; run `chmod 600 {path}`")
+        token = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise UsageError(f"--token-file {path}: cannot be read ({error.strerror})") from error
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"{path}: no token; write 16 or more letters and digits into it")
     return token
 
 
-def read_or_create_token(path: Path, tell: Callable[[str], None]) -> str:
-    """Read the token of this user's servers. Where there is none, create one and show it once."""
-    with suppress(OSError):
-        token = read_token(path)
+def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
+    """Choose the token of an address: that of `--token-file`, else that of this user's servers. A new one is shown once.
+
+    Raises UsageError where other machines reach the address and there is no token file.
+    """
+    is_local = host == "localhost"
+    with suppress(ValueError):
+        is_local = is_local or ipaddress.ip_address(host).is_loopback
+    if not is_local and token_file is None:
+        raise UsageError(
+            f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
+        )
+    if not is_local:
+        tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
+    if token_file is not None:
+        return read_token(token_file)
+    path = folder / TOKEN
+    if path.exists():
         tell(f"token: in {path}")
-        return token
+        return read_token(path)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as stream:
+        with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
             stream.write(token + "\n")
     except OSError as error:
         raise SpecprefillError(f"{path}: cannot be written ({error.strerror}); give --token-file") from error
     tell(f"token: {token} (stored in {path}; it is not shown again)")
     return token
-
-
-def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
-    """Choose the token of an address. Raises UsageError where other machines reach it and there is no token file."""
-    with suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return read_or_create_token(folder / TOKEN, tell) if token_file is None else read_token_file(token_file)
-    if token_file is None:
-        raise UsageError(
-            f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
-        )
-    tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
-    return read_token_file(token_file)
-
-
-def read_token_file(path: Path) -> str:
-    """Read the token in the file of `--token-file`. Raises UsageError where there is none."""
-    try:
-        return read_token(path)
-    except OSError as error:
-        raise UsageError(f"--token-file {path}: cannot be read ({error.strerror})") from error
 
 
 def listen(
@@ -167,25 +163,23 @@ def listen(
     stack: ExitStack,
     tell: Callable[[str], None],
     on_socket: bool,
-) -> tuple[list[tuple[socket.socket, str | None]], tuple[str, ...]]:
+) -> list[tuple[socket.socket, str, str | None]]:
     """Open all sockets. The stack closes them, and removes those in the folder.
 
     http_address, token_file: the options `--http` and `--token-file`
     on_socket: whether to open the Unix socket, through which commands find the server
 
-    Returns the sockets with their tokens (None for the Unix socket), and their addresses as text.
+    Returns sockets, their addresses as text, and their tokens: None on the Unix socket, because only this user opens it.
     """
-    listeners: list[tuple[socket.socket, str | None]] = []
-    addresses: list[str] = []
+    listeners: list[tuple[socket.socket, str, str | None]] = []
     if http_address is not None:
         host, port = parse_address(http_address)
         token = choose_token(folder, host, token_file, tell)
         listener = stack.enter_context(http_listener(host, port))
-        listeners.append((listener, token))
-        addresses.append(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        listeners.append((listener, address, token))
     if on_socket:
         path = folder / HTTP_SOCKET
-        listeners.append((stack.enter_context(unix_listener(path)), None))
+        listeners.append((stack.enter_context(unix_listener(path)), str(path), None))
         stack.callback(path.unlink, missing_ok=True)
-        addresses.append(str(path))
-    return listeners, tuple(addresses)
+    return listeners

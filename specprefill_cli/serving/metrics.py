@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -24,26 +25,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "specprefill_requests", "HTTP responses by path and status.", ["path", "status"], registry=self.registry
-        )
-        self.answers = Counter("specprefill_answers", "Finished answers, of commands too.", registry=self.registry)
-        self.tokens = Counter("specprefill_generated_tokens", "Tokens of answers.", registry=self.registry)
-        self.ttft = Histogram(
-            "specprefill_ttft_seconds",
-            "From a question's arrival to its first token, waiting included.",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.gaps = Histogram(
-            "specprefill_inter_token_seconds",
-            "Between two pieces of an answer (mostly tokens).",
-            buckets=(0.001, 0.0025, 0.005, *SECONDS),
-            registry=self.registry,
-        )
-        self.kept = Histogram(
-            "specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS, registry=self.registry
-        )
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self.requests = counter("specprefill_requests", "HTTP responses by path and status.", ["path", "status"])
+        self.answers = counter("specprefill_answers", "Finished answers, of commands too.")
+        self.tokens = counter("specprefill_generated_tokens", "Tokens of answers.")
+        waited = "From a question's arrival to its first token, waiting included."
+        self.ttft = histogram("specprefill_ttft_seconds", waited, buckets=SECONDS)
+        between = "Between two pieces of an answer (mostly tokens)."
+        self.gaps = histogram("specprefill_inter_token_seconds", between, buckets=(0.001, 0.0025, 0.005, *SECONDS))
+        self.kept = histogram("specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS)
         self.latest: dict[Ticket, float] = {}
 
     def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:

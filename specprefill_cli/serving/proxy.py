@@ -7,15 +7,15 @@ import json
 import os
 import random
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import httpx
 from prometheus_client import Counter, Histogram
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specprefill_cli.answering.comparison import word_f1
@@ -32,8 +32,7 @@ from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
-from specprefill_cli.serving.api import health, metrics
-from specprefill_cli.serving.backend import Backend, build_application, while_connected
+from specprefill_cli.serving.api import Backend, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.metrics import RATIOS
@@ -41,7 +40,7 @@ from specprefill_cli.serving.thinning import LongText, Untouched, find_long_text
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+METHODS = "GET,POST,PUT,PATCH,DELETE,OPTIONS"
 # The key of a request's body that holds settings for this proxy.
 SETTINGS_KEY = "specprefill"
 KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
@@ -59,15 +58,12 @@ class Proxy:
 
     upstream: the server, and the only model whose requests are thinned ("": all models)
     chats: counts chat requests by outcome; agreement: of the answers to a thinned and an unthinned request
-    running: references to unfinished comparisons, which the event loop alone would not keep alive
     """
 
-    backend: Backend
     upstream: EndpointRef
     client: httpx.AsyncClient
     chats: Counter
     agreement: Histogram
-    running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def request(self, incoming: Request, content: bytes) -> httpx.Request:
         """Build the request to the upstream: with its key, and with `content` as the body."""
@@ -99,11 +95,15 @@ class Proxy:
             status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
         raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
-    async def compare(self, request: httpx.Request, reply: str) -> None:
-        """Send an unthinned request, and measure how far its answer agrees with the reply to the thinned one."""
+    async def compare(self, request: httpx.Request, response: httpx.Response, parts: list[bytes]) -> None:
+        """Send an unthinned request, and measure how far its answer agrees with that to the thinned one.
+
+        response, parts: to the thinned request, and its body
+        """
         try:
-            response = await self.client.send(request)
-            self.agreement.observe(word_f1(answer_in(reply), answer_in(response.text)))
+            reply = httpx.Response(200, headers=response.headers, content=b"".join(parts)).text
+            unthinned_reply = (await self.client.send(request)).text
+            self.agreement.observe(word_f1(answer_in(reply), answer_in(unthinned_reply)))
         except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             log_line(f"{self.upstream.url}: no answer to compare with ({type(error).__name__})")
 
@@ -115,11 +115,10 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     return session
 
 
-def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointRef) -> ASGIApp:
-    """Build the application of the proxy. It answers `/healthz` and `/metrics` itself. paths_allowed: not used."""
+def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
+    """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
     registry = backend.metrics.registry
     proxy = Proxy(
-        backend=backend,
         upstream=upstream,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
         chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=registry),
@@ -130,28 +129,23 @@ def proxy_application(backend: Backend, paths_allowed: bool, upstream: EndpointR
             registry=registry,
         ),
     )
-    routes = [
-        Route("/healthz", partial(health, backend=backend, with_details=False)),
-        Route("/metrics", partial(metrics, backend=backend)),
-        Route("/{path:path}", partial(forward, proxy=proxy), methods=METHODS),
-    ]
-    return build_application(routes)
+    return build_application(backend, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
 
 
-async def forward(request: Request, proxy: Proxy) -> Response:
+async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
-    content, headers_added = await body_bytes(request, proxy.backend.options.body_bytes), {KEPT: "untouched"}
+    content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         values, overrides = await asyncio.to_thread(split_settings, content)
         content = content if overrides is None else json.dumps(values).encode()
         try:
-            thinned = await while_connected(request, thin(values, overrides, proxy))
+            thinned = await thin(request, values, overrides, backend, proxy.upstream.model)
             kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
-            proxy.backend.metrics.kept.observe(kept / total)
-            if random.random() < proxy.backend.options.shadow:
+            backend.metrics.kept.observe(kept / total)
+            if random.random() < backend.options.shadow:
                 unthinned = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
                 shadow = proxy.request(request, json.dumps(unthinned).encode())
         except Untouched as untouched:
@@ -159,23 +153,25 @@ async def forward(request: Request, proxy: Proxy) -> Response:
         proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
 
-    body = relay(response, shadow if response.status_code == 200 else None, proxy)
-    relayed = StreamingResponse(body, response.status_code)
+    parts, comparison = None, None
+    if shadow is not None and response.status_code == 200:
+        parts = list[bytes]()
+        comparison = BackgroundTask(proxy.compare, shadow, response, parts)
+    relayed = StreamingResponse(relay(response, parts), response.status_code, background=comparison)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     relayed.headers.update(headers_added)
     return relayed
 
 
-async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: Proxy) -> AsyncIterator[bytes]:
+async def relay(response: httpx.Response, parts: list[bytes] | None) -> AsyncIterator[bytes]:
     """Yield the body of a reply, byte for byte. A client that leaves early closes the connection to the upstream.
 
-    shadow: the unthinned request, sent after the end of the reply
+    parts: collects the body
     """
-    parts = []
     try:
         async for part in response.aiter_raw():
-            if shadow is not None:
+            if parts is not None:
                 parts.append(part)
             yield part
     except httpx.HTTPError as error:
@@ -184,11 +180,6 @@ async def relay(response: httpx.Response, shadow: httpx.Request | None, proxy: P
         raise
     finally:
         await response.aclose()
-    if shadow is not None:
-        reply = httpx.Response(200, headers=response.headers, content=b"".join(parts))
-        task = asyncio.create_task(proxy.compare(shadow, reply.text))
-        proxy.running.add(task)
-        task.add_done_callback(proxy.running.discard)
 
 
 def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
@@ -200,21 +191,23 @@ def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
     return (values, values.pop(SETTINGS_KEY, None)) if isinstance(values, dict) else ({}, None)
 
 
-async def thin(values: Mapping[str, Any], overrides: object, proxy: Proxy) -> dict[str, Any]:
+async def thin(
+    incoming: Request, values: Mapping[str, Any], overrides: object, backend: Backend, model: str
+) -> dict[str, Any]:
     """Thin the long texts of a chat request. overrides: settings for this request.
 
     Raises Untouched for a request to forward as it is, ApiError or UsageError for wrong settings, ApiError for a full queue.
     """
     if not isinstance(overrides, dict | None):
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
-    settings = override_settings(proxy.backend.session.settings, overrides or {}).varied(speculate=OFF)
+    settings = override_settings(backend.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
-    if proxy.upstream.model not in ("", values.get("model")):
+    if model not in ("", values.get("model")):
         raise Untouched("another model")
     question, long_texts, collection = await asyncio.to_thread(documents_in, values, settings)
     try:
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        passages = (await proxy.backend.answer(request)).result.passages
+        passages = (await backend.answer(incoming, request)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise

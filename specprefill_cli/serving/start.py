@@ -9,15 +9,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
-from specprefill_cli.serving.backend import Backend, ServeOptions
+from specprefill_cli.serving.api import Backend, ServeOptions
 from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
@@ -37,15 +37,14 @@ WARM_UP_QUESTION = "What is this about?"
 class Service:
     """Loads the models while HTTP is already answered, serves until a request to stop, and finishes running answers.
 
-    documents: to prefill before the first question; listeners: sockets with their tokens; addresses: of the sockets
+    documents: to prefill before the first question; listeners: as `listen` returns them
     """
 
     settings: Settings
     documents: Collection | None
     options: ServeOptions
     identity: Identity
-    listeners: list[tuple[socket.socket, str | None]]
-    addresses: tuple[str, ...]
+    listeners: list[tuple[socket.socket, str, str | None]]
     tell: Callable[[str], None]
     metrics: Metrics = field(default_factory=Metrics)
     engine: LocalEngine | None = None
@@ -53,15 +52,16 @@ class Service:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.addresses = [address for _, address, _ in self.listeners]
         self.about = {
             "version": __version__,
             "process": os.getpid(),
-            "addresses": list(self.addresses),
+            "addresses": self.addresses,
             "identity": self.identity,
         }
         self.guards = [
             Guard(token, self.metrics.count, self.options.allowed_hosts, self.about if token is None else {})
-            for _, token in self.listeners
+            for _, _, token in self.listeners
         ]
 
     async def run(self) -> int:
@@ -76,23 +76,35 @@ class Service:
         servers = [http_server(guard) for guard in self.guards]
         serving = [
             asyncio.create_task(server.serve([listener]))
-            for server, (listener, _) in zip(servers, self.listeners, strict=True)
+            for server, (listener, _, _) in zip(servers, self.listeners, strict=True)
         ]
-        idle = asyncio.create_task(self.watch_idleness())
-        await self.stopped.wait()
-        idle.cancel()
+        await self.wait_for_stop()
         for server in servers:
             server.should_exit = True
             server.force_exit = self.engine is None or self.failure is not None
         await asyncio.gather(*serving, return_exceptions=True)
-        if self.engine is not None and self.failure is None:
-            self.engine.close()
-            await asyncio.to_thread(worker.join)
         if isinstance(self.failure, SpecprefillError):
             raise self.failure
         if self.failure is not None:
             log_line(f"the engine failed with {type(self.failure).__name__}: {first_line(self.failure)}")
-        return SpecprefillError.exit_code if self.failure is not None else 0
+            return SpecprefillError.exit_code
+        if self.engine is not None:
+            self.engine.close()
+            await asyncio.to_thread(worker.join)
+        return 0
+
+    async def wait_for_stop(self) -> None:
+        """Wait for a request to stop, the end of the engine, or the idle limit."""
+        limit = self.options.idle_seconds
+        while not self.stopped.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopped.wait(), None if limit is None else min(IDLE_CHECK, limit))
+            engine = self.engine
+            if limit is None or engine is None or engine.busy:
+                continue
+            if time.monotonic() - engine.last_active >= limit:
+                log_line(f"ends after {limit:g} s without work")
+                self.stopped.set()
 
     def work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the engine in this thread. The service ends with it, because nothing else can answer."""
@@ -113,14 +125,14 @@ class Service:
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.prefix_cache import document_cache
-        from specprefill_cli.serving.api import application
+        from specprefill_cli.serving.chat import chat_application
 
-        settings, options, make_application = self.settings, self.options, application
-        if options.upstream is not None:
+        settings, make_application = self.settings, chat_application
+        if self.options.upstream is not None:
             from specprefill_cli.serving.proxy import open_reader, proxy_application
 
-            session = open_reader(settings, options.upstream)
-            make_application = partial(proxy_application, upstream=options.upstream)
+            session = open_reader(settings, self.options.upstream)
+            make_application = partial(proxy_application, upstream=self.options.upstream)
         else:
             session = open_session(settings, draft=True)
             session.warm_up(settings)
@@ -132,26 +144,11 @@ class Service:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
         backend = Backend(
-            engine=engine,
-            documents=self.documents,
-            options=options,
-            metrics=self.metrics,
-            about=self.about,
+            engine=engine, documents=self.documents, options=self.options, metrics=self.metrics, about=self.about
         )
         for guard in self.guards:
-            guard.application = make_application(backend, paths_allowed=guard.token is None)
+            guard.application = make_application(replace(backend, is_private=guard.token is None))
         return engine
-
-    async def watch_idleness(self) -> None:
-        """Stop the service after the idle limit."""
-        limit = self.options.idle_seconds
-        while limit is not None:
-            await asyncio.sleep(min(IDLE_CHECK, limit))
-            engine = self.engine
-            if engine is not None and not engine.busy and time.monotonic() - engine.last_active >= limit:
-                log_line(f"ends after {limit:g} s without work")
-                self.stopped.set()
-                return
 
 
 def start(settings: Settings, documents: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
@@ -172,14 +169,12 @@ def start(settings: Settings, documents: Collection | None, options: ServeOption
             stack.callback(os.close, lock)
         # Commands never ask a proxy, so any number of proxies may run.
         on_socket = not is_proxy and HAS_UNIX_SOCKETS
-        listeners, addresses = listen(folder, options.http, options.token_file, stack, tell, on_socket)
         service = Service(
             settings=settings,
             documents=documents,
             options=options,
             identity=identity,
-            listeners=listeners,
-            addresses=addresses,
+            listeners=listen(folder, options.http, options.token_file, stack, tell, on_socket),
             tell=tell,
         )
         code = asyncio.run(service.run())
@@ -192,7 +187,7 @@ def start(settings: Settings, documents: Collection | None, options: ServeOption
 
 def check_same_settings(identity: Identity) -> None:
     """Raises SpecprefillError where the running server has another identity."""
-    state = server_state() if HAS_UNIX_SOCKETS else None
+    state = server_state()
     reason = difference(identity, state.get("identity") or {}) if state is not None else None
     if reason is not None:
         raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")

@@ -12,30 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.loop import Batch, BatchEnded, Count, run_rows
-from specprefill_cli.batching.output import Finished, RowWriter, open_output
-from specprefill_cli.batching.rows import OVERRIDES, Row, key_of, parse_line
+from specprefill_cli.batching.loop import Batch, BatchEnded
+from specprefill_cli.batching.output import RowWriter, open_output
+from specprefill_cli.batching.rows import OVERRIDES, Row, parse_line
+from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.signals import Termination
-from tests.helpers.batches import StubEngine, run_batch
+from tests.helpers.batches import StubEngine, StubRecord, run_batch
 
 ROOT = Path(__file__).parents[2]
 
 
-def echo(row):
-    return {"schema": 1, "id": None, "answer": row.question.upper()}
-
-
-def answer_lines(lines, answer, write, finished=None, **options):
-    count = Count()
-    run_batch(lines, True, answer, write, Finished() if finished is None else finished, count, **options)
-    return count
-
-
-def resume_batch(lines, out, answer=echo, retry_failed=False, **options):
+def resume_batch(lines, out, answer=str.upper, retry_failed=False, **options):
     """Run a batch that appends to a file. Returns the counts, and the number of rows in the file that are not in the input."""
     with open_output(out, True, retry_failed) as (sink, finished):
-        return answer_lines(lines, answer, RowWriter(sink), finished, **options), finished.total()
+        return run_batch(lines, answer, RowWriter(sink), finished=finished, **options), finished.total()
 
 
 def ids(out):
@@ -103,14 +94,14 @@ def test_bad_lines_say_what_is_wrong(line, documents, identifier, words):
 
 
 def test_failed_row_becomes_error_row_and_the_next_follows():
-    def fail_second(row):
-        if row.identifier == "b":
+    def fail_on_y(question):
+        if question == "y":
             raise SpecprefillError("no such\nfile")
-        return echo(row)
+        return question.upper()
 
     written = []
     lines = [*jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), b"{bad\n", b"\n", b"plain\n"]
-    count = answer_lines(lines, fail_second, written.append)
+    count = run_batch(lines, fail_on_y, written.append)
     assert (count.answered, count.failed) == (4, 2)
     assert [row["id"] for row in written] == ["a", "b", 3, 5]
     assert written[1] == {"schema": 1, "id": "b", "error": {"type": "SpecprefillError", "message": "no such file"}}
@@ -119,10 +110,10 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
 
 
 def test_the_end_of_the_engine_ends_the_batch_and_its_rows_are_asked_again(tmp_path):
-    def fail_on_y(row):
-        if row.question == "y":
+    def fail_on_y(question):
+        if question == "y":
             raise BatchEnded("the device failed")
-        return echo(row)
+        return question
 
     out, lines = tmp_path / "out.jsonl", [b"x", b"y", b"z"]
     with pytest.raises(BatchEnded, match="the device failed"):
@@ -133,41 +124,37 @@ def test_the_end_of_the_engine_ends_the_batch_and_its_rows_are_asked_again(tmp_p
 
 
 @pytest.mark.parametrize("retry_failed", [True, False])
-def test_rows_with_equal_identifiers_are_distinguished_by_content(tmp_path, retry_failed):
+@pytest.mark.parametrize("order", ["xy", "yx"])
+def test_rows_with_equal_identifiers_are_distinguished_by_content(tmp_path, retry_failed, order):
     """Only the row that failed is asked again."""
 
-    def fail_on_y(row):
-        if row.question == "y":
+    def fail_on_y(question):
+        if question == "y":
             raise ValueError("no room")
-        return echo(row)
+        return question.upper()
 
-    out, repeated = tmp_path / "out.jsonl", {"id": "a"}["id"]
-    for order in ("xy", "yx"):
-        out.unlink(missing_ok=True)
-        lines = jsonl(*({"id": "a", "question": question} for question in order))
-        resume_batch(lines, out, fail_on_y, repeated={repeated})
-        questions = []
-
-        def note(row, questions=questions):
-            questions.append(row.question)
-            return echo(row)
-
-        count, left = resume_batch(lines, out, note, retry_failed, repeated={repeated})
-        assert questions == (["y"] if retry_failed else [])
-        assert (count.skipped, left) == (1 if retry_failed else 2, 0)
-        if retry_failed:
-            assert sorted(json.loads(line)["answer"] for line in out.read_bytes().splitlines()) == ["X", "Y"]
+    out, questions = tmp_path / "out.jsonl", []
+    lines = jsonl(*({"id": "a", "question": question} for question in order))
+    resume_batch(lines, out, fail_on_y, repeated={"a"})
+    count, left = resume_batch(
+        lines, out, lambda question: questions.append(question) or question.upper(), retry_failed, repeated={"a"}
+    )
+    assert questions == (["y"] if retry_failed else [])
+    assert (count.skipped, left) == (1 if retry_failed else 2, 0)
+    if retry_failed:
+        assert sorted(json.loads(line)["answer"] for line in out.read_bytes().splitlines()) == ["X", "Y"]
 
 
 def test_a_row_that_takes_too_long_fails_and_the_others_follow():
     class Stuck(StubEngine):
-        def ask(self, row, deliver):
-            if row.question == "x":
-                return lambda: cancelled.append(row.question)
-            return super().ask(row, deliver)
+        def submit(self, request, deliver):
+            return request.question if request.question == "x" else super().submit(request, deliver)
 
-    written, cancelled, count = [], [], Count()
-    run_rows([b"x", b"y"], True, Stuck(echo), written.append, Finished(), count, row_seconds=0.01)
+        def cancel(self, ticket):
+            cancelled.append(ticket)
+
+    written, cancelled = [], []
+    count = run_batch([b"x", b"y"], Stuck(str.upper), written.append, row_seconds=0.01)
     assert [row.get("answer") for row in written] == [None, "Y"]
     assert "raise --row-timeout" in written[0]["error"]["message"]
     assert (cancelled, count.failed) == (["x"], 1)
@@ -177,18 +164,17 @@ def test_rows_in_flight_do_not_exceed_the_engines_capacity():
     class Slow(StubEngine):
         capacity = 3
 
-        def ask(self, row, deliver):
-            held.append((row, deliver))
+        def submit(self, request, deliver):
+            held.append((request.question, deliver))
             held_counts.append(len(held))
             # Delivers the latest row first, once the engine is full.
-            while len(held) == self.capacity or (held and row.question == "last"):
-                late_row, deliver_late = held.pop()
-                deliver_late(echo(late_row))
-            return lambda: None
+            while len(held) == self.capacity or (held and request.question == "last"):
+                question, deliver_late = held.pop()
+                deliver_late(Done(StubRecord(answer=question.upper())))
 
     held, held_counts, written = [], [], []
     lines = [b"%d" % number for number in range(9)] + [b"last"]
-    run_rows(lines, True, Slow(echo), written.append, Finished(), Count())
+    run_batch(lines, Slow(None), written.append)
     assert max(held_counts) == 3
     assert [row["answer"] for row in written] == [*map(str, range(9)), "LAST"]
 
@@ -209,7 +195,7 @@ def test_rows_are_answered_before_the_input_ends():
     partner = threading.Thread(target=converse, daemon=True)
     partner.start()
     with open(question_end, "rb") as source, open(answer_end, "wb") as sink:
-        answer_lines(iter(source.readline, b""), echo, RowWriter(sink))
+        run_batch(iter(source.readline, b""), str.upper, RowWriter(sink))
     partner.join(timeout=60)
     assert answers_read == [f"QUESTION {number}" for number in range(4)]
 
@@ -224,7 +210,7 @@ def test_memory_does_not_grow_with_the_rows():
     marks = []
     with open(os.devnull, "wb") as sink:
         tracemalloc.start()
-        answer_lines(rows(), echo, RowWriter(sink))
+        run_batch(rows(), str.upper, RowWriter(sink))
         tracemalloc.stop()
     assert marks[1] < marks[0] * 1.1 + 10_000
 
@@ -240,10 +226,10 @@ def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
     complete = out.read_bytes()
     out.write_bytes(complete + tail)
     questions = []
-    count, _ = resume_batch(lines, out, lambda row: questions.append(row) or echo(row))
+    count, _ = resume_batch(lines, out, lambda question: questions.append(question) or question)
     assert out.read_bytes().startswith(complete)
     assert (count.skipped, count.answered) == (3, 3)
-    assert [row.identifier for row in questions] == [4, 5, 6]
+    assert questions == ["question 3", "question 4", "question 5"]
     assert ids(out) == [1, 2, 3, 4, 5, 6]
 
 
@@ -263,7 +249,7 @@ def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
     count, _ = resume_batch(
         [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"],
         out,
-        lambda row: questions.append(row.question) or echo(row),
+        lambda question: questions.append(question) or question,
     )
     # The second "Who?" is another row.
     assert questions == ["Why?", "Who?"]
@@ -271,7 +257,7 @@ def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
 
 
 def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
-    def fails(row):
+    def fails(_question):
         raise ValueError("no room")
 
     out = tmp_path / "out.jsonl"
@@ -294,12 +280,6 @@ def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypat
     with pytest.raises(SpecprefillError, match="No space left"):
         resume_batch([b"{bad\n", b"Who?\n"], out, retry_failed=True)
     assert out.read_bytes() == before
-
-
-def test_an_id_is_no_line_number():
-    with_id, without = (parse_line(line, 3, True) for line in (b'{"id": 3, "question": "Who?"}', b"Who?"))
-    assert key_of(with_id) == with_id.identifier == without.identifier == 3
-    assert key_of(without) != 3
 
 
 @pytest.mark.parametrize(
@@ -328,7 +308,7 @@ def test_a_foreign_line_among_rows_is_named(tmp_path):
 def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
     out, words = tmp_path / "out.jsonl", "another run is writing to it"
     with open_output(out, False) as (sink, _):
-        answer_lines([b"Who?"], echo, RowWriter(sink))
+        run_batch([b"Who?"], str.upper, RowWriter(sink))
         with pytest.raises(SpecprefillError, match=words) as refused, open_output(out, resume):
             pass
     assert (refused.value.exit_code, ids(out)) == (1, [1])
@@ -348,7 +328,7 @@ def test_signal_waits_until_the_row_is_written():
         written.append(record)
 
     with termination.handle_signal(), pytest.raises(KeyboardInterrupt):
-        answer_lines([b"a", b"b"], echo, write)
+        run_batch([b"a", b"b"], str.upper, write)
     assert [row["answer"] for row in written] == ["A"]
     assert termination.requested
 
@@ -361,7 +341,7 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 
     written = []
     with pytest.raises(KeyboardInterrupt):
-        answer_lines([b"a", b"b"], echo, write)
+        run_batch([b"a", b"b"], str.upper, write)
     assert written == []
 
 
@@ -376,7 +356,7 @@ def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
 
     monkeypatch.setattr(Batch, "next_event", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        answer_lines([b"a", b"b"], echo, written.append)
+        run_batch([b"a", b"b"], str.upper, written.append)
     assert written[0]["answer"] == "A"
 
 

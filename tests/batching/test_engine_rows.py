@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching.engine_rows import EngineRows, read_once
-from specprefill_cli.batching.loop import BatchEnded, Count, run_rows
-from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import parse_line
+from specprefill_cli.batching.loop import Batch, BatchEnded
+from specprefill_cli.batching.rows import read_once
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine import local
 from specprefill_cli.engine.http import HttpEngine
 from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.request import Cancelled
+from specprefill_cli.engine.request import Cancelled, Request
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings
 
@@ -45,12 +43,13 @@ def session(random_session):
 
 
 def run(session, rows, write=None, **options):
-    written, count = [], Count()
+    written = []
     lines = [json.dumps(row).encode() + b"\n" for row in rows]
-    engine = LocalEngine(session, concurrency=4)
-    engine.start()
-    with closing(EngineRows(engine, SETTINGS, COLLECTION)) as answering:
-        run_rows(lines, True, answering, write or written.append, Finished(), count, **options)
+    with closing(LocalEngine(session, concurrency=4, read=lambda _names: COLLECTION)) as engine:
+        engine.start()
+        Batch(engine=engine, settings=SETTINGS, documents=("a.txt",), write=write or written.append, **options).run(
+            lines
+        )
     assert not engine.thread.is_alive()
     return written
 
@@ -149,13 +148,13 @@ def test_cancelling_ends_a_post_to_a_server():
         listener.bind(str(path))
         listener.listen()
         listener.settimeout(10)
-        outcomes = SimpleQueue()
-        rows = EngineRows(HttpEngine(path=path), Settings(), ("/a.txt",))
-        cancel = rows.ask(parse_line(b'{"question": "Who?"}', 1, True), outcomes.put)
+        outcomes, engine = SimpleQueue(), HttpEngine(path=path)
+        request = Request(documents=("/a.txt",), question="Who?", settings=Settings())
+        ticket = engine.submit(request, outcomes.put)
         server, _ = listener.accept()
         server.settimeout(10)
         server.recv(1)
-        cancel()
+        engine.cancel(ticket)
         while server.recv(65536):
             pass
-        assert isinstance(outcomes.get(timeout=10), Cancelled)
+        assert isinstance(outcomes.get(timeout=10).error, Cancelled)

@@ -88,27 +88,6 @@ def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
     assert (first["answer"], first["spans"]) == (second["answer"], second["spans"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("--resume",), 2, "--resume needs --out"),
-        (("--retry-failed",), 2, "--resume needs --out"),
-        (("-", "--document", "-"), 2, "standard input cannot be both"),
-        (("nothing.jsonl",), 1, "nothing.jsonl: cannot be read"),
-        (("--document", "nothing.pdf"), 1, "nothing.pdf"),
-        (("--mode", "fast"), 2, "--mode fast"),
-        (("--out", "nowhere/out.jsonl"), 1, "nowhere/out.jsonl: cannot be written"),
-        (("--ray", "ray://head:10001"), 2, "--ray ray://head:10001: give auto"),
-        (("--workers", "2", "--mode", "fast", "--document", MANUAL), 2, "--mode fast"),
-    ],
-)
-def test_rejects_bad_calls_in_one_line(call, arguments, code, words):
-    exit_code, out, err = call("batch", *arguments, stdin=b"")
-    assert (exit_code, out) == (code, "")
-    assert len(err.strip().splitlines()) == 1
-    assert words in err
-
-
 def test_a_row_that_needs_an_unloaded_draft_does_not_fail_others(call):
     rows = jsonl({"question": "Who?", "mode": "select"}, {"question": "Who?"})
     code, out, _ = call("batch", "--document", MANUAL, "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)

@@ -1,29 +1,81 @@
-"""`--help`: paragraphs that fit any width, examples on one line, and a default for every option."""
+"""`--help` and its examples, shell completion without torch, and docs/reference.md."""
 
 import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import typer
 
+import specprefill_cli
 from specprefill_cli.cli.main import command_line
+from specprefill_cli.cli.options import complete
+from specprefill_cli.settings import SETTINGS
 
 COMMANDS = typer.main.get_command(command_line())
-OURS = (
-    "ask",
-    "compare",
-    "passages",
-    "plan",
-    "doctor",
-    "config show",
-    "config set",
+OURS = ("ask", "compare", "passages", "plan", "doctor", "config show", "config set")
+ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference.md"
+reference = runpy.run_path(str(ROOT / "docs" / "build_reference.py"))["reference"]
+
+
+def every_command(command, path=()):
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from every_command(child, (*path, name))
+
+
+def test_completes_the_last_value_of_a_list():
+    complete_modes = complete("mode", several=True)
+    assert complete_modes("full,s") == ["full,select"]
+    assert complete_modes("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
+    assert complete_modes("f") == ["full"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("specprefill ask a.pdf Who --mode s", "select"),
+        ("specprefill ask a.pdf Who --scorer lex", "lexical"),
+        ("specprefill ask a.pdf Who --pair qwen3-8", "qwen3-8b"),
+        ("specprefill ask a.pdf Who --dtype bf", "bfloat16"),
+        ("specprefill ask a.pdf Who --keep au", "auto"),
+        ("specprefill evaluate q.jsonl --scorer paper,lex", "paper,lexical"),
+        ("specprefill config set max", "max_new_tokens"),
+        ("specprefill evaluate q.jsonl --modes full,se", "full,select"),
+        ("specprefill do", "doctor"),
+    ],
 )
+def test_completes_in_the_shell_without_torch(line, expected):
+    script = (
+        "import sys; sys.argv = ['specprefill']\n"
+        "from specprefill_cli.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "sys.exit('imported torch' if 'torch' in sys.modules or 'transformers' in sys.modules else 0)"
+    )
+    shell = {
+        "_SPECPREFILL_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | shell)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [expected]
+
+
+@pytest.mark.parametrize("path", [path for path, _ in every_command(COMMANDS)], ids="-".join)
+def test_every_help_has_an_example_of_its_command(path):
+    command = dict(every_command(COMMANDS))[path]
+    text = f"{command.help} {command.epilog or ''}"
+    assert " ".join(("specprefill", *path)) in text
 
 
 def command_of(name):
-    command = COMMANDS
-    for part in name.split():
-        command = command.commands[part]
-    return command
+    return dict(every_command(COMMANDS))[tuple(name.split())]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -51,3 +103,23 @@ def test_a_value_equal_to_the_default_wins_over_the_environment(call, monkeypatc
     code, out, _ = call("doctor", "--pair", "tiny", "--json")
     assert code == 0
     assert "pair tiny" in [check["name"] for check in json.loads(out)["checks"]]
+
+
+def test_the_reference_is_up_to_date():
+    command = "python docs/build_reference.py > docs/reference.md"
+    assert PAGE.read_text(encoding="utf-8") == reference(), f"stale; run `{command}`"
+
+
+def test_the_reference_has_every_setting_and_command():
+    page = reference()
+    for setting in SETTINGS.values():
+        assert f"| `{setting.name}` |" in page
+        assert f"`{setting.variable}`" in page
+    for info in (*command_line().registered_commands, *command_line().registered_groups):
+        assert f"### specprefill {info.name}\n" in page
+
+
+def test_the_reference_names_no_place_on_this_machine():
+    page = reference()
+    assert str(Path.home()) not in page
+    assert str(ROOT) not in page

@@ -4,7 +4,6 @@ import json
 import os
 import re
 
-import pytest
 from bs4 import BeautifulSoup
 
 from specprefill_cli.resources import packaged_folder
@@ -54,29 +53,3 @@ def test_the_page_of_ask_is_written(call, tmp_path):
     assert file.stat().st_size < 1_500_000
     assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o640
     assert list(tmp_path.iterdir()) == [file]
-
-
-@pytest.mark.parametrize(
-    ("path", "words"), [("none/a.html", "the folder"), (".", "this is a folder; give a file name")]
-)
-def test_rejects_unwritable_page_at_once(call, tmp_path, path, words):
-    code, out, err = call("ask", HANDBOOK, "Who?", "--html", str(tmp_path / path))
-    assert (code, out) == (2, "")
-    assert words in err
-    assert len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        ((HANDBOOK, " "), 2, "question is empty"),
-        ((HANDBOOK, "Who?", "--scorer", "best"), 2, "--scorer best: unknown"),
-        (("missing.pdf", "Who?"), 1, "missing.pdf"),
-        (("https://example.org/a.pdf", "Who?"), 1, "URLs are not read"),
-    ],
-)
-def test_plan_rejects_bad_calls_in_one_line(call, arguments, code, words):
-    exit_code, out, err = call("plan", *arguments)
-    assert (exit_code, out) == (code, "")
-    assert words in err
-    assert len(err.splitlines()) == 1

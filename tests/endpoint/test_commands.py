@@ -134,22 +134,6 @@ def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
     assert rows["select"]["kept_ratio"] < 0.5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("plan", HANDBOOK, QUESTION), "an endpoint has no weights here"),
-        (("batch", "-", "--document", HANDBOOK, "--workers", "2"), "give --concurrency N"),
-        (("ask", HANDBOOK, QUESTION, "--mode", "hybrid"), "--mode hybrid: an endpoint takes text only"),
-        (("ask", HANDBOOK, QUESTION, "--style", "full"), "--style full"),
-    ],
-)
-def test_what_cannot_be_done_is_a_usage_error(call, upstream, arguments, expected):
-    code, _, err = call(*arguments, "--target", upstream.target)
-    assert code == 2
-    assert expected in err
-    assert upstream.bodies == []
-
-
 def test_without_the_package_the_message_names_the_extra(call, upstream, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "openai", None)
     code, _, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target)

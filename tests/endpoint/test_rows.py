@@ -5,11 +5,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from specprefill_cli.batching.engine_rows import EngineRows
-from specprefill_cli.batching.rows import Row
-from specprefill_cli.documents import read_collection
 from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
-from specprefill_cli.engine.request import Cancelled
+from specprefill_cli.engine.request import LAST, Cancelled, Request
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import piece, says, stay_silent, stream_parts
 
@@ -28,14 +25,20 @@ def outcomes():
 
 @pytest.fixture
 def ask(session, upstream, gate, outcomes):
-    """Ask a row, which is given by its question; returns what cancels it."""
-    settings = Settings(target=upstream.target, mode="full")
-    rows = EngineRows(EndpointEngine(session), settings, read_collection([gate]))
+    """Ask a question; returns what cancels it."""
+    engine = EndpointEngine(session)
 
-    def run(question, **values):
-        return rows.ask(Row(question, question, **values), lambda outcome: outcomes.put((question, outcome)))
+    def run(question):
+        settings = Settings(target=upstream.target, mode="full")
 
-    run.rows = rows
+        def take(event):
+            if isinstance(event, LAST):
+                outcomes.put((question, event))
+
+        ticket = engine.submit(Request(documents=(gate,), question=question, settings=settings), take)
+        return lambda: engine.cancel(ticket)
+
+    run.engine = engine
     return run
 
 
@@ -47,22 +50,12 @@ def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
         says("42")(handler)
 
     upstream.script = lambda _body: reply
-    assert ask.rows.capacity == CAPACITY
+    assert ask.engine.capacity == CAPACITY
     for number in range(CAPACITY):
         ask(f"What has number {number}?")
     answered = dict(outcomes.get() for _ in range(CAPACITY))
-    assert {question: record["answer"] for question, record in answered.items()} == dict.fromkeys(answered, "42")
+    assert {question: done.result.answer for question, done in answered.items()} == dict.fromkeys(answered, "42")
     assert len(answered) == CAPACITY
-
-
-def test_a_row_brings_its_documents_and_settings(ask, upstream, outcomes, tmp_path):
-    (tmp_path / "fee.txt").write_text("The fee is 42 pence a mile.")
-    ask("What?", documents=(str(tmp_path / "fee.txt"),), overrides={"max_new_tokens": 7}, ignored=("colour",))
-    _, record = outcomes.get()
-    assert "The fee is 42 pence a mile." in upstream.sent
-    assert upstream.bodies[0]["max_tokens"] == 7
-    assert record["answer"] == "42 pence"
-    assert "colour" in record["warnings"][-1]
 
 
 def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
@@ -76,8 +69,8 @@ def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
     cancel = ask("What hangs?")
     assert received.wait(60)
     ask("What answers?")
-    question, record = outcomes.get()
-    assert (question, record["answer"]) == ("What answers?", "42")
+    question, done = outcomes.get()
+    assert (question, done.result.answer) == ("What answers?", "42")
     cancel()
 
 
@@ -93,4 +86,4 @@ def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes
     cancel = ask("What?")
     cancel()
     given_up.set()
-    assert isinstance(outcomes.get()[1], Cancelled)
+    assert isinstance(outcomes.get()[1].error, Cancelled)

@@ -4,23 +4,22 @@ import hashlib
 import sys
 from pathlib import Path
 
-from specprefill_cli.batching.loop import Count
 from specprefill_cli.batching.output import RowWriter, open_output
 from tests.helpers.batches import run_batch
 
 
-def answer(row):
-    digest = row.question.encode()
+def answer(question):
+    digest = question.encode()
     for _ in range(1_500):
         digest = hashlib.sha256(digest).digest()
-    if row.question.endswith("7"):
+    if question.endswith("7"):
         raise ValueError("sevens fail")
-    return {"schema": 1, "id": None, "answer": digest.hex() * 20}
+    return digest.hex() * 20
 
 
 def main(source, out):
     with open(source, "rb") as lines, open_output(Path(out), resume=True) as (stream, finished):
-        run_batch(lines, True, answer, RowWriter(stream), finished, Count())
+        run_batch(lines, answer, RowWriter(stream), finished=finished)
 
 
 if __name__ == "__main__":

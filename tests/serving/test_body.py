@@ -20,6 +20,8 @@ def test_pattern_characters_in_the_folder_name_stand_for_themselves(tmp_path):
     assert read_names(["b[1].txt", "a.txt"], folder) == ["b[1].txt", "a.txt"]
     with pytest.raises(DocumentError, match=r"^c\*: no file matches"):
         read_names(["c*"], folder)
+    with pytest.raises(DocumentError, match="URLs are not read"):
+        read_names(["https://example.org/a.pdf?b"], folder)
 
 
 def test_a_strict_request_skips_no_file(tmp_path):

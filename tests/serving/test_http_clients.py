@@ -22,6 +22,15 @@ QUESTION = "What mileage allowance does the company pay if you use your own car?
 GATE = {"text": "The gate of the farm is dark green. " * 20, "name": "gate.txt"}
 
 
+def stream_events(client, body):
+    """Names and values of the events of a streamed answer."""
+    with client.stream("POST", "/v1/ask", json={**body, "stream": True}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [block.split("\n") for block in response.read().decode().strip().split("\n\n")]
+    names = [event[0].removeprefix("event: ") for event in events]
+    return names, [json.loads(event[1].removeprefix("data: ")) for event in events]
+
+
 def test_ask_over_the_socket_reads_paths_text_and_bytes(server):
     encoded = {"base64": base64.b64encode(HANDBOOK.read_bytes()).decode(), "name": "handbook.pdf"}
     with server.over_socket() as client:
@@ -34,12 +43,8 @@ def test_ask_over_the_socket_reads_paths_text_and_bytes(server):
 
 
 def test_stream_has_the_pieces_and_then_the_record(server):
-    body = {"question": QUESTION, "documents": [{"path": str(HANDBOOK)}], "stream": True}
-    with server.over_socket() as client, client.stream("POST", "/v1/ask", json=body) as response:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        events = [block.split("\n") for block in response.read().decode().strip().split("\n\n")]
-    names = [event[0].removeprefix("event: ") for event in events]
-    values = [json.loads(event[1].removeprefix("data: ")) for event in events]
+    with server.over_socket() as client:
+        names, values = stream_events(client, {"question": QUESTION, "documents": [{"path": str(HANDBOOK)}]})
     assert names == ["piece"] * (len(names) - 1) + ["answer"]
     assert "".join(value["text"] for value in values[:-1]).strip() == values[-1]["answer"] == "42 pence"
 
@@ -152,21 +157,12 @@ def test_openai_errors_are_clear(chat):
 
 
 def test_a_confirmed_stream_has_both_records(server):
-    body = {
-        "question": QUESTION,
-        "documents": [{"path": str(HANDBOOK)}],
-        "stream": True,
-        "confirm": True,
-        "mode": "select",
-        "keep": 0.05,
-    }
+    body = {"question": QUESTION, "documents": [str(HANDBOOK)], "confirm": True, "mode": "select", "keep": 0.05}
     with server.over_socket() as client:
-        with client.stream("POST", "/v1/ask", json=body) as response:
-            events = [block.split("\n") for block in response.read().decode().strip().split("\n\n")]
-        full = client.post("/v1/ask", json={**body, "mode": "full", "stream": False, "confirm": False}).json()
+        names, values = stream_events(client, body)
+        full = client.post("/v1/ask", json={**body, "mode": "full", "confirm": False}).json()
         refused = client.post("/v1/ask", json={**body, "temperature": 0.5})
-    names = [event[0].removeprefix("event: ") for event in events]
-    provisional, final = (json.loads(event[1].removeprefix("data: ")) for event in events[-2:])
+    provisional, final = values[-2:]
     assert names[-2:] == ["provisional", "answer"]
     assert set(names[:-2]) == {"piece"}
     assert provisional["confirmed"] is None

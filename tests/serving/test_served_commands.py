@@ -15,19 +15,15 @@ import pytest
 
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
-from tests.cli.test_batch import (  # noqa: F401
-    test_failed_rows_become_error_rows_and_overrides_apply,
-    test_rejects_bad_calls_in_one_line,
-)
+from tests.cli.test_batch import test_failed_rows_become_error_rows_and_overrides_apply  # noqa: F401
 from tests.cli.test_command_line import (  # noqa: F401
-    bad_inputs,
     test_answer_goes_to_stdout_and_table_to_stderr,
-    test_bad_input_is_one_line_with_its_exit_code,
     test_json_has_the_documented_keys,
     test_quiet_prints_only_the_answer,
     test_reads_document_from_standard_input,
     test_streamed_answer_equals_collected_answer,
 )
+from tests.cli.test_errors import bad_inputs, test_failures_are_one_line_and_exit_with_1  # noqa: F401
 from tests.cli.test_passages import (  # noqa: F401
     test_best_passages_hold_the_answer_in_document_order,
     test_keep_ratio_bounds_the_text_and_ends_at_sentences,
@@ -49,19 +45,11 @@ HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
 # Times, memory and speeds.
 MEASURED = re.compile(r"[\d,.]+ (ms|s|MiB|tokens/s)\b|about [\d.]+ m?s")
-MEASURED_KEYS = {
-    "ttft_seconds",
-    "startup_seconds",
-    # Without a server it counts the KV that earlier rows of the batch left.
-    "expected_speedup",
-    "phases",
-    "tokens_per_second",
-    "peak_memory_bytes",
-    "speculation",
-    "full_ttft_seconds",
-    "estimates",
-    "reused",
-}
+# Without a server, the expected speedup counts the KV that earlier rows of the batch left.
+MEASURED_KEYS = set(
+    "ttft_seconds startup_seconds expected_speedup phases tokens_per_second peak_memory_bytes speculation "
+    "full_ttft_seconds estimates reused".split()
+)
 
 
 @pytest.fixture
@@ -102,19 +90,7 @@ def drop_measurements(text):
         ("passages", HANDBOOK, QUESTION, "--json"),
         ("plan", HANDBOOK, QUESTION, "--keep", "0.2"),
         # One row at a time, because rows that share a pass are rounded in another order.
-        (
-            "batch",
-            "-",
-            "--document",
-            HANDBOOK,
-            "--max-new-tokens",
-            "8",
-            "--quiet",
-            "--mode",
-            "select",
-            "--concurrency",
-            "1",
-        ),
+        ("batch", "-", "--document", HANDBOOK, *"--max-new-tokens 8 --quiet --mode select --concurrency 1".split()),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -170,29 +146,30 @@ def test_a_command_with_other_settings_loads_its_own_session(server):
     assert err == "specprefill: the running server has --dtype auto; running without it\n"
 
 
-def test_ctrl_c_reaches_the_command(server):
-    command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK]
+@contextlib.contextmanager
+def running_batch(server):
+    """A batch that has answered its first row, and waits for the next."""
+    command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK, "--max-new-tokens", "8"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env=server.environment, **pipes) as batch:
         batch.stdin.write(b"When are wages paid?\n")
         batch.stdin.flush()
         assert json.loads(batch.stdout.readline())["id"] == 1
+        yield batch
+
+
+def test_ctrl_c_reaches_the_command(server):
+    with running_batch(server) as batch:
         batch.send_signal(signal.SIGINT)
         assert batch.wait(60) == 130
         assert b"interrupted after 1 rows" in batch.stderr.read()
 
 
 def test_batch_says_how_to_go_on_when_the_server_is_killed():
-    with running_server() as server:
-        command = [sys.executable, "-m", "specprefill_cli", "batch", "--document", HANDBOOK, "--max-new-tokens", "8"]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with subprocess.Popen(command, env=server.environment, **pipes) as batch:
-            batch.stdin.write(b"When are wages paid?\n")
-            batch.stdin.flush()
-            assert json.loads(batch.stdout.readline())["id"] == 1
-            os.kill(server.process.pid, signal.SIGKILL)
-            server.process.wait()
-            out, err = batch.communicate(b"Who signs for the keys?\n", timeout=120)
+    with running_server() as server, running_batch(server) as batch:
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        out, err = batch.communicate(b"Who signs for the keys?\n", timeout=120)
         assert (batch.returncode, out) == (1, b"")
         assert b"the server has ended; run the same command with --out and --resume" in err
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from specprefill_cli.batching.loop import BatchEnded, Outcome, RowEngine, error_record
-from specprefill_cli.batching.rows import Row
+from specprefill_cli.batching.loop import BatchEnded, check_engine
+from specprefill_cli.engine.request import LAST, Deliver, Engine, Event, Failed, QueueFull, Request
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.installation import install_command
 
@@ -37,11 +37,11 @@ class WorkerLost(SpecprefillError):
     """The actors that had a row were all lost before they had answered it."""
 
 
-class RowActor:
+class EngineActor:
     """An actor with an engine of its own. opener: opens it, in the actor's process."""
 
-    def __init__(self, opener: Callable[[], RowEngine]) -> None:
-        self.engine: RowEngine | None = None
+    def __init__(self, opener: Callable[[], Engine]) -> None:
+        self.engine: Engine | None = None
         self.refusal: SpecprefillError | None = None
         # Ray would restart an actor whose constructor fails, again and again.
         try:
@@ -53,44 +53,58 @@ class RowActor:
         """Why the engine cannot be opened, and the exit code for that."""
         return None if self.refusal is None else (str(self.refusal), self.refusal.exit_code)
 
-    def answer(self, row: Row) -> dict[str, Any]:
-        """The record of a row, or its error record. Raises BatchEnded where the engine could not be opened after a restart."""
+    def answer(self, request: Request) -> Event:
+        """The last event of a request. Raises BatchEnded where the engine could not be opened after a restart."""
         if self.engine is None:
             raise BatchEnded(f"{self.refusal}; run again with --resume")
-        outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        self.engine.ask(row, outcomes.put)
-        outcome = outcomes.get()
-        if isinstance(outcome, BatchEnded):
+        events: SimpleQueue[Event] = SimpleQueue()
+        try:
+            self.engine.submit(request, events.put)
+            event = next(event for event in iter(events.get, None) if isinstance(event, LAST))
+            if isinstance(event, Failed):
+                check_engine(event.error)
+        except (BatchEnded, QueueFull):
             # Ray starts another process, and that can use the device again.
             os._exit(1)
-        return error_record(outcome, {}) if isinstance(outcome, BaseException) else outcome
+        return Failed(portable(event.error)) if isinstance(event, Failed) else event
 
 
-class RayRows:
-    """Sends each row to the actor that has fewest; an actor answers `rows` at once."""
+def portable(error: BaseException) -> SpecprefillError:
+    """An error with the name and message of another, that any process can unpickle."""
+    copy = SpecprefillError(str(error) or type(error).__name__)
+    copy.name = (error.name if isinstance(error, SpecprefillError) else "") or type(error).__name__
+    return copy
 
-    def __init__(self, ray: Any, actors: list[Any], rows: int, connection: ExitStack) -> None:
+
+class RayEngine:
+    """Sends each request to the actor that has fewest; an actor answers `requests` at once."""
+
+    def __init__(self, ray: Any, actors: list[Any], requests: int, connection: ExitStack) -> None:
         self.lost = ray.exceptions.RayActorError
         self.ray, self.actors, self.connection = ray, actors, connection
-        self.capacity = len(actors) * rows
+        self.capacity = len(actors) * requests
         self.held = [0] * len(actors)
 
-    def ask(self, row: Row, deliver: Callable[[Outcome], None]) -> Callable[[], None]:
+    def submit(self, request: Request, deliver: Deliver) -> Any:
         place = self.held.index(min(self.held))
         self.held[place] += 1
-        result = self.actors[place].answer.remote(row)
+        result = self.actors[place].answer.remote(request)
         result.future().add_done_callback(partial(self.take, place, deliver))
-        return partial(self.ray.cancel, result)
+        return result
 
-    def take(self, place: int, deliver: Callable[[Outcome], None], result: Any) -> None:
+    def take(self, place: int, deliver: Deliver, result: Any) -> None:
         """Deliver what an actor has returned; in a thread of Ray's that must not call Ray."""
         self.held[place] -= 1
         try:
             deliver(result.result())
         except self.lost as error:
-            deliver(WorkerLost(f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"))
+            reason = f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"
+            deliver(Failed(WorkerLost(reason)))
         except Exception as error:
-            deliver(getattr(error, "cause", None) or error)
+            deliver(Failed(getattr(error, "cause", None) or error))
+
+    def cancel(self, ticket: Any) -> None:
+        self.ray.cancel(ticket)
 
     def close(self) -> None:
         for actor in self.actors:
@@ -99,8 +113,8 @@ class RayRows:
 
 
 def connect(
-    opener: Callable[[], RowEngine], address: str | None, workers: int | None, gpus: int, rows: int = 1
-) -> RayRows:
+    opener: Callable[[], Engine], address: str | None, workers: int | None, gpus: int, requests: int = 1
+) -> RayEngine:
     """Connect to a cluster, or start Ray on this machine, and open the actors.
 
     address: `auto` or host and port; None: this machine
@@ -116,8 +130,8 @@ def connect(
         connection.callback(ray.shutdown)
         start(ray, address, workers)
         count, resources = divide_cluster(ray, workers, gpus)
-        options = {"max_restarts": -1, "max_task_retries": RETRIES, "max_concurrency": rows + 1}
-        actor_class = ray.remote(RowActor).options(**resources, **options, scheduling_strategy="SPREAD")
+        options = {"max_restarts": -1, "max_task_retries": RETRIES, "max_concurrency": requests + 1}
+        actor_class = ray.remote(EngineActor).options(**resources, **options, scheduling_strategy="SPREAD")
         actors = [actor_class.remote(opener) for _ in range(count)]
         try:
             answers = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
@@ -133,7 +147,7 @@ def connect(
             refused = SpecprefillError(message)
             refused.exit_code = exit_code
             raise refused
-        return RayRows(ray, actors, rows, connection.pop_all())
+        return RayEngine(ray, actors, requests, connection.pop_all())
 
 
 def start(ray: Any, address: str | None, workers: int | None) -> None:

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from specprefill_cli.batching.loop import BatchEnded
-from specprefill_cli.batching.ray_rows import RayRows, RowActor, divide_cluster, import_ray, start
+from specprefill_cli.batching.ray_engine import EngineActor, RayEngine, divide_cluster, import_ray, start
+from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError
 
 SCRIPT = Path(__file__).parent.with_name("helpers") / "batch_workers.py"
@@ -39,7 +40,7 @@ def test_an_address_without_a_cluster_is_refused_at_once():
 
 
 def test_nothing_of_ray_is_imported_without_the_option():
-    modules = "specprefill_cli.cli.main, specprefill_cli.batching.ray_rows, specprefill_cli.cli.row_engines"
+    modules = "specprefill_cli.cli.main, specprefill_cli.batching.ray_engine, specprefill_cli.cli.batch"
     script = f"import sys, {modules}; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
@@ -84,8 +85,8 @@ class TaskFailed(Exception):
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (lambda: {"answer": "nine"}, "{'answer': 'nine'}"),
-        (lambda: RowActor(refuse).answer(None), "no such model; run again with --resume"),
+        (lambda: Done("nine"), None),
+        (lambda: EngineActor(refuse).answer(None), "no such model; run again with --resume"),
         (Mock(side_effect=ActorLost("killed")), "asked 3 times, and each time the worker was lost (killed)"),
         (Mock(side_effect=TaskFailed), "no such thing"),
     ],
@@ -93,9 +94,12 @@ class TaskFailed(Exception):
 def test_results_of_actors_become_outcomes_of_rows(outcome, expected):
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayActorError=ActorLost))
     outcomes = []
-    RayRows(ray, [None], 1, None).take(0, outcomes.append, SimpleNamespace(result=outcome))
-    assert str(outcomes[0]) == expected
-    assert isinstance(outcomes[0], BatchEnded) == ("--resume" in expected)
+    RayEngine(ray, [None], 1, None).take(0, outcomes.append, SimpleNamespace(result=outcome))
+    if expected is None:
+        assert outcomes == [Done("nine")]
+        return
+    assert str(outcomes[0].error) == expected
+    assert isinstance(outcomes[0].error, BatchEnded) == ("--resume" in expected)
 
 
 @pytest.mark.slow

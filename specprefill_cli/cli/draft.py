@@ -1,0 +1,134 @@
+"""`specprefill passages` and `specprefill plan`: what the draft finds for a question, without the target's weights."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.loading import check_arguments, find_server, open_engine, prepare_target, read_inputs
+from specprefill_cli.cli.options import OF_TARGET, Documents, Json, NoServer, Question, Quiet, with_settings
+from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Request, WaitingEngine
+from specprefill_cli.settings import OUTPUT, Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.documents.document import Collection
+
+
+@with_settings("documents", "models", "prefill", without=(*OF_TARGET, "positions"))
+def passages(
+    documents: Documents = None,
+    question: Question = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Print the best N passages of one to three sentences, instead of a share (--keep).",
+            show_default="none",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_server: NoServer = False,
+) -> None:
+    """Print the passages that matter for a question, in document order. Run only the draft.
+
+    Examples:
+      specprefill passages report.pdf "What is the fee?" --top 3
+
+      specprefill passages report.pdf "What is the fee?" | llm "What is the fee?"
+
+      specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
+    """
+    names, question = check_arguments("passages", documents, question)
+    notes = Notes(quiet)
+    retrieval = ask_draft(PASSAGES, names, question, settings, notes, no_server, top)
+    from specprefill_cli.reporting.evidence import by_page
+    from specprefill_cli.reporting.safe import printable
+
+    for warning in retrieval.warnings:
+        notes.warn(warning)
+    if json:
+        print_json(asdict(retrieval))
+        return
+    texts = [
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in passages_there)
+        for place, passages_there in by_page(retrieval.passages)
+    ]
+    print(printable("\n\n".join(texts)), flush=True)
+
+
+@with_settings("documents", "models", "prefill", "max_new_tokens", without=OF_TARGET)
+def plan(
+    documents: Documents = None,
+    question: Question = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_server: NoServer = False,
+) -> None:
+    """Show how much `select` would keep, and on which pages, and estimate the time. Load no weights of the target.
+
+    The table estimates the time to first token for several keep ratios from counted operations. --json has every chunk.
+
+    Examples:
+      specprefill plan report.pdf "What is the notice period?" --keep 0.2
+
+      specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
+    """
+    names, question = check_arguments("plan", documents, question)
+    run = ask_draft(PLAN, names, question, settings, Notes(quiet), no_server)
+    if json:
+        print_json(asdict(run))
+        return
+    from specprefill_cli.reporting.plan_table import plan_view
+
+    console(sys.stdout).print(plan_view(run))
+
+
+def ask_draft(
+    task: str,
+    names: Sequence[str],
+    question: str,
+    settings: Settings,
+    notes: Notes,
+    no_server: bool,
+    top: int | None = None,
+) -> Any:
+    """The result of a task of `Request` that needs no answer. names: of the documents."""
+    engine: WaitingEngine | None = None if no_server else find_server(settings, notes)
+    documents: Collection | tuple[str, ...] = tuple(names)
+    if engine is None:
+        documents = read_inputs(names, None, settings, notes)
+        engine = open_draft_side(settings, notes)
+    request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
+    with notes.progress("reading the documents with the draft"):
+        return next(event.result for event in engine.ask(request) if isinstance(event, Done))
+
+
+def open_draft_side(settings: Settings, notes: Notes) -> WaitingEngine:
+    """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
+
+    Raises SpecprefillError when they cannot be loaded.
+    """
+    prepare_target(settings, notes)
+    with notes.progress("loading the draft, and the target's tokenizer"):
+        from specprefill_cli.models.memory import import_transformers
+
+        import_transformers()
+        from specprefill_cli.answering.session import open_session
+        from specprefill_cli.distributed.ranks import ALONE
+        from specprefill_cli.prefill.registry import runs_draft
+        from specprefill_cli.record import PLANNED_MODE
+
+        with_draft = runs_draft(PLANNED_MODE, settings.scorer)
+        session = open_session(settings, with_draft, target_weights=False, ranks=ALONE)
+    return open_engine(session, settings)

@@ -1,0 +1,174 @@
+"""Errors are one line on standard error, with their exit code, and nothing is loaded before wrong usage is found."""
+
+import shlex
+
+import pytest
+from fpdf import FPDF
+from PIL import Image
+
+from specprefill_cli.resources import packaged_folder
+
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+ENDPOINT = "http://localhost:1/v1#m"
+EXAMPLE = "missing; for example: specprefill"
+
+
+@pytest.fixture
+def bad_inputs(tmp_path, monkeypatch):
+    """The current directory, with documents that cannot be read and others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    good, locked, images = FPDF(), FPDF(), FPDF()
+    good.add_page()
+    good.set_font("helvetica", size=12)
+    good.multi_cell(0, text="Some text that is long enough to be read as a page of prose.")
+    content = bytes(good.output())
+    (tmp_path / "truncated.pdf").write_bytes(content[: len(content) // 2])
+    locked.set_encryption(owner_password="owner", user_password="user")
+    locked.add_page()
+    locked.set_font("helvetica", size=12)
+    locked.cell(text="secret")
+    locked.output("encrypted.pdf")
+    Image.new("RGB", (40, 40), "red").save("picture.png")
+    for _ in range(2):
+        images.add_page()
+        images.image("picture.png")
+    images.output("images.pdf")
+    (tmp_path / "named.pdf").write_bytes((tmp_path / "picture.png").read_bytes())
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "report.txt").write_text("The fee is 3 euros. " * 30)
+    return tmp_path
+
+
+def check_error(call, line, code, words, stdin=b""):
+    arguments = [{"HANDBOOK": HANDBOOK, "ENDPOINT": ENDPOINT}.get(part, part) for part in shlex.split(line)]
+    exit_code, out, err = call(*arguments, stdin=stdin)
+    assert (exit_code, out) == (code, ""), err
+    assert len(err.splitlines()) == 1
+    assert err.startswith("specprefill: ")
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ask encrypted.pdf Who?", "encrypted"),
+        ("ask truncated.pdf Who?", "truncated.pdf"),
+        ("ask images.pdf Who?", "pages 1-2"),
+        ("ask empty.txt Who?", "empty"),
+        ("ask named.pdf Who?", "PNG"),
+        ("ask missing.pdf Who?", "missing.pdf"),
+        ("ask empty Who?", "folder"),
+        ("ask - Who?", "stdin"),
+        ("ask HANDBOOK Who? --max-new-tokens 16380", "does not fit tiny:target's context of 16,384"),
+        ("ask HANDBOOK Who? --target some/model", "some/model: not in the model cache"),
+        ("ask HANDBOOK Who? --target no/such-model --mode full --offline", "no/such-model: not in the model cache"),
+        ("ask HANDBOOK Who? --adapter some/adapter", "some/adapter: not in the model cache"),
+        ("ask HANDBOOK Who? --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
+        ("batch - --document HANDBOOK --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
+        ("batch --document nothing.pdf", "nothing.pdf"),
+        ("batch nothing.jsonl", "nothing.jsonl: cannot be read"),
+        ("batch --out nowhere/out.jsonl", "nowhere/out.jsonl: cannot be written"),
+        ("plan missing.pdf Who?", "missing.pdf"),
+        ("plan https://example.org/a.pdf Who?", "URLs are not read"),
+    ],
+)
+def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
+    check_error(call, line, 1, words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ask report.txt", f"specprefill: ask: the question is {EXAMPLE} ask report.pdf "),
+        ("passages absent.pdf", f"specprefill: passages: the question is {EXAMPLE} passages report.pdf "),
+        ("plan 'What is the fee?'", f"specprefill: plan: the documents are {EXAMPLE} plan report.pdf "),
+        ("ask", f"specprefill: ask: the question is {EXAMPLE}"),
+        ("ask HANDBOOK '  '", "question is empty"),
+        ("plan HANDBOOK ' '", "question is empty"),
+        ("ask - -", "cannot be both a document and the question"),
+        ("ask report.txt -", "the question is empty"),
+        ("ask HANDBOOK report.txt", "give the question last"),
+        ("plan HANDBOOK report.txt", "give the question last"),
+        ("ask HANDBOOK Who? --keep 1.7", "--keep 1.7"),
+        ("ask HANDBOOK Who? --mode fast", "--mode fast: unknown; use one of auto, full, select"),
+        ("ask HANDBOOK Who? --scorer best", "--scorer best: unknown"),
+        ("plan HANDBOOK Who? --scorer best", "--scorer best: unknown"),
+        ("ask HANDBOOK Who? --proposer oracle", "--proposer oracle: unknown; use one of auto, draft, lookup"),
+        ("ask HANDBOOK Who? --speculate 0", "--speculate 0: must be at least 1"),
+        ("ask HANDBOOK Who? --pair giant", "pair 'giant': unknown"),
+        ("ask HANDBOOK Who? --prompt nonesuch", "prompt 'nonesuch': no such template"),
+        ("ask HANDBOOK Who? --devices cuda:99", "cuda:99"),
+        ("ask HANDBOOK Who? --style full", "--style full: only the pair smollm2 has styles"),
+        ("ask HANDBOOK Who? --dtype int3", "--dtype int3"),
+        ("ask HANDBOOK Who? --quantization int3", "--quantization int3: unknown; use one of none, int8"),
+        ("ask HANDBOOK Who? --html none/a.html", "the folder"),
+        ("ask HANDBOOK Who? --html .", "this is a folder; give a file name"),
+        ("ask HANDBOOK Who? --html -", "give a file name"),
+        ("ask report.txt Who? --html report.txt", "this is one of the documents"),
+        ("compare report.txt Who? --html report.txt", "this is one of the documents"),
+        ("compare HANDBOOK --json", "--json and --html need a question"),
+        ("compare -", "standard input cannot be a document here"),
+        ("compare HANDBOOK Who? --modes fast", "--modes fast: unknown"),
+        ("compare HANDBOOK Who? --modes ,", "--modes: empty; give one value"),
+        ("batch --resume", "--resume needs --out"),
+        ("batch --retry-failed", "--resume needs --out"),
+        ("batch - --document -", "standard input cannot be both"),
+        ("batch --mode fast", "--mode fast"),
+        ("batch --ray ray://head:10001", "--ray ray://head:10001: give auto"),
+        ("batch --workers 2 --mode fast --document HANDBOOK", "--mode fast"),
+        ("batch report.txt --document HANDBOOK --resume --out report.txt", "this is the file of questions"),
+        ("evaluate report.txt --answers report.txt", "this is the file of questions"),
+        ("bench decode --tasks poem", "--tasks poem: unknown; use some of quote, short"),
+        ("bench decode --tasks quote --length 60", "--length"),
+        ("bench prefill --shapes tiny:tiny --quantization int8", "--quantization needs a checkpoint"),
+        ("bench prefill --plot missing/a.svg", "--plot missing/a.svg: the folder missing does not exist; create it"),
+        ("bench prefill --plot a.svg --modes select", "--modes must have full and another mode"),
+        ("bench prefill --plot a.svg --modes full --no-baseline", "--modes must have full and another mode"),
+        ("bench throughput --server --keep 0.1", "give it only --clients and --seconds"),
+        ("plan HANDBOOK Who? --target ENDPOINT", "an endpoint has no weights here"),
+        ("batch - --document HANDBOOK --workers 2 --target ENDPOINT", "give --concurrency N"),
+        ("ask HANDBOOK Who? --mode hybrid --target ENDPOINT", "--mode hybrid: an endpoint takes text only"),
+        ("ask HANDBOOK Who? --style full --target ENDPOINT", "--style full"),
+        ("serve --idle 0m", "such as 30m"),
+        ("serve --idle -1s", "such as 30m"),
+        ("serve --idle 5", "such as 30m"),
+        ("serve --http 0.0.0.0:0", "other machines reach this address"),
+        ("serve --upstream http://localhost:1/v1", "--http"),
+        ("serve --upstream http://localhost:1/v1 --http 127.0.0.1:0 x.pdf", "no documents"),
+        ("serve --upstream localhost:1 --http 127.0.0.1:0", "--upstream localhost:1: names no host"),
+        ("serve --upstream http://a:k@host/v1 --http 127.0.0.1:0", "--upstream: an address with a user"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exits_with_2(call, bad_inputs, line, words):
+    before = {path: path.read_bytes() for path in bad_inputs.iterdir() if path.is_file()}
+    check_error(call, line, 2, words)
+    assert before == {path: path.read_bytes() for path in bad_inputs.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "command", ["compare HANDBOOK Who?", "evaluate QUESTIONS", "bench prefill", "bench decode", "doctor"]
+)
+def test_commands_that_load_a_target_honour_quantization(call, command):
+    line = command.replace("HANDBOOK", HANDBOOK)
+    line = line.replace("QUESTIONS", str(packaged_folder("sample_docs") / "questions.jsonl"))
+    code, out, err = call(*shlex.split(line), "--quantization", "nf4", "--devices", "cpu")
+    assert code == 1
+    assert "--quantization nf4 needs a CUDA device" in " ".join((out + err).split())
+    assert "Traceback" not in err
+
+
+def test_a_load_needs_a_server(call, bad_inputs):
+    check_error(call, "bench throughput --server", 1, "no server is running")
+
+
+def test_an_unknown_option_is_named(call):
+    code, _, err = call("ask", "--kep", "0.2", HANDBOOK, "Who?")
+    assert code == 2
+    assert "No such option: --kep" in err
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(call):
+    code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
+    assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")
