@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # Longest wait of a question over HTTP; after a refusal, a client may ask again in so many seconds.
 QUEUE_SECONDS, RETRY_SECONDS = 60.0, 5
+# A stream that waits for the first token sends a comment after so many seconds, so that no proxy takes it for dead.
+COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 # The engine counts as stuck after this many seconds with work but without a pass.
 STUCK_SECONDS = 300.0
 TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
@@ -211,16 +213,35 @@ async def event_stream(
 ) -> StreamingResponse:
     """Respond with server-sent events. The headers tell proxies and browsers not to buffer them.
 
-    The first event is awaited before the response starts, so that a question that fails gets an error status.
+    The response starts with the first event, so that a question that fails at once gets an error status; if that takes long,
+    it starts with comments.
 
-    encode: encodes the remaining events
+    encode: encodes the remaining events, and the ApiError that they may raise
     """
-    await while_connected(request, anext(events))
+    first = asyncio.ensure_future(anext(events))
+    try:
+        await while_connected(request, asyncio.wait({first}, timeout=COMMENT_SECONDS))
+        if first.done():
+            first.result()
+    except BaseException:
+        first.cancel()
+        raise
+
+    async def remaining_events() -> AsyncIterator[Event]:
+        await first
+        async for event in events:
+            yield event
 
     async def lines() -> AsyncIterator[str]:
-        async with aclosing(events):
-            async for line in encode(events):
-                yield line
+        try:
+            while not first.done():
+                yield COMMENT
+                await asyncio.wait({first}, timeout=COMMENT_SECONDS)
+            async with aclosing(events):
+                async for line in encode(remaining_events()):
+                    yield line
+        finally:
+            first.cancel()
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)

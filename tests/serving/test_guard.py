@@ -274,6 +274,26 @@ def test_the_servers_own_user_waits_as_long_as_it_takes(random_session, monkeypa
     assert [response.status_code for response in responses] == [200, 200, 200]
 
 
+def test_a_stream_that_waits_sends_comments_and_then_its_events(random_session, monkeypatch):
+    monkeypatch.setattr(api, "COMMENT_SECONDS", 0.01)
+    engine = LocalEngine(random_session, independent=True)
+    thread = threading.Timer(0.2, engine.run)
+    thread.start()
+    values = {"messages": [{"role": "user", "content": "The gate is green.\n\nWho?"}], "stream": True}
+
+    async def run():
+        transport = httpx.ASGITransport(chat_application(backend_of(engine, queue=1)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/v1/chat/completions", json={**values, "max_new_tokens": 4})
+
+    response = asyncio.run(run())
+    engine.close()
+    thread.join(60)
+    assert response.status_code == 200
+    assert response.text.startswith(api.COMMENT)
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, stream):
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
