@@ -73,7 +73,7 @@ class Ticket:
     @property
     def confirming(self) -> bool:
         """Whether its answer is complete, and full prefill confirms it."""
-        return self.stream is not None and self.stream.confirmation is not None
+        return self.stream is not None and self.stream.confirming
 
     def encode(self, read: Callable[[tuple[str, ...]], Collection], independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""

@@ -7,15 +7,14 @@ import pytest
 from specprefill_cli.decoding.adaptive import (
     JUDGED_TOKENS,
     Acceptance,
-    AdaptivePace,
     SpeculationState,
     expected_tokens,
     speedup,
 )
 from specprefill_cli.decoding.proposers import DraftProposer
+from specprefill_cli.decoding.rounds import NO_PROPOSAL, DecodeLog, Proposal, Round, decode
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import NO_PROPOSAL, DecodeSpeed, Proposal, Round
+from specprefill_cli.decoding.speculation import Speculator
 from tests.helpers.scripted import Clock, ScriptReader
 
 WIDTH = 0.03
@@ -53,7 +52,7 @@ class Pair:
         return target, ScriptReader(drafted, clock=self.clock, cost=lambda _tokens: self.cost)
 
     def answer(self, tokens):
-        """Return the speedup over plain decoding of an answer, and its speculator."""
+        """Return the speedup over plain decoding of an answer, its speculator, and its log."""
         script = [place % 40 for place in range(tokens + 20)]
         target, draft = self.readers(script)
 
@@ -63,13 +62,13 @@ class Pair:
             return draft
 
         proposer = DraftProposer(open_reader, Sampler(), frozenset(), 50, 10**9, self.entry, token_passes=0.5)
-        speculator = Speculator([proposer], AdaptivePace(self.memory))
+        speculator = Speculator([proposer], self.memory)
         start = self.clock.now
-        speed = DecodeSpeed()
-        out = list(decode(target, 0, frozenset(), tokens, Sampler(), speed, speculator, self.clock))
+        log = DecodeLog()
+        out = list(decode(target, 0, frozenset(), tokens, Sampler(), log, speculator, self.clock))
         assert out == script[:tokens]
-        assert speed.seconds == pytest.approx(self.clock.now - start)
-        return (tokens - 1) / (self.clock.now - start), speculator
+        assert log.seconds == pytest.approx(self.clock.now - start)
+        return (tokens - 1) / (self.clock.now - start), speculator, log
 
 
 @pytest.mark.parametrize("cost", [0.05, 0.2, 0.45, 0.8, 1.5])
@@ -103,7 +102,7 @@ def test_proposes_more_with_higher_acceptance_or_lower_cost():
     def longest(right, cost):
         pair = Pair(right, cost)
         pair.answer(200)
-        rounds = pair.answer(200)[1].log.rounds
+        rounds = pair.answer(200)[2].rounds
         return sorted(completed.drafted for completed in rounds)[len(rounds) // 2]
 
     assert longest(0.5, 0.05) < longest(0.95, 0.05)
@@ -113,12 +112,12 @@ def test_proposes_more_with_higher_acceptance_or_lower_cost():
 def test_turns_off_and_gives_the_reason():
     pair = Pair(0.0, 0.45)
     pair.answer(64)
-    _, speculator = pair.answer(64)
+    _, speculator, log = pair.answer(64)
     assert speculator.verdict.state == "off"
     assert "plain decoding is faster: draft promises 0." in speculator.verdict.reason
     assert "0.48 target passes a token" in speculator.verdict.reason
     # It keeps trying the draft, but rarely.
-    assert len(speculator.log.rounds) <= 4
+    assert len(log.rounds) <= 4
 
 
 def test_turns_on_again_when_the_draft_improves():
@@ -141,7 +140,7 @@ def test_a_draft_without_a_cache_is_used_only_for_long_answers():
     pair = Pair(0.95, 0.1, entry=10.0)
     assert pair.answer(64)[0] > 0.99
     assert pair.entered == 0
-    _, speculator = pair.answer(64)
+    speculator = pair.answer(64)[1]
     assert "would first prefill the prompt, at the cost of 10 target passes" in speculator.verdict.reason
     assert pair.answer(1_000)[0] > 1.5
     assert pair.entered == 1
