@@ -19,6 +19,21 @@ SCHEMA = 1
 BASELINE, ORIGINAL, COMPACT = "full", "original", "compact"
 # The mode of plans and passages.
 PLANNED_MODE = "select"
+# The phases of the time to first token, in their order.
+PHASES = (
+    "tokenize",
+    "draft_prefill",
+    "look_ahead",
+    "scoring",
+    "selection",
+    "mapping",
+    "checkpoints",
+    "target_prefill",
+    "first_token",
+)
+# With an endpoint, after all of them: from sending the text to the first piece of the answer. That is network, queue, prefill
+# and first token of the server.
+UPSTREAM = "upstream"
 # How the target says that the documents do not hold the answer.
 NOT_FOUND = "not found"
 # The warning about a provisional answer that stays one.

@@ -26,10 +26,9 @@ from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
 from specprefill_cli.prefill.modes.full import full_steps
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from specprefill_cli.settings import AUTO, OFF, Settings
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.prefill.prefix_cache import DocumentCache
+    from specprefill_cli.prefill.request import PhaseClock
     from specprefill_cli.prompting import Prompt
 
 

@@ -43,10 +43,9 @@ from specprefill_cli.prefill.calibration import (
     load_target_calibration,
 )
 from specprefill_cli.prefill.modes.base import PrefillResult
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render

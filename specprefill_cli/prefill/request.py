@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
-from specprefill_cli.record import ORIGINAL
+from specprefill_cli.record import ORIGINAL, PHASES
 from specprefill_cli.settings import Settings
+
+
+@dataclass
+class PhaseClock:
+    """Seconds by phase; `wait` synchronises the devices at the end of each phase.
+
+    A phase begins where the previous one ended, so that the phases add up to the TTFT.
+    """
+
+    wait: Callable[[], None] = lambda: None
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float | None = None
+    ended: float = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        if self.started is None:
+            self.wait()
+            self.started = self.ended = time.perf_counter()
+        start = self.ended
+        try:
+            yield
+        finally:
+            self.wait()
+            self.ended = time.perf_counter()
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.ended - start
+
+    def resume(self) -> None:
+        """Count nothing of the time since the last phase ended: the question waited for others."""
+        if self.started is not None:
+            waited = time.perf_counter() - self.ended
+            self.started += waited
+            self.ended += waited
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from the start of the first phase to the end of the last."""
+        return self.ended - self.started if self.started is not None else 0.0
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of every phase in order; 0 for a phase that the mode does not have."""
+        return {name: self.seconds.get(name, 0.0) for name in PHASES}
 
 
 @dataclass(frozen=True, kw_only=True)

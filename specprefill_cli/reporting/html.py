@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.documents.document import Collection, Document
-from specprefill_cli.prefill.phases import PHASES, UPSTREAM
-from specprefill_cli.record import Cell, Comparison, Fate, ModeAnswer
+from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
 from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, present, seconds

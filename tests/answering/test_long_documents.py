@@ -12,10 +12,8 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.record import Comparison, ModeAnswer, json_line
-from specprefill_cli.reporting.comparison_table import comparison_table
 from specprefill_cli.reporting.html import render_page
-from specprefill_cli.reporting.plan_table import plan_view
-from specprefill_cli.reporting.table import answer_facts
+from specprefill_cli.reporting.table import answer_facts, comparison_table, plan_view
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.cli.test_compare import text_of

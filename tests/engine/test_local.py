@@ -24,8 +24,8 @@ from specprefill_cli.engine.request import (
 )
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.prefill import phases
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
+from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.settings import Settings
 from tests.helpers.asker import Asker
 
