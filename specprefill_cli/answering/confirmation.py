@@ -25,7 +25,7 @@ from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes
 from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
-from specprefill_cli.prefill.modes.full import full_steps
+from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest

@@ -42,7 +42,7 @@ from specprefill_cli.prefill.calibration import (
     calibration_folder,
     load_target_calibration,
 )
-from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest

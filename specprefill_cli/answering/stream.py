@@ -29,7 +29,7 @@ from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.fates import Plan, full_plan
-from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specprefill_cli.models.loading import LoadedModel, LoadedPair
-    from specprefill_cli.prefill.modes.base import PrefillResult
+    from specprefill_cli.prefill.modes import PrefillResult
     from specprefill_cli.prefill.request import PrefillRequest
 
 # Which model of the pair a reader is.

@@ -13,7 +13,7 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.passes import Steps
-from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import Verdict
 from specprefill_cli.settings import AUTO, OFF, Settings

@@ -17,7 +17,7 @@ from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.settings import AUTO, Settings, check_choice, flag
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.modes.base import Mode
+    from specprefill_cli.prefill.modes import Mode
     from specprefill_cli.prefill.scorers.base import Scorer
 
 Item = TypeVar("Item")
@@ -103,8 +103,8 @@ MODES: Registry[Mode] = Registry(
     "mode",
     "specprefill.modes",
     {
-        "full": "specprefill_cli.prefill.modes.full:FullMode",
-        "select": "specprefill_cli.prefill.modes.select:SelectMode",
+        "full": "specprefill_cli.prefill.modes:FullMode",
+        "select": "specprefill_cli.prefill.modes:SelectMode",
         "draft-kv": "specprefill_cli.draft_kv.modes:DraftKvMode",
         "hybrid": "specprefill_cli.draft_kv.modes:HybridMode",
     },

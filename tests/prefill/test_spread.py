@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from specprefill_cli.prefill.modes.select import SelectMode
+from specprefill_cli.prefill.modes import SelectMode
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import SPREAD, select_scored, spread_ratio, spread_warnings
 from specprefill_cli.resources import packaged_folder
