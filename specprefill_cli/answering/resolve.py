@@ -14,9 +14,8 @@ from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
-from specprefill_cli.prefill.prefix_cache import TOKENS
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
@@ -24,11 +23,8 @@ from specprefill_cli.record import BASELINE, COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.prefix_cache import DocumentCache
-    from specprefill_cli.prefill.request import PhaseClock
-    from specprefill_cli.prompting import Prompt
 
 
 # Ratio of the target's operations for a token to the encoder's; from here on selecting half of the document is faster.
@@ -44,23 +40,6 @@ def loads_draft(settings: Settings) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedQuestion:
-    """A question and its documents as text and as tokens of both models.
-
-    draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
-    reused_tokens: whether the document's tokens were known from an earlier question
-    clock: of the TTFT
-    """
-
-    collection: Collection
-    question: str
-    prompt: Prompt
-    draft_prompt: Prompt
-    reused_tokens: bool
-    clock: PhaseClock
-
-
-@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A question ready for prefill: settings resolved, the clock running.
 
@@ -69,8 +48,6 @@ class Prepared:
     decoding: the settings, with the longest answer that is possible
     """
 
-    collection: Collection
-    question: str
     request: PrefillRequest
     mode: str
     mode_reason: str | None
@@ -129,31 +106,24 @@ def resolve_request(
     cache: DocumentCache | None = None,
 ) -> PrefillRequest:
     """The request of a prompt. cache: work of earlier questions about the same documents."""
-    prompt, draft_prompt = encoded.prompt, encoded.draft_prompt
-    start, end = prompt.document
-    scorer = prompt_scorer(settings, pair, end - start)
+    scorer, length = prompt_scorer(settings, pair, encoded.document_tokens), encoded.prompt.length
     return PrefillRequest(
+        **vars(encoded),
         pair=pair,
-        prompt=prompt,
-        draft_prompt=draft_prompt,
-        document_text=encoded.collection.text,
-        question=encoded.question,
         scorer=scorer,
         keep=settings.keep,
         look_ahead=settings.look_ahead,
         # A chunk larger than the document is the document: no tensor need be that long.
-        chunk_size=min(settings.chunk_size, max(1, end - start)),
-        prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(prompt.length, draft_prompt.length)),
+        chunk_size=min(settings.chunk_size, max(1, encoded.document_tokens)),
+        prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         settings=settings,
         seed=settings.seed,
-        clock=encoded.clock,
-        positions=resolve_positions(settings, pair, prompt.length),
+        positions=resolve_positions(settings, pair, length),
         max_new_tokens=settings.max_new_tokens,
         keep_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,
         target_prefixes=cache.target if cache is not None else None,
-        reused=(TOKENS,) if encoded.reused_tokens else (),
     )
 
 
@@ -176,8 +146,6 @@ def resolve_question(
         check_confirmable(request)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
     return Prepared(
-        collection=encoded.collection,
-        question=encoded.question,
         request=request,
         mode=mode,
         mode_reason=reason,

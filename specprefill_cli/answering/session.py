@@ -9,7 +9,6 @@ from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
 from specprefill_cli.answering.resolve import (
-    EncodedQuestion,
     Prepared,
     loads_draft,
     needs_draft_prompt,
@@ -43,9 +42,9 @@ from specprefill_cli.prefill.calibration import (
     load_target_calibration,
 )
 from specprefill_cli.prefill.modes import PrefillResult
-from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names
-from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
+from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
@@ -201,8 +200,8 @@ class Session:
             question=question,
             prompt=prompt,
             draft_prompt=draft_prompt,
-            reused_tokens=tokens_reused,
             clock=clock,
+            reused=(TOKENS,) if tokens_reused else (),
         )
 
     def prefill(self, prepared: Prepared) -> PrefillResult:
@@ -235,8 +234,6 @@ class Session:
         warnings = (*result.warnings, *prepared.warnings)
         warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
         return AnswerStream(
-            collection=prepared.collection,
-            question=prepared.question,
             resolved=prepared,
             prefilled=replace(result, warnings=warnings),
             sampler=sampler,

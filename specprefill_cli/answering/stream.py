@@ -43,8 +43,6 @@ class TextStream(ABC):
     prefilled: the prefilled or sent prompt; on_end: called when the answer ends, however it ends
     """
 
-    collection: Collection
-    question: str
     prefilled: Any
     memory: PeakMemory
     startup_seconds: float = 0.0
@@ -56,6 +54,11 @@ class TextStream(ABC):
     @abstractmethod
     def request(self) -> PrefillRequest:
         """The prompt and how it was prefilled."""
+
+    @property
+    def collection(self) -> Collection:
+        """The documents."""
+        return self.request.collection
 
     @abstractmethod
     def __iter__(self) -> Generator[str, None, None]:
@@ -111,7 +114,8 @@ class TextStream(ABC):
     @cached_property
     def sentences(self) -> Sentences:
         """The sentences of the documents with their relevance to the question."""
-        return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
+        request = self.request
+        return rank_sentences(self.collection, request.question, request.prompt.offsets, self.prefilled.importance)
 
     def places(self, citations: Sequence[Citation]) -> list[int]:
         """Where citations begin, in characters of the collection's text."""
@@ -131,7 +135,7 @@ class TextStream(ABC):
             passages = best_passages(self.sentences, settings.passages, leading)
         return Record(
             id="",
-            question=self.question,
+            question=request.question,
             answer=self.text,
             target=request.pair.target.name,
             prompt_tokens=request.prompt.length,

@@ -199,8 +199,6 @@ class EndpointSession(Session):
         pieces = iter(reply)
         first = next(pieces, "")
         return EndpointStream(
-            collection=collection,
-            question=question,
             settings=settings,
             prefilled=choice,
             reply=reply,

@@ -11,7 +11,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from torch import Tensor
 
 from specprefill_cli.answering.draft_side import dry_run, retrieve
-from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
+from specprefill_cli.answering.resolve import Prepared, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.speculation import check_proposer
@@ -32,6 +32,7 @@ from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
+from specprefill_cli.prefill.request import EncodedQuestion
 from specprefill_cli.record import BASELINE, DryRun, Record, Retrieval
 from specprefill_cli.settings import AUTO
 

@@ -1,4 +1,4 @@
-"""The input of a mode: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
+"""The input of a mode: one question in tokens, the pair that reads it, and every setting of prefill with `auto` resolved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.loading import LoadedModel
@@ -60,10 +61,36 @@ class PhaseClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefillRequest:
-    """One prompt to prefill: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
+class EncodedQuestion:
+    """A question and its documents as text and as tokens of both models.
 
-    document_text, question: the texts behind the tokens, for scorers that need no model
+    draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
+    clock: of the TTFT; reused: work of earlier questions that tokenisation reused, in words
+    """
+
+    collection: Collection
+    question: str
+    prompt: Prompt
+    draft_prompt: Prompt
+    clock: PhaseClock
+    reused: tuple[str, ...] = ()
+
+    @property
+    def document_text(self) -> str:
+        """The text behind the document's tokens."""
+        return self.collection.text
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens of the document in the target's prompt."""
+        start, end = self.prompt.document
+        return end - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillRequest(EncodedQuestion):
+    """One question to prefill.
+
     keep: share of the prompt's tokens that the target computes, None for `auto`
     chunk_size: document tokens selected together; prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
@@ -73,14 +100,9 @@ class PrefillRequest:
     keep_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run whatever the scorer needs, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
-    reused: work of earlier questions that tokenisation reused, in words
     """
 
     pair: CalibratedPair
-    prompt: Prompt
-    draft_prompt: Prompt
-    document_text: str
-    question: str
     scorer: str
     keep: float | None
     look_ahead: int
@@ -89,7 +111,6 @@ class PrefillRequest:
     draft_window: int | None
     settings: Settings
     seed: int
-    clock: PhaseClock
     positions: str = ORIGINAL
     max_new_tokens: int = 0
     keep_draft_state: bool = False
@@ -97,7 +118,6 @@ class PrefillRequest:
     last_draft_layer: int = 0
     draft_prefixes: PrefixCache | None = None
     target_prefixes: PrefixCache | None = None
-    reused: tuple[str, ...] = ()
 
     @property
     def target(self) -> LoadedModel:
@@ -113,12 +133,6 @@ class PrefillRequest:
     def draft_share(self) -> HeadShare:
         """The attention heads of the draft that this rank holds."""
         return head_share(self.draft.model, self.pair.draft_ranks)
-
-    @property
-    def document_tokens(self) -> int:
-        """Tokens of the document in the target's prompt."""
-        start, end = self.prompt.document
-        return end - start
 
     @property
     def answer_room(self) -> int:
