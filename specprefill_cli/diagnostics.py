@@ -120,9 +120,9 @@ def list_plugins() -> Iterator[Check]:
     from specprefill_cli.prefill.registry import MODES, SCORERS
 
     for registry in (MODES, SCORERS):
-        for plugin in registry.plugins():
-            state = State.OK if plugin.error is None else State.LIMITED
-            yield Check(f"{registry.kind} {plugin.name}", state, plugin.error or plugin.source)
+        for entry, fault in registry.check_plugins():
+            state = State.OK if fault is None else State.LIMITED
+            yield Check(f"{registry.kind} {entry.name}", state, fault or entry.value)
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -21,15 +20,6 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.scorers.base import Scorer
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A mode or scorer of another package: its name, its entry point, and why loading failed, if it did."""
-
-    name: str
-    source: str
-    error: str | None
 
 
 class Registry(Mapping[str, Item], Generic[Item]):
@@ -84,19 +74,18 @@ class Registry(Mapping[str, Item], Generic[Item]):
             with suppress(SpecprefillError):
                 yield name, self[name]
 
-    def plugins(self) -> list[Plugin]:
-        """All plugins, loaded once to see whether they work."""
-        return [Plugin(entry.name, entry.value, self.fault(entry.name)) for entry in self.installed]
-
-    def fault(self, name: str) -> str | None:
-        """Why a plugin cannot be used, or None."""
-        if name in self.builtin:
-            return f"'{name}' is the name of a built-in {self.kind}; rename it"
-        try:
-            self[name]
-        except SpecprefillError as error:
-            return str(error)
-        return None
+    def check_plugins(self) -> Iterator[tuple[EntryPoint, str | None]]:
+        """The entry points of other packages, each with the reason why it cannot be used, or None. Loads all of them."""
+        for entry in self.installed:
+            fault = None
+            if entry.name in self.builtin:
+                fault = f"'{entry.name}' is the name of a built-in {self.kind}; rename it"
+            else:
+                try:
+                    self[entry.name]
+                except SpecprefillError as error:
+                    fault = str(error)
+            yield entry, fault
 
 
 MODES: Registry[Mode] = Registry(
