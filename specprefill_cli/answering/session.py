@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -34,7 +33,6 @@ from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
-from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibration import (
     CalibratedPair,
@@ -178,30 +176,23 @@ class Session:
 
         The clock of the TTFT starts here. Raises UsageError for an empty question.
         """
-        question = clean_question(question)
-        pair, clock = self.pair, PhaseClock(self.pair.wait)
-        encode = self.cache.encode if self.cache is not None else encode_text
-        with self.cache.encoding if self.cache is not None else nullcontext(), clock.phase("tokenize"):
-            reused = self.cache.encodings.hits if self.cache is not None else 0
+        question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
+        cache = DocumentCache() if self.cache is None else self.cache
+        with cache.encoding, clock.phase("tokenize"):
+            reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
-            prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
-            tokens_reused = self.cache is not None and self.cache.encodings.hits > reused
+            prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, cache.encode)
             if needs_draft_prompt(settings, pair):
-                text = render(
-                    self.draft_template or self.template,
-                    collection.text,
-                    question,
-                    pair.loaded_draft.tokenizer,
-                    opening,
-                )
-                draft_prompt = encode_prompt(text, pair.loaded_draft.tokenizer, encode)
+                template, tokenizer = self.draft_template or self.template, pair.loaded_draft.tokenizer
+                text = render(template, collection.text, question, tokenizer, opening)
+                draft_prompt = encode_prompt(text, tokenizer, cache.encode)
         return EncodedQuestion(
             collection=collection,
             question=question,
             prompt=prompt,
             draft_prompt=draft_prompt,
             clock=clock,
-            reused=(TOKENS,) if tokens_reused else (),
+            reused=reused,
         )
 
     def prefill(self, prepared: Prepared) -> PrefillResult:
