@@ -60,12 +60,6 @@ def test_positions_are_in_the_record_the_table_and_the_page(session):
     assert "gaps between kept spans" in render_page(collection(), page)
 
 
-def test_original_positions_are_not_shown(random_session):
-    answer = random_session.ask(collection(), "When?", SETTINGS).finished()
-    assert (answer.positions, answer.position_factor) == ("original", 1.0)
-    assert answer_facts(answer)["positions"] is None
-
-
 def test_compare_shows_modes_that_do_not_fit(session):
     comparison = compare_modes(session, collection(), "When?", SETTINGS, ("full", "select", "draft-kv"))
     assert [column.asked for column in comparison.answers] == ["select"]

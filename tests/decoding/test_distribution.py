@@ -113,24 +113,3 @@ def test_detects_a_wrong_residual_distribution(broken, monkeypatch):
     sampler = Sampler(1.0, seed=7)
     tokens, _ = sample(sampler, draft("sometimes", sampler), 3)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
-
-
-def test_detects_a_missing_correction_of_lookup_proposals(monkeypatch):
-    monkeypatch.setattr(rounds, "positive_part", without_correction)
-    sampler = Sampler(1.0, seed=3)
-    tokens, _ = sample(sampler, LookupProposer(torch.arange(VOCABULARY).repeat(40)), 4)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
-
-
-def test_detects_wrong_proposal_probabilities():
-    """A proposal must carry the probabilities that its tokens were drawn from."""
-
-    class Unprocessed(DraftProposer):
-        def propose(self, answer, count):
-            proposal = yield from super().propose(answer, count)
-            return type(proposal)(proposal.proposer, proposal.tokens, proposal.probabilities**2)
-
-    sampler = Sampler(1.0, seed=7)
-    proposer = Unprocessed(lambda: TableReader(DRAFTS["sometimes"]), sampler, frozenset(), VOCABULARY, 10**9)
-    tokens, _ = sample(sampler, proposer, 3)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6

@@ -4,29 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.paragraphs import divided_word, join_lines
+from specprefill_cli.documents.paragraphs import join_lines
 
 FULL = "the quick brown fox jumps over the lazy dog and goes on"
-
-
-@pytest.mark.parametrize(
-    ("line", "following", "expected"),
-    [
-        ("docu-", "ment", "drop"),
-        ("the docu\u2010", "ment is", "drop"),
-        ("Anglo-", "Saxon", "keep"),
-        ("COVID-", "19", "keep"),
-        ("2019-", "2020", "keep"),
-        ("a state-of-the-", "art model", "keep"),
-        ("a dash -", "and more", None),
-        ("-", "x", None),
-        ("text-", "- item", None),
-        ("text", "more", None),
-        ("text-", "", None),
-    ],
-)
-def test_divided_word(line: str, following: str, expected: str | None) -> None:
-    assert divided_word(line, following) == expected
 
 
 @pytest.mark.parametrize(
@@ -35,6 +15,10 @@ def test_divided_word(line: str, following: str, expected: str | None) -> None:
         pytest.param([FULL, FULL, "the end."], f"{FULL} {FULL} the end.", id="paragraph"),
         pytest.param([FULL + " docu-", "ment and " + FULL], f"{FULL} document and {FULL}", id="hyphen dropped"),
         pytest.param([FULL + " Anglo-", "Saxon " + FULL], f"{FULL} Anglo-Saxon {FULL}", id="hyphen kept"),
+        pytest.param([FULL + " state-of-the-", "art " + FULL], f"{FULL} state-of-the-art {FULL}", id="compound word"),
+        pytest.param([FULL + " COVID-", "19 " + FULL], f"{FULL} COVID-19 {FULL}", id="number"),
+        pytest.param([FULL + " -", "and " + FULL], f"{FULL} - and {FULL}", id="dash"),
+        pytest.param([FULL + " text-", "- item"], f"{FULL} text-\n- item", id="item"),
         pytest.param(["Introduction", FULL, FULL], f"Introduction\n{FULL} {FULL}", id="heading"),
         pytest.param([FULL + ".", "Methods", FULL], f"{FULL}.\nMethods\n{FULL}", id="heading after full line"),
         pytest.param([FULL, "ends here.", FULL], f"{FULL} ends here.\n{FULL}", id="short last line"),

@@ -8,13 +8,12 @@ import torch
 
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.errors import UsageError
 from specprefill_cli.models import memory_plan as module
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.models.memory_plan import GIBIBYTE, MemoryPlan, token_bytes
 from specprefill_cli.prefill.disk_cache import DiskCache
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, TOKENS, document_cache
-from specprefill_cli.settings import SETTINGS, Settings
+from specprefill_cli.settings import Settings
 
 DOCUMENTS = [
     Collection((one_page_document(str(number), f"Gate {number} opens at nine. " * 40, "text/plain"),))
@@ -98,11 +97,3 @@ def test_a_draft_that_ranks_share_is_not_stored_on_disk(random_session, monkeypa
     random_session.pair.ranks = Ranks(0, 2)
     assert document_cache(0.25, random_session.pair, store).draft.store is None
     assert "2 ranks share the draft" in warnings[0]
-
-
-def test_the_setting_takes_gibibytes_or_auto():
-    parse = SETTINGS["memory_cache"].parse
-    assert (parse("0.5", "x"), parse("auto", "x"), parse(0, "x")) == (0.5, "auto", 0)
-    for text in ("-1", "inf", "plenty"):
-        with pytest.raises(UsageError, match=r"memory[_-]cache"):
-            parse(text, "--memory-cache")
