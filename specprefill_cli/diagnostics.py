@@ -122,7 +122,7 @@ def list_plugins() -> Iterator[Check]:
     for registry in (MODES, SCORERS):
         for entry, fault in registry.check_plugins():
             state = State.OK if fault is None else State.LIMITED
-            yield Check(f"{registry.kind} {entry.name}", state, fault or entry.value)
+            yield Check(f"{registry.noun} {entry.name}", state, fault or entry.value)
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:

@@ -54,7 +54,7 @@ class Acceptance:
         self.right *= fade
 
 
-def latest() -> deque[float]:
+def new_measurements() -> deque[float]:
     """An empty list of the latest measurements."""
     return deque(maxlen=MEASURES)
 
@@ -71,9 +71,9 @@ class SpeculationState:
 
     learns_costs: bool = True
     sharing: int = 1
-    pass_seconds: deque[float] = field(default_factory=latest)
-    drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, latest))
-    verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, latest))
+    pass_seconds: deque[float] = field(default_factory=new_measurements)
+    drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
+    verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
     acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
 
     def without_acceptance(self) -> SpeculationState:

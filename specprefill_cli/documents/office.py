@@ -85,7 +85,7 @@ def slide_pages(file: SourceFile) -> Pages:
 
 
 def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
-    """The entries that one refers to: the identifier of each, its kind, and its name. Those of "" are the archive's own."""
+    """The entries that one refers to, each as identifier, type of the relation, and name; those of "" are the archive's own."""
     folder, name = posixpath.split(entry)
     listing = posixpath.join(folder, "_rels", f"{name}.rels")
     if listing not in archive.namelist():
@@ -97,14 +97,16 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def parse_related(archive: ZipFile, entry: str, *kinds: str) -> list[Element]:
-    """The XML of the entries of some kinds that one refers to."""
-    return [parse_entry(archive, name) for _, kind, name in relations(archive, entry) if kind in kinds]
+def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
+    """The XML of the entries that one refers to, by the types of the relations."""
+    return [
+        parse_entry(archive, name) for _, relation_type, name in relations(archive, entry) if relation_type in types
+    ]
 
 
 def main_part(archive: ZipFile) -> str:
     """The entry that holds a document's body, or the list of slides."""
-    return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
+    return next(entry for _, relation_type, entry in relations(archive, "") if relation_type == "officeDocument")
 
 
 def document_lines(archive: ZipFile) -> Iterator[str]:

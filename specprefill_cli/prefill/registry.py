@@ -28,8 +28,8 @@ class Registry(Mapping[str, Item], Generic[Item]):
     A plugin cannot take the name of a built-in one.
     """
 
-    def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
-        self.kind = kind
+    def __init__(self, noun: str, group: str, builtin: Mapping[str, str]) -> None:
+        self.noun = noun
         self.group = group
         self.builtin = {name: EntryPoint(name, value, group) for name, value in builtin.items()}
         self.loaded: dict[str, Item] = {}
@@ -54,7 +54,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
                 if name in self.builtin:
                     raise
                 raise SpecprefillError(
-                    f"{self.kind} '{name}' of the plugin {entry.value} cannot be loaded ({first_line(error)}); "
+                    f"{self.noun} '{name}' of the plugin {entry.value} cannot be loaded ({first_line(error)}); "
                     "upgrade or uninstall the package"
                 ) from error
         return self.loaded[name]
@@ -79,7 +79,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         for entry in self.installed:
             fault = None
             if entry.name in self.builtin:
-                fault = f"'{entry.name}' is the name of a built-in {self.kind}; rename it"
+                fault = f"'{entry.name}' is the name of a built-in {self.noun}; rename it"
             else:
                 try:
                     self[entry.name]

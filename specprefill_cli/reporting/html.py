@@ -18,7 +18,7 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
 from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
-from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, present, seconds
+from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds, with_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -60,7 +60,7 @@ def answer_view(compared: ModeAnswer, collection: Collection, longest: float) ->
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
         for start, end in marks
     ]
-    facts = present(difference_facts(compared) | answer_facts(answer))
+    facts = with_values(difference_facts(compared) | answer_facts(answer))
     return {
         "answer": answer,
         # Those of phases are indented; the bars show them.

@@ -40,7 +40,7 @@ def plain_table(*header: str | Column) -> Table:
 def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
     """A table of those facts of an answer that have a value, and of its warnings."""
     table = plain_table()
-    for label, value in present(facts):
+    for label, value in with_values(facts):
         table.add_row(label, plain(value))
     for warning in answer.warnings:
         table.add_row("warning", plain(warning, style="yellow"))
@@ -83,7 +83,7 @@ def comparison_view(comparison: Comparison) -> Group:
 def comparison_table(comparison: Comparison) -> Table:
     """Build a table with a row for each figure that any mode has, and a column for each mode; misfits come last."""
     table = plain_table("")
-    for mode in (*(column.asked for column in comparison.answers), *comparison.misfits):
+    for mode in (*(column.mode for column in comparison.answers), *comparison.misfits):
         table.add_column(plain(mode), overflow="fold", ratio=1)
     columns = [column_facts(column) for column in comparison.answers]
     columns += [{"answer": "does not fit", "warning": reason} for reason in comparison.misfits.values()]
@@ -113,7 +113,7 @@ def plan_view(run: DryRun) -> Group:
     """
     mode, reason = run.auto["mode"], run.auto["reason"]
     facts = plain_table()
-    for label, value in present(
+    for label, value in with_values(
         {
             "pair": pair_text(run.pair["draft"], run.pair["target"]),
             "prompt": f"{run.prompt_tokens:,} tokens",
@@ -142,7 +142,7 @@ def about_seconds(value: float | None) -> str:
     return "-" if value is None else f"about {seconds(value)}"
 
 
-def present(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
+def with_values(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
     """The facts that have a value."""
     return [(label, value) for label, value in facts.items() if value]
 

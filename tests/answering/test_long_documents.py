@@ -56,13 +56,13 @@ def test_positions_are_in_the_record_the_table_and_the_page(session):
     assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
     assert 0 < record["position_factor"] < 1
     assert answer_facts(answer)["positions"].startswith("compact, gaps between kept spans x 0.")
-    page = Comparison(question="When?", answers=[ModeAnswer(asked="auto", answer=answer, cells=[])])
+    page = Comparison(question="When?", answers=[ModeAnswer(mode="auto", answer=answer, cells=[])])
     assert "gaps between kept spans" in render_page(collection(), page)
 
 
 def test_compare_shows_modes_that_do_not_fit(session):
     comparison = compare_modes(session, collection(), "When?", SETTINGS, ("full", "select", "draft-kv"))
-    assert [column.asked for column in comparison.answers] == ["select"]
+    assert [column.mode for column in comparison.answers] == ["select"]
     assert list(comparison.misfits) == ["full", "draft-kv"]
     assert text_of(comparison_table(comparison)).count("does not fit") >= 2
     assert "use --mode select" in comparison.to_json()["does_not_fit"]["full"]
