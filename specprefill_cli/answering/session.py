@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
+from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import (
     Prepared,
+    cap_answer,
     loads_draft,
     needs_draft_prompt,
-    resolve_question,
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
@@ -31,9 +32,10 @@ from specprefill_cli.documents.document import Collection, Document, one_page_do
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
-from specprefill_cli.prefill.auto_mode import automatic_modes
+from specprefill_cli.prefill.auto_mode import automatic_modes, choose_mode, expected_speedup
 from specprefill_cli.prefill.calibration import (
     CalibratedPair,
     calibration_folder,
@@ -46,6 +48,7 @@ from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, Prefill
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
+from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
 # Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
@@ -165,7 +168,22 @@ class Session:
 
     def resolve(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        return resolve_question(settings, self.pair, encoded, self.cache, self.cold_choice)
+        memory = PeakMemory()
+        request = resolve_request(settings, self.pair, encoded, self.cache)
+        costed = request.without_caches() if self.cold_choice else request
+        mode, reason = choose_mode(settings.mode, costed)
+        if settings.confirm and mode != BASELINE:
+            check_confirmable(request)
+        max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
+        return Prepared(
+            request=request,
+            mode=mode,
+            mode_reason=reason,
+            decoding=settings.varied(max_new_tokens=max_new_tokens),
+            warnings=warnings,
+            memory=memory,
+            expected_speedup=expected_speedup(mode, costed),
+        )
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""

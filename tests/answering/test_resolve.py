@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from transformers import LlamaConfig
 
-from specprefill_cli.answering.resolve import LONGEST_ENCODED, prompt_scorer, resolve_scorer
+from specprefill_cli.answering.resolve import LONGEST_ENCODED, resolve_scorer
 from specprefill_cli.models.outline import ModelOutline
-from specprefill_cli.settings import Settings
 
 
 def replace_target(pair, layers, device="cpu"):
@@ -37,4 +36,4 @@ def test_the_encoder_helps_the_bundled_draft_where_the_target_is_large_enough(ti
 )
 def test_a_cpu_does_not_encode_very_long_documents(tiny_session, scorer, device, tokens, expected):
     pair = replace_target(tiny_session.pair, 30, device)
-    assert prompt_scorer(Settings(scorer=scorer), pair, tokens) == expected
+    assert resolve_scorer(scorer, pair, "select", tokens) == expected
