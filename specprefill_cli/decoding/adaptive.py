@@ -139,13 +139,10 @@ class SpeculationState:
                 self.learn_costs(Round(proposal, 0, drafting, timed(target, 1 + count)))
 
 
-def expected_tokens(acceptance: float, count: int) -> float:
-    """Tokens that a round yields on average when `count` are proposed: equation (1) of arXiv 2211.17192."""
-    if acceptance >= 1:
-        return count + 1.0
-    return (1 - acceptance ** (count + 1)) / (1 - acceptance)
-
-
 def speedup(acceptance: float, count: int, added_cost: float) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with k c = added_cost, verification included."""
-    return expected_tokens(acceptance, count) / (1 + added_cost)
+    """Speed over plain decoding of rounds with `count` proposed tokens: theorem 3.8 of arXiv 2211.17192.
+
+    Its k c is `added_cost`, verification included; the tokens that a round yields on average are equation (1).
+    """
+    tokens = count + 1.0 if acceptance >= 1 else (1 - acceptance ** (count + 1)) / (1 - acceptance)
+    return tokens / (1 + added_cost)
