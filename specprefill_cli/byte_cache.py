@@ -14,12 +14,12 @@ class ByteCache(OrderedDict[Any, Value]):
     """Values by key, the least recently used first; used from any thread.
 
     capacity_bytes: of all values together; the latest stays whatever its size; 0 keeps none
-    size: of a value in bytes; a value may grow while it is kept; hits: how often `find` had the value
+    size: of a value in bytes; a value may grow while it is kept
     """
 
     def __init__(self, capacity_bytes: int, size: Callable[[Value], int]) -> None:
         super().__init__()
-        self.capacity_bytes, self.size, self.hits = capacity_bytes, size, 0
+        self.capacity_bytes, self.size = capacity_bytes, size
         self.lock = Lock()
 
     @property
@@ -32,7 +32,6 @@ class ByteCache(OrderedDict[Any, Value]):
             if key not in self:
                 return None
             self.move_to_end(key)
-            self.hits += 1
             return self[key]
 
     def find_or(self, key: Any, compute: Callable[[], Value]) -> Value:

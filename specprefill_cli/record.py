@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from specprefill_cli.documents.document import DocumentPages
 
@@ -19,14 +19,27 @@ SCHEMA = 1
 BASELINE, ORIGINAL, COMPACT = "full", "original", "compact"
 # The mode of plans and passages.
 PLANNED_MODE = "select"
+# The phases of the time to first token, in their order.
+PHASES = (
+    "tokenize",
+    "draft_prefill",
+    "look_ahead",
+    "scoring",
+    "selection",
+    "mapping",
+    "checkpoints",
+    "target_prefill",
+    "first_token",
+)
+# With an endpoint, after all of them: from sending the text to the first piece of the answer. That is network, queue, prefill
+# and first token of the server.
+UPSTREAM = "upstream"
 # How the target says that the documents do not hold the answer.
 NOT_FOUND = "not found"
 # The warning about a provisional answer that stays one.
 UNCONFIRMED = "full prefill has not confirmed the answer"
 # Lowest probability of being right at which an answer is called likely.
 LIKELY = 0.6
-
-Value = TypeVar("Value")
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -59,7 +72,7 @@ class SpanRecord:
 
 @dataclass(frozen=True)
 class Citation:
-    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentence around it.
+    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentence or sentences there.
 
     number: which of the documents, from 0; their names may be the same
     """
@@ -73,19 +86,10 @@ class Citation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passage:
-    """Consecutive sentences of one document: its name, 1-based page, character range [start, end) and text.
+class Passage(Citation):
+    """Consecutive sentences of one document; importance: 0 to 1, that of its best sentence."""
 
-    importance: 0 to 1, that of its best sentence; number: which of the documents, from 0
-    """
-
-    document: str
-    page: int
-    start: int
-    end: int
-    text: str
     importance: float
-    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +222,12 @@ class Record:
 class ModeAnswer:
     """One mode's answer, with its cells for the page, and its difference from `full` (None where that did not run).
 
-    asked: the mode that the user named; the answer names the one that `auto` took
+    mode: as the user named it; the answer names the one that `auto` took
     speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, in nats
     agreement: F1 of the words of both answers, 1 where they are the same
     """
 
-    asked: str
+    mode: str
     answer: Record
     cells: list[Cell]
     speedup: float | None = None
@@ -241,8 +245,11 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
-        names = ("asked", "speedup", "first_token_kl", "agreement")
-        rows = [row.answer.to_json() | {name: getattr(row, name) for name in names} for row in self.answers]
+        names = ("speedup", "first_token_kl", "agreement")
+        rows = [
+            row.answer.to_json() | {"asked": row.mode} | {name: getattr(row, name) for name in names}
+            for row in self.answers
+        ]
         return {"schema": SCHEMA, "question": self.question, "rows": rows, "does_not_fit": self.misfits}
 
 
@@ -311,25 +318,21 @@ class DryRun:
     warnings: list[str]
 
 
-def decode(expected: type[Value], value: Any) -> Value:
+def decode(expected: Any, value: Any) -> Any:
     """A value of a type from the JSON values that `asdict` makes of it. Unknown keys of dataclasses are ignored.
 
     Raises TypeError for a field that is missing and has no default.
     """
-    return _decode(expected, value)
-
-
-def _decode(expected: Any, value: Any) -> Any:
     origin, arguments = get_origin(expected), get_args(expected)
     if value is None:
         return None
     if isinstance(expected, type) and is_dataclass(expected):
         hints = _hints(expected)
-        return expected(**{name: _decode(hint, value[name]) for name, hint in hints.items() if name in value})
+        return expected(**{name: decode(hint, value[name]) for name, hint in hints.items() if name in value})
     if origin in (Union, UnionType):
-        return _decode(next(argument for argument in arguments if argument is not type(None)), value)
+        return decode(next(argument for argument in arguments if argument is not type(None)), value)
     if origin is list:
-        return [_decode(arguments[0], item) for item in value]
+        return [decode(arguments[0], item) for item in value]
     return expected(value) if isinstance(expected, type) and issubclass(expected, Enum) else value
 
 

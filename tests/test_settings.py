@@ -16,15 +16,18 @@ def test_flags_override_environment_and_file(tmp_path):
     assert merge_settings({}, {}, tmp_path / "none.toml") == Settings()
 
 
-def test_keep_auto_means_none():
-    assert merge_settings({"keep": "auto"}, {}).keep is None
-    assert merge_settings({"keep": "0.25"}, {}).keep == 0.25
-
-
-def test_speculate_accepts_keywords_and_numbers():
-    assert merge_settings({"speculate": "off"}, {}).speculate == "off"
-    assert merge_settings({}, {"SPECPREFILL_SPECULATE": "auto"}).speculate == "auto"
-    assert merge_settings({"speculate": "5"}, {}).speculate == 5
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("keep", "auto", None),
+        ("keep", "0.25", 0.25),
+        ("speculate", "off", "off"),
+        ("speculate", "5", 5),
+        ("memory_cache", "0.5", 0.5),
+    ],
+)
+def test_words_and_numbers_are_taken_alike(name, text, value):
+    assert getattr(merge_settings({name: text}, {}), name) == value
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,7 @@ def test_speculate_accepts_keywords_and_numbers():
         ({"speculate": "fast"}, {}, "--speculate: 'fast' is not a whole number, 'off' or 'auto'"),
         ({"temperature": -1.0}, {}, "--temperature -1: must be between"),
         ({"accept_risk": "inf"}, {}, "--accept-risk inf: must be at least 0 and finite, or 'off' or 'auto'"),
+        ({"memory_cache": "-1"}, {}, "--memory-cache -1: must be at least 0 and finite, or 'auto'"),
         ({"prefill_chunk": "15"}, {}, "--prefill-chunk 15: must be at least 16, or 'auto'"),
         ({"draft_window": "0"}, {}, "--draft-window 0: must be at least 1, or 'off' or 'auto'"),
         ({"dtype": "int3"}, {}, "--dtype int3: unknown; use one of auto, float32"),

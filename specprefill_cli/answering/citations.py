@@ -97,11 +97,11 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
     """The citation of characters [start, end) of the collection's text, with the sentence or line around them."""
-    document, first, last = collection.parts(start, end)[0]
+    number, first, last = collection.parts(start, end)[0]
+    document = collection.documents[number]
     pages = document.pages_between(first, last)
     left, right = max(0, first - WIDEST_SENTENCE), min(len(document.text), last + WIDEST_SENTENCE)
     before = [match.end() for match in SENTENCE_END.finditer(document.text, left, first)]
     after = SENTENCE_END.search(document.text, last, right)
     text = document.text[before[-1] if before else left : after.end() if after else right].strip()
-    number = next(index for index, other in enumerate(collection.documents) if other is document)
     return Citation(document.name, pages[0] if pages else 1, first, last, text, number)

@@ -46,7 +46,7 @@ def compare_modes(
         on_mode(mode)
         try:
             stream = session.ask(collection, question, settings.varied(mode=mode))
-            answers.append(ModeAnswer(asked=mode, answer=stream.finished(), cells=stream.cells))
+            answers.append(ModeAnswer(mode=mode, answer=stream.finished(), cells=stream.cells))
             logits.append(stream.prefilled.logits)
             # The next mode needs the memory of its KV.
             del stream
@@ -54,7 +54,7 @@ def compare_modes(
             misfits[mode] = str(error)
             if len(misfits) == len(modes):
                 raise
-    baseline = next((number for number, answer in enumerate(answers) if answer.asked == BASELINE), None)
+    baseline = next((number for number, answer in enumerate(answers) if answer.mode == BASELINE), None)
     if baseline is not None:
         full, full_logits = answers[baseline].answer, logits[baseline]
         answers = [

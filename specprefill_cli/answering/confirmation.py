@@ -6,7 +6,7 @@ What full prefill would have answered differs from the first token that the pass
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.decoding.adaptive import FixedPace
 from specprefill_cli.decoding.reader import ModelReader, prefill_shard
+from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
-from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import DecodeSpeed, Proposal, Round
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
@@ -27,55 +25,29 @@ from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes
 from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import Pass, Steps
 from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
-from specprefill_cli.prefill.modes.full import full_steps
-from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.stream import AnswerStream
 
-NAME = "known"
 # A pass of confirmation is so many times the fixed cost of a pass: other answers soon go on, and it costs little more.
 PASS_OVERHEADS = 10
-
-
-class KnownAnswer(Speculator):
-    """Proposes the rest of a known answer; behind a token that differs from it, what others propose.
-
-    others: None where nothing else is proposed
-    """
-
-    def __init__(self, tokens: Sequence[int], others: Speculator | None) -> None:
-        super().__init__(
-            others.proposers if others is not None else (), FixedPace(0) if others is None else others.pace
-        )
-        self.tokens = tuple(tokens)
-
-    def propose(self, answer: Sequence[int], most: int) -> Steps[Proposal]:
-        rest = self.tokens[len(answer) :][: max(most, 0)]
-        if rest and self.tokens[: len(answer)] == tuple(answer):
-            return Proposal(NAME, rest)
-        return (yield from super().propose(answer, most))
-
-    def observe(self, round_: Round) -> None:
-        """Teach the pace nothing about a known answer."""
-        if round_.proposal.proposer != NAME:
-            super().observe(round_)
 
 
 @dataclass(kw_only=True)
 class Confirmation:
     """What is known about a provisional answer.
 
-    provisional: its text; confirmed: whether full prefill gives it too, None while that is not known
+    provisional: its text, None before its end; confirmed: whether full prefill gives it too, None while that is not known
     seconds: from its end until then; log_probabilities: of the final answer's tokens after full prefill
     warnings: why it was not confirmed
     """
 
-    provisional: str
+    provisional: str | None = None
     confirmed: bool | None = None
     seconds: float | None = None
     log_probabilities: list[float] = field(default_factory=list)
@@ -87,7 +59,8 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
 
     Ctrl-C, a lack of memory, and a confidence that is high enough keep it as it is, unconfirmed.
     """
-    stream.confirmation = confirmation = Confirmation(provisional=stream.text)
+    confirmation = stream.confirmation
+    confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:
         confirmation.confirmed, confirmation.seconds = True, 0.0
         confirmation.log_probabilities = stream.log_probabilities
@@ -114,7 +87,7 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
     confirmation.seconds = time.perf_counter() - began
 
 
-def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation: Confirmation) -> Steps[list[int]]:
+def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation) -> Steps[list[int]]:
     """The answer's tokens after full prefill, decoded only from where they differ from the provisional ones."""
     request, decoding = stream.request, stream.resolved.decoding
     if request.pair.ranks.size > 1:
@@ -124,9 +97,11 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
             prefilled = MODES[BASELINE].prefill(request)
     else:
         prefilled = yield from full_steps(request, confirming_pass(request))
-    sampler, speed = Sampler(), DecodeSpeed()
+    sampler, log = Sampler(), DecodeLog()
     first = sampler(prefilled.logits)
-    others = choose_speculator(request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation)
+    speculator = choose_speculator(
+        request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation, provisional
+    )
     reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
@@ -134,12 +109,9 @@ def exact_answer(stream: AnswerStream, provisional: Sequence[int], confirmation:
         tokens.append(token)
         return iter(())
 
-    known = KnownAnswer(provisional, others)
-    most = decoding.max_new_tokens
-    yield from decode(reader, first, stream.stop_tokens, most, sampler, speed, known, emit=keep)
-    confirmation.log_probabilities = (
-        log_probabilities(prefilled.logits[None], [first]).tolist() + speed.log_probabilities
-    )
+    limit = decoding.max_new_tokens
+    yield from decode(reader, first, stream.stop_tokens, limit, sampler, log, speculator, emit=keep)
+    confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]).tolist() + log.log_probabilities
     return tokens
 
 

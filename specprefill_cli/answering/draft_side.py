@@ -5,7 +5,6 @@ from __future__ import annotations
 from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
 from specprefill_cli.answering.session import WARM_UP, Session
-from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.cost import cost_of, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
@@ -27,12 +26,11 @@ def retrieve(
     Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the draft
     cannot read the documents.
     """
-    question = clean_question(question)
     request = session.request(collection, question, settings.varied(mode=PLANNED_MODE))
     if SCORERS[request.scorer].uses_draft:
         check_draft_fits(request)
     scores = session.score(request)
-    sentences = rank_sentences(collection, question, request.prompt.offsets, scores.importance)
+    sentences = rank_sentences(collection, request.question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
     if top is not None:
         chosen = best_passages(sentences, top)
@@ -42,7 +40,7 @@ def retrieve(
         warnings += selection.warnings
         passages = kept_passages(sentences, selection.plan, request.prompt.offsets)
     return Retrieval(
-        question=question,
+        question=request.question,
         passages=passages,
         document_words=sum(len(document.text.split()) for document in collection.documents),
         kept_words=sum(len(passage.text.split()) for passage in passages),
@@ -61,7 +59,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     request = session.request(WARM_UP, "When?", settings)
     session.score(request)
     measure_passes(session.pair, request.prefill_chunk)
-    question = clean_question(question)
     request = session.request(collection, question, settings)
     check_fits(request, PLANNED_MODE)
     scores = session.score(request)
@@ -74,7 +71,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     costs = {role: cost_of(model) for role, model in models.items() if model is not None}
     uses_draft = pair.draft is not None and SCORERS[request.scorer].uses_draft
     return DryRun(
-        question=question,
+        question=request.question,
         mode=PLANNED_MODE,
         auto=dict(zip(("mode", "reason"), mode_and_reason, strict=True)),
         pair={"draft": pair.draft.name if pair.draft is not None and uses_draft else None, "target": pair.target.name},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,7 +97,8 @@ class Sentences:
     def passage(self, run: tuple[int, int]) -> Passage:
         """A run as a passage."""
         start, end = self.span(run)
-        document, first, last = self.collection.parts(start, end)[0]
+        number, first, last = self.collection.parts(start, end)[0]
+        document = self.collection.documents[number]
         return Passage(
             document=document.name,
             page=next(iter(document.pages_between(first, last)), 1),
@@ -106,8 +106,7 @@ class Sentences:
             end=last,
             text=self.collection.text[start:end],
             importance=round(float(self.relevance[slice(*run)].max()), 4),
-            # By place, because the same document may be there twice.
-            number=bisect_right(self.collection.starts, start) - 1,
+            number=number,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
@@ -13,22 +12,17 @@ from specprefill_cli.models.encoder import encoder_flops
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.refs import Kind, ModelRef
-from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
-from specprefill_cli.prefill.prefix_cache import TOKENS
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
-from specprefill_cli.record import BASELINE, COMPACT, ORIGINAL
+from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.phases import PhaseClock
     from specprefill_cli.prefill.prefix_cache import DocumentCache
-    from specprefill_cli.prompting import Prompt
 
 
 # Ratio of the target's operations for a token to the encoder's; from here on selecting half of the document is faster.
@@ -44,23 +38,6 @@ def loads_draft(settings: Settings) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedQuestion:
-    """A question and its documents as text and as tokens of both models.
-
-    draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
-    reused_tokens: whether the document's tokens were known from an earlier question
-    clock: of the TTFT
-    """
-
-    collection: Collection
-    question: str
-    prompt: Prompt
-    draft_prompt: Prompt
-    reused_tokens: bool
-    clock: PhaseClock
-
-
-@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A question ready for prefill: settings resolved, the clock running.
 
@@ -69,8 +46,6 @@ class Prepared:
     decoding: the settings, with the longest answer that is possible
     """
 
-    collection: Collection
-    question: str
     request: PrefillRequest
     mode: str
     mode_reason: str | None
@@ -80,17 +55,17 @@ class Prepared:
     expected_speedup: float | None = None
 
 
-def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str) -> str:
-    """The scorer behind a setting of a mode (or `auto`).
+def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str, document_tokens: int = 0) -> str:
+    """The scorer behind a setting of a mode (or `auto`), for a document of so many tokens.
 
-    `auto` is `blend` for the bundled draft's heads where the target is large enough, `heads` where calibration found heads
+    `auto` is `blend` for the bundled draft's heads where the sentence encoder pays, `heads` where calibration found heads
     that beat the scorers without calibration, else the scorer that the mode names.
     """
     if scorer != AUTO:
         return scorer
     heads = pair.scoring_heads
     if heads is not None and heads.default:
-        return BlendScorer.name if encoder_pays(pair) else HeadsScorer.name
+        return BlendScorer.name if encoder_pays(pair, document_tokens) else HeadsScorer.name
     return LexicalScorer.name if mode == AUTO else MODES[mode].fallback_scorer
 
 
@@ -103,17 +78,11 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
     return ORIGINAL if fits and (calibration is None or calibration.positions != COMPACT) else COMPACT
 
 
-def encoder_pays(pair: CalibratedPair) -> bool:
-    """Whether the sentence encoder, with what the bundled draft lacks, takes little of a target's time."""
+def encoder_pays(pair: CalibratedPair, document_tokens: int) -> bool:
+    """Whether the sentence encoder, with what the bundled draft lacks, takes little of a target's time for a document."""
     bundled = pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
-    return bundled and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
-
-
-def prompt_scorer(settings: Settings, pair: CalibratedPair, document_tokens: int) -> str:
-    """The scorer of a prompt: `auto` leaves out the encoder where it would take most of the time to first token."""
-    scorer = resolve_scorer(settings.scorer, pair, settings.mode)
     too_long = document_tokens > LONGEST_ENCODED and pair.target.device.startswith("cpu")
-    return HeadsScorer.name if settings.scorer == AUTO and scorer == BlendScorer.name and too_long else scorer
+    return bundled and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 
 
 def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
@@ -129,62 +98,25 @@ def resolve_request(
     cache: DocumentCache | None = None,
 ) -> PrefillRequest:
     """The request of a prompt. cache: work of earlier questions about the same documents."""
-    prompt, draft_prompt = encoded.prompt, encoded.draft_prompt
-    start, end = prompt.document
-    scorer = prompt_scorer(settings, pair, end - start)
+    scorer = resolve_scorer(settings.scorer, pair, settings.mode, encoded.document_tokens)
+    length = encoded.prompt.length
     return PrefillRequest(
+        **vars(encoded),
         pair=pair,
-        prompt=prompt,
-        draft_prompt=draft_prompt,
-        document_text=encoded.collection.text,
-        question=encoded.question,
         scorer=scorer,
         keep=settings.keep,
         look_ahead=settings.look_ahead,
         # A chunk larger than the document is the document: no tensor need be that long.
-        chunk_size=min(settings.chunk_size, max(1, end - start)),
-        prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(prompt.length, draft_prompt.length)),
+        chunk_size=min(settings.chunk_size, max(1, encoded.document_tokens)),
+        prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         settings=settings,
         seed=settings.seed,
-        clock=encoded.clock,
-        positions=resolve_positions(settings, pair, prompt.length),
+        positions=resolve_positions(settings, pair, length),
         max_new_tokens=settings.max_new_tokens,
         keep_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,
         target_prefixes=cache.target if cache is not None else None,
-        reused=(TOKENS,) if encoded.reused_tokens else (),
-    )
-
-
-def resolve_question(
-    settings: Settings,
-    pair: CalibratedPair,
-    encoded: EncodedQuestion,
-    cache: DocumentCache | None,
-    cold_choice: bool,
-) -> Prepared:
-    """A question with its settings resolved. Raises PromptTooLong for one that does not fit the pair.
-
-    cache: as in `resolve_request`; cold_choice: choose the mode as if nothing were cached
-    """
-    memory = PeakMemory()
-    request = resolve_request(settings, pair, encoded, cache)
-    costed = request.without_caches() if cold_choice else request
-    mode, reason = choose_mode(settings.mode, costed)
-    if settings.confirm and mode != BASELINE:
-        check_confirmable(request)
-    max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
-    return Prepared(
-        collection=encoded.collection,
-        question=encoded.question,
-        request=request,
-        mode=mode,
-        mode_reason=reason,
-        decoding=settings.varied(max_new_tokens=max_new_tokens),
-        warnings=warnings,
-        memory=memory,
-        expected_speedup=expected_speedup(mode, costed),
     )
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
+from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import (
-    EncodedQuestion,
     Prepared,
+    cap_answer,
     loads_draft,
     needs_draft_prompt,
-    resolve_question,
     resolve_request,
 )
 from specprefill_cli.answering.stream import AnswerStream
@@ -33,23 +32,23 @@ from specprefill_cli.documents.document import Collection, Document, one_page_do
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
+from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
-from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.auto_mode import automatic_modes
+from specprefill_cli.prefill.auto_mode import automatic_modes, choose_mode, expected_speedup
 from specprefill_cli.prefill.calibration import (
     CalibratedPair,
     calibration_folder,
     load_target_calibration,
 )
-from specprefill_cli.prefill.modes.base import PrefillResult
-from specprefill_cli.prefill.phases import PhaseClock
-from specprefill_cli.prefill.prefix_cache import DocumentCache
+from specprefill_cli.prefill.modes import PrefillResult
+from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
+from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
 # Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
@@ -169,7 +168,22 @@ class Session:
 
     def resolve(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
-        return resolve_question(settings, self.pair, encoded, self.cache, self.cold_choice)
+        memory = PeakMemory()
+        request = resolve_request(settings, self.pair, encoded, self.cache)
+        costed = request.without_caches() if self.cold_choice else request
+        mode, reason = choose_mode(settings.mode, costed)
+        if settings.confirm and mode != BASELINE:
+            check_confirmable(request)
+        max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
+        return Prepared(
+            request=request,
+            mode=mode,
+            mode_reason=reason,
+            decoding=settings.varied(max_new_tokens=max_new_tokens),
+            warnings=warnings,
+            memory=memory,
+            expected_speedup=expected_speedup(mode, costed),
+        )
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
         """Tokenise a prompt, and resolve the settings of its prefill."""
@@ -180,30 +194,23 @@ class Session:
 
         The clock of the TTFT starts here. Raises UsageError for an empty question.
         """
-        question = clean_question(question)
-        pair, clock = self.pair, PhaseClock(self.pair.wait)
-        encode = self.cache.encode if self.cache is not None else encode_text
-        with self.cache.encoding if self.cache is not None else nullcontext(), clock.phase("tokenize"):
-            reused = self.cache.encodings.hits if self.cache is not None else 0
+        question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
+        cache = DocumentCache() if self.cache is None else self.cache
+        with cache.encoding, clock.phase("tokenize"):
+            reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
             text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
-            prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, encode)
-            tokens_reused = self.cache is not None and self.cache.encodings.hits > reused
+            prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, cache.encode)
             if needs_draft_prompt(settings, pair):
-                text = render(
-                    self.draft_template or self.template,
-                    collection.text,
-                    question,
-                    pair.loaded_draft.tokenizer,
-                    opening,
-                )
-                draft_prompt = encode_prompt(text, pair.loaded_draft.tokenizer, encode)
+                template, tokenizer = self.draft_template or self.template, pair.loaded_draft.tokenizer
+                text = render(template, collection.text, question, tokenizer, opening)
+                draft_prompt = encode_prompt(text, tokenizer, cache.encode)
         return EncodedQuestion(
             collection=collection,
             question=question,
             prompt=prompt,
             draft_prompt=draft_prompt,
-            reused_tokens=tokens_reused,
             clock=clock,
+            reused=reused,
         )
 
     def prefill(self, prepared: Prepared) -> PrefillResult:
@@ -236,8 +243,6 @@ class Session:
         warnings = (*result.warnings, *prepared.warnings)
         warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
         return AnswerStream(
-            collection=prepared.collection,
-            question=prepared.question,
             resolved=prepared,
             prefilled=replace(result, warnings=warnings),
             sampler=sampler,

@@ -19,18 +19,17 @@ from specprefill_cli.answering.passages import Sentences, best_passages, rank_se
 from specprefill_cli.answering.resolve import Prepared
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculation import choose_speculator
-from specprefill_cli.decoding.speculative import Speculator, decode
+from specprefill_cli.decoding.speculation import Speculator, choose_speculator
 from specprefill_cli.decoding.streaming import Detokenizer
-from specprefill_cli.decoding.verification import DecodeSpeed, RoundLog
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.fates import Plan, full_plan
-from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
@@ -44,8 +43,6 @@ class TextStream(ABC):
     prefilled: the prefilled or sent prompt; on_end: called when the answer ends, however it ends
     """
 
-    collection: Collection
-    question: str
     prefilled: Any
     memory: PeakMemory
     startup_seconds: float = 0.0
@@ -57,6 +54,11 @@ class TextStream(ABC):
     @abstractmethod
     def request(self) -> PrefillRequest:
         """The prompt and how it was prefilled."""
+
+    @property
+    def collection(self) -> Collection:
+        """The documents."""
+        return self.request.collection
 
     @abstractmethod
     def __iter__(self) -> Generator[str, None, None]:
@@ -112,7 +114,8 @@ class TextStream(ABC):
     @cached_property
     def sentences(self) -> Sentences:
         """The sentences of the documents with their relevance to the question."""
-        return rank_sentences(self.collection, self.question, self.request.prompt.offsets, self.prefilled.importance)
+        request = self.request
+        return rank_sentences(self.collection, request.question, request.prompt.offsets, self.prefilled.importance)
 
     def places(self, citations: Sequence[Citation]) -> list[int]:
         """Where citations begin, in characters of the collection's text."""
@@ -132,7 +135,7 @@ class TextStream(ABC):
             passages = best_passages(self.sentences, settings.passages, leading)
         return Record(
             id="",
-            question=self.question,
+            question=request.question,
             answer=self.text,
             target=request.pair.target.name,
             prompt_tokens=request.prompt.length,
@@ -156,7 +159,7 @@ class AnswerStream(TextStream):
     prefilled: the result of prefill; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
     confidence: tells how likely the answer is right
-    confirmation: by full prefill, once the answer has ended; None where it is not asked for
+    confirmation: by full prefill, where it is asked for
     """
 
     resolved: Prepared
@@ -167,9 +170,9 @@ class AnswerStream(TextStream):
     speculation: SpeculationState
     confidence: ConfidenceModel | None = None
     tokens: list[int] = field(default_factory=list)
-    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
+    log: DecodeLog = field(default_factory=DecodeLog)
     speculator: Speculator | None = None
-    confirmation: Confirmation | None = None
+    confirmation: Confirmation = field(default_factory=Confirmation)
 
     @property
     def request(self) -> PrefillRequest:
@@ -231,15 +234,15 @@ class AnswerStream(TextStream):
             self.stop_tokens,
             decoding.max_new_tokens,
             self.sampler,
-            self.speed,
+            self.log,
             self.speculator,
             emit=emit,
         )
 
     @property
-    def rounds(self) -> RoundLog:
-        """The rounds of speculative decoding so far."""
-        return self.speculator.log if self.speculator is not None else RoundLog()
+    def confirming(self) -> bool:
+        """Whether the answer has ended, and full prefill confirms it or has done so."""
+        return self.confirmation.provisional is not None
 
     @property
     def ttft_seconds(self) -> float:
@@ -249,7 +252,7 @@ class AnswerStream(TextStream):
     @property
     def draft_ran(self) -> bool:
         """Whether the draft scored the prompt or proposed tokens."""
-        return runs_draft(self.resolved.mode, self.request.scorer) or "draft" in self.rounds.proposers
+        return runs_draft(self.resolved.mode, self.request.scorer) or "draft" in self.log.proposers
 
     def warnings(self, length_stop: bool) -> list[str]:
         """All warnings: about documents, models, prefill and the answer's end."""
@@ -262,12 +265,12 @@ class AnswerStream(TextStream):
     @property
     def plan_read(self) -> Plan:
         prompt = self.request.prompt
-        is_exact = self.confirmation is not None and self.confirmation.confirmed is not None
-        return full_plan(prompt.length, prompt.document) if is_exact else self.prefilled.plan
+        is_provisional = self.confirmation.confirmed is None
+        return self.prefilled.plan if is_provisional else full_plan(prompt.length, prompt.document)
 
     @property
     def interruption(self) -> list[str]:
-        return list(self.confirmation.warnings) if self.confirmation is not None else super().interruption
+        return list(self.confirmation.warnings) if self.confirming else super().interruption
 
     def probability(self, citations: Sequence[Citation]) -> float | None:
         """How likely the answer is right; None where the pair has no calibration, or the answer says `not found`."""
@@ -282,15 +285,13 @@ class AnswerStream(TextStream):
     @property
     def log_probabilities(self) -> list[float]:
         """Of the tokens decoded so far, by the target; after full prefill where that has given the answer."""
-        if self.confirmation is not None and self.confirmation.log_probabilities:
-            return self.confirmation.log_probabilities
-        return [
+        return self.confirmation.log_probabilities or [
             *log_probabilities(self.prefilled.logits[None], [self.first_token]).tolist(),
-            *self.speed.log_probabilities,
+            *self.log.log_probabilities,
         ]
 
     def result(self) -> Record:
-        request, prefilled, resolved, rounds = self.request, self.prefilled, self.resolved, self.rounds
+        request, prefilled, resolved, log = self.request, self.prefilled, self.resolved, self.log
         draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
         return self.record(
@@ -303,12 +304,12 @@ class AnswerStream(TextStream):
             ttft_seconds=self.ttft_seconds,
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
-            tokens_per_second=self.speed.tokens_per_second,
-            acceptance_rate=rounds.acceptance_rate,
+            tokens_per_second=log.tokens_per_second,
+            acceptance_rate=log.acceptance_rate,
             warnings=self.warnings(length_stop),
-            accepted_length_mean=rounds.accepted_length_mean,
-            accepted_histogram=rounds.accepted_histogram,
-            proposer=" and ".join(rounds.proposers) or None,
+            accepted_length_mean=log.accepted_length_mean,
+            accepted_histogram=log.accepted_histogram,
+            proposer=" and ".join(log.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=self.probability(citations),
@@ -318,8 +319,8 @@ class AnswerStream(TextStream):
             gate=prefilled.gate,
             positions=ORIGINAL if prefilled.compact is None else COMPACT,
             position_factor=1.0 if prefilled.compact is None else prefilled.compact.factor,
-            confirmed=confirmation.confirmed if confirmation is not None else None,
-            provisional_answer=confirmation.provisional if confirmation is not None else None,
-            provisional_ttft_seconds=self.ttft_seconds if confirmation is not None else None,
-            confirm_seconds=confirmation.seconds if confirmation is not None else None,
+            confirmed=confirmation.confirmed,
+            provisional_answer=confirmation.provisional,
+            provisional_ttft_seconds=self.ttft_seconds if self.confirming else None,
+            confirm_seconds=confirmation.seconds,
         )

@@ -86,7 +86,7 @@ def ask(
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
-        answer = ModeAnswer(asked=settings.mode, answer=done.result, cells=done.cells)
+        answer = ModeAnswer(mode=settings.mode, answer=done.result, cells=done.cells)
         write_page(html, collection, Comparison(question=question, answers=[answer]))
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":

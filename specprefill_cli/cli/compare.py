@@ -95,7 +95,7 @@ class Comparer:
 
     def reply(self, line: str) -> RenderableType:
         """Run a command or answer a question, and return what to show. Raises UsageError for an unknown command."""
-        from specprefill_cli.reporting.comparison_table import comparison_view
+        from specprefill_cli.reporting.table import comparison_view
 
         name, _, argument = line.partition(" ")
         if not name.startswith("/"):
@@ -166,7 +166,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
 
 def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None) -> None:
     """Answer one question in all modes: as a table or an object, and as a page."""
-    from specprefill_cli.reporting.comparison_table import comparison_view
+    from specprefill_cli.reporting.table import comparison_view
 
     try:
         comparison = comparer.ask(question)

@@ -89,7 +89,7 @@ def plan(
     if json:
         print_json(asdict(run))
         return
-    from specprefill_cli.reporting.plan_table import plan_view
+    from specprefill_cli.reporting.table import plan_view
 
     console(sys.stdout).print(plan_view(run))
 

@@ -1,4 +1,4 @@
-"""How many tokens to propose: as many as acceptance and cost make worthwhile, none where plain decoding is faster.
+"""What proposing tokens costs, how often they are accepted, and the speedup that follows from both.
 
 Each proposer has one acceptance rate and one cost of drafting a token; all share the cost of verification by the number of
 tokens. Costs are times that are added to a round, in target passes over one token.
@@ -18,12 +18,9 @@ import numpy as np
 
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
 from specprefill_cli.decoding.reader import ModelReader
-from specprefill_cli.decoding.verification import NO_PROPOSAL, Proposal, Round
-from specprefill_cli.record import Verdict
+from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 
 LONGEST_PROPOSAL = 16
-# Estimated speedup that a proposal must reach.
-WORTHWHILE = 1.05
 # Acceptance is averaged over about this many verified tokens, and starts from a guess worth three.
 JUDGED_TOKENS = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
@@ -31,32 +28,9 @@ GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 MEASURES = 5
 # Assumed cost of verifying a proposed token, before anything was measured.
 GUESSED_VERIFICATION = 0.03
-# A declined proposer probes with one token after so many rounds that the token costs this share of them.
-PROBING_SHARE = 0.015
-# The highest cost that delays a probe: one wrong measurement must not rule a proposer out for good.
-HIGHEST_COST = 2.0
-# A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
-# answer may end at any time.
-ENTRY_SHARE = 0.04
 # Numbers of proposed tokens whose verification warm-up times, and how often: the first pass of a size may be slow. On a CPU
 # the second token of a pass costs far more than the later ones.
 WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 2
-
-
-@dataclass(frozen=True)
-class FixedPace:
-    """The same number of tokens in every round."""
-
-    tokens: int
-
-    def count(self, proposer: Proposer, answer_length: int) -> int:
-        return self.tokens
-
-    def observe(self, round_: Round) -> None:
-        """A fixed pace ignores what happens."""
-
-    def verdict(self) -> Verdict:
-        return Verdict("on")
 
 
 @dataclass
@@ -80,7 +54,7 @@ class Acceptance:
         self.right *= fade
 
 
-def latest() -> deque[float]:
+def new_measurements() -> deque[float]:
     """An empty list of the latest measurements."""
     return deque(maxlen=MEASURES)
 
@@ -97,9 +71,9 @@ class SpeculationState:
 
     learns_costs: bool = True
     sharing: int = 1
-    pass_seconds: deque[float] = field(default_factory=latest)
-    drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, latest))
-    verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, latest))
+    pass_seconds: deque[float] = field(default_factory=new_measurements)
+    drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
+    verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
     acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
 
     def without_acceptance(self) -> SpeculationState:
@@ -124,7 +98,7 @@ class SpeculationState:
         if not self.verifying:
             return GUESSED_VERIFICATION * count
         counts = sorted(self.verifying)
-        costs = [median_low(self.verifying[known]) for known in counts]
+        costs = [median_low(self.verifying[measured]) for measured in counts]
         if count > counts[-1]:
             return costs[-1] * count / counts[-1]
         return float(np.interp(count, [0, *counts], [0.0, *costs]))
@@ -165,67 +139,10 @@ class SpeculationState:
                 self.learn_costs(Round(proposal, 0, drafting, timed(target, 1 + count)))
 
 
-class AdaptivePace:
-    """Proposes as many tokens as promise the highest speed, none where plain decoding is faster, and probes now and then.
-
-    The first round is plain: it measures a target pass after this prompt.
-    """
-
-    def __init__(self, state: SpeculationState) -> None:
-        self.state = state
-        self.started = False
-        # By proposer that was asked for tokens: why it was declined the last time, or None.
-        self.refusals: dict[str, str | None] = {}
-
-    def count(self, proposer: Proposer, answer_length: int) -> int:
-        if not self.started:
-            return 0
-        name, state = proposer.name, self.state
-        acceptance = state.acceptance[name]
-        promised, best = max(
-            (speedup(acceptance.rate, count, state.added_cost(proposer, count)), count)
-            for count in range(1, LONGEST_PROPOSAL + 1)
-        )
-        if promised < WORTHWHILE:
-            cost = state.added_cost(proposer, 1)
-            self.refusals[name] = (
-                f"{name} promises {promised:.2f}x, with {acceptance.rate:.0%} accepted at {cost:.2f} target passes a token"
-            )
-            is_due = acceptance.waited * PROBING_SHARE >= min(cost, HIGHEST_COST)
-            return 1 if is_due and not proposer.entry_passes else 0
-        if proposer.entry_passes > ENTRY_SHARE * answer_length:
-            self.refusals[name] = (
-                f"{name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
-            )
-            return 0
-        self.refusals[name] = None
-        return best
-
-    def observe(self, round_: Round) -> None:
-        self.started = True
-        self.state.learn_costs(round_)
-        for name in self.refusals:
-            self.state.acceptance[name].waited += 1
-        if round_.drafted:
-            acceptance = self.state.acceptance[round_.proposal.proposer]
-            acceptance.learn(round_)
-            acceptance.waited = 0
-
-    def verdict(self) -> Verdict:
-        """Off when every proposer last promised less than plain decoding."""
-        reasons = [reason for reason in self.refusals.values() if reason is not None]
-        if not reasons or len(reasons) < len(self.refusals):
-            return Verdict("on")
-        return Verdict("off", f"plain decoding is faster: {'; '.join(reasons)}")
-
-
-def expected_tokens(acceptance: float, count: int) -> float:
-    """Tokens that a round yields on average when `count` are proposed: equation (1) of arXiv 2211.17192."""
-    if acceptance >= 1:
-        return count + 1.0
-    return (1 - acceptance ** (count + 1)) / (1 - acceptance)
-
-
 def speedup(acceptance: float, count: int, added_cost: float) -> float:
-    """Speed over plain decoding: theorem 3.8 of arXiv 2211.17192, with k c = added_cost, verification included."""
-    return expected_tokens(acceptance, count) / (1 + added_cost)
+    """Speed over plain decoding of rounds with `count` proposed tokens: theorem 3.8 of arXiv 2211.17192.
+
+    Its k c is `added_cost`, verification included; the tokens that a round yields on average are equation (1).
+    """
+    tokens = count + 1.0 if acceptance >= 1 else (1 - acceptance ** (count + 1)) / (1 - acceptance)
+    return tokens / (1 + added_cost)

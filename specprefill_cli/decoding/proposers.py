@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.rounds import Proposal
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.verification import Proposal
 from specprefill_cli.models.passes import Steps
 
 # Shortest and longest suffix of the answer that `lookup` searches for in the text.

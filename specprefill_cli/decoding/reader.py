@@ -14,14 +14,14 @@ from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.models.adapter import prefill, run_steps
 from specprefill_cli.models.cache import PrefillState, new_state, rollback
 from specprefill_cli.models.passes import Pass, Steps
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import MODES
+from specprefill_cli.prefill.request import PhaseClock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specprefill_cli.models.loading import LoadedModel, LoadedPair
-    from specprefill_cli.prefill.modes.base import PrefillResult
+    from specprefill_cli.prefill.modes import PrefillResult
     from specprefill_cli.prefill.request import PrefillRequest
 
 # Which model of the pair a reader is.

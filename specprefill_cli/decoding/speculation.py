@@ -1,22 +1,130 @@
-"""Which proposers an answer gets, how many tokens they propose, and what is refused."""
+"""Which proposers an answer gets, how many tokens they are asked for, and what is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, SpeculationState
+from specprefill_cli.decoding.adaptive import LONGEST_PROPOSAL, SpeculationState, speedup
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
 from specprefill_cli.decoding.reader import DRAFT, ModelReader, prefilled_draft
+from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.speculative import Speculator
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill.modes.base import PrefillResult
+from specprefill_cli.models.passes import Steps
+from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import Verdict
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loading import LoadedPair
+
+
+# Estimated speedup that a proposal must reach.
+WORTHWHILE = 1.05
+# A declined proposer probes with one token after so many rounds that the token costs this share of them.
+PROBING_SHARE = 0.015
+# The highest cost that delays a probe: one wrong measurement must not rule a proposer out for good.
+HIGHEST_COST = 2.0
+# A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
+# answer may end at any time.
+ENTRY_SHARE = 0.04
+# The source of proposed tokens that are known from a provisional answer.
+KNOWN = "known"
+
+
+class Speculator:
+    """Asks its proposers in turn, each for as many tokens as pay; the first proposal that is not empty is used.
+
+    A round's number of tokens is the one that promises the highest speed: none where plain decoding is faster, but one now and
+    then, as a probe. The first round is plain: it measures a target pass after this prompt.
+
+    state: what earlier rounds showed
+    fixed: proposed tokens of every round; None: as many as pay
+    known_tokens: an answer that is proposed first, for as long as the decoded tokens agree with it; it teaches nothing
+    """
+
+    def __init__(
+        self,
+        proposers: Sequence[Proposer],
+        state: SpeculationState,
+        fixed: int | None = None,
+        known_tokens: tuple[int, ...] = (),
+    ) -> None:
+        self.proposers = proposers
+        self.state = state
+        self.fixed = fixed
+        self.known_tokens = known_tokens
+        self.started = False
+        # By proposer that was considered: why it was declined the last time, or None.
+        self.refusals: dict[str, str | None] = {}
+
+    def propose(self, answer: Sequence[int], limit: int) -> Steps[Proposal]:
+        """Up to `limit` tokens that may follow the answer."""
+        following = self.known_tokens[len(answer) :][: max(limit, 0)]
+        if following and self.known_tokens[: len(answer)] == tuple(answer):
+            return Proposal(KNOWN, following)
+        for proposer in self.proposers if limit > 0 else ():
+            count = min(limit, self.count_worthwhile(proposer, len(answer)))
+            proposal = (yield from proposer.propose(answer, count)) if count > 0 else NO_PROPOSAL
+            if proposal.tokens:
+                return proposal
+        return NO_PROPOSAL
+
+    def count_worthwhile(self, proposer: Proposer, answer_length: int) -> int:
+        """How many tokens a proposer is asked for."""
+        if self.fixed is not None:
+            return self.fixed
+        if not self.started:
+            return 0
+        name, state = proposer.name, self.state
+        acceptance = state.acceptance[name]
+        promised, best = max(
+            (speedup(acceptance.rate, count, state.added_cost(proposer, count)), count)
+            for count in range(1, LONGEST_PROPOSAL + 1)
+        )
+        if promised < WORTHWHILE:
+            cost = state.added_cost(proposer, 1)
+            self.refusals[name] = (
+                f"{name} promises {promised:.2f}x, with {acceptance.rate:.0%} accepted at {cost:.2f} target passes a token"
+            )
+            is_due = acceptance.waited * PROBING_SHARE >= min(cost, HIGHEST_COST)
+            return 1 if is_due and not proposer.entry_passes else 0
+        if proposer.entry_passes > ENTRY_SHARE * answer_length:
+            self.refusals[name] = (
+                f"{name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
+            )
+            return 0
+        self.refusals[name] = None
+        return best
+
+    def observe(self, round_: Round) -> None:
+        """Learn from a round; nothing where the number of tokens is fixed, or they were known."""
+        if self.fixed is not None or round_.proposal.proposer == KNOWN:
+            return
+        self.started = True
+        self.state.learn_costs(round_)
+        for name in self.refusals:
+            self.state.acceptance[name].waited += 1
+        if round_.drafted:
+            acceptance = self.state.acceptance[round_.proposal.proposer]
+            acceptance.learn(round_)
+            acceptance.waited = 0
+
+    def rollback(self, length: int) -> None:
+        """Roll all proposers back to the first `length` tokens of the answer."""
+        for proposer in self.proposers:
+            proposer.rollback(length)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether speculation is on: off where every proposer last promised less than plain decoding."""
+        reasons = [reason for reason in self.refusals.values() if reason is not None]
+        if not reasons or len(reasons) < len(self.refusals):
+            return Verdict("on")
+        return Verdict("off", f"plain decoding is faster: {'; '.join(reasons)}")
 
 
 def check_proposer(options: Settings, pair: LoadedPair) -> None:
@@ -70,22 +178,23 @@ def choose_speculator(
     sampler: Sampler,
     stop_tokens: frozenset[int],
     state: SpeculationState,
+    known_tokens: tuple[int, ...] = (),
 ) -> Speculator | None:
     """The proposers for an answer behind a prefilled prompt: first lookup, because it costs next to nothing, then the draft.
 
-    state: the session's; a sampled answer does without, because its tokens depend on the pace (its distribution does
-    not), and a seed must draw the same tokens again
+    state: the session's; a sampled answer does without, because its tokens depend on how many are proposed (its distribution
+    does not), and a seed must draw the same tokens again
     """
     if options.speculate == OFF:
-        return None
+        return Speculator((), state, 0, known_tokens) if known_tokens else None
     proposers: list[Proposer] = []
     if options.proposer in (AUTO, LookupProposer.name):
         proposers.append(LookupProposer(request.prompt.tokens[prefilled.seen_tokens]))
     if draft_may_propose(options, request.pair):
         proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
-    if options.speculate != AUTO:
-        return Speculator(proposers, FixedPace(int(options.speculate)))
-    return Speculator(proposers, AdaptivePace(state if sampler.greedy else SpeculationState(learns_costs=False)))
+    fixed = None if options.speculate == AUTO else int(options.speculate)
+    state = state if sampler.greedy else SpeculationState(learns_costs=False)
+    return Speculator(proposers, state, fixed, known_tokens)
 
 
 def draft_proposer(

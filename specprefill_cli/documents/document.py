@@ -121,23 +121,23 @@ class Collection:
         """Character at which each document begins in `text`."""
         return tuple(accumulate((len(document.text) + len(SEPARATOR) for document in self.documents), initial=0))[:-1]
 
-    def parts(self, start: int, end: int) -> list[tuple[Document, int, int]]:
-        """The documents that characters [start, end) of `text` touch, each with the range in its own text."""
+    def parts(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """The numbers of the documents that characters [start, end) of `text` touch, each with the range in its own text."""
         parts = []
-        for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
-            document, origin = self.documents[index], self.starts[index]
+        for number in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
+            origin = self.starts[number]
             if origin >= end and start != end:
                 break
-            first, last = max(0, start - origin), min(len(document.text), end - origin)
+            first, last = max(0, start - origin), min(len(self.documents[number].text), end - origin)
             if first < last:
-                parts.append((document, first, last))
+                parts.append((number, first, last))
         return parts
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         """The documents that characters [start, end) of `text` touch, each with the pages touched."""
+        parts = [(self.documents[number], first, last) for number, first, last in self.parts(start, end)]
         return [
-            DocumentPages(document.name, list(document.pages_between(first, last)))
-            for document, first, last in self.parts(start, end)
+            DocumentPages(document.name, list(document.pages_between(first, last))) for document, first, last in parts
         ]
 
     def pages(self, start: int, end: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from contextlib import suppress
 
 from specprefill_cli.documents.reader import SourceFile
 
@@ -18,8 +19,8 @@ DECLARATION_BYTES = 4096
 DECLARATION = re.compile(
     rb"""<(?:\?xml|meta)[^>]{0,400}?[\s;"'](?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE
 )
-# Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them.
-NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
+# Python codecs that are no file encodings (some take quadratic time): never believed when a page declares them. Nor is none.
+NOT_FILE_ENCODINGS = frozenset({"", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
 # Damaged UTF-8 is likelier than another encoding if it holds at least this many valid multi-byte characters for each
 # damaged place; text in another encoding holds next to none. Where the file declares UTF-8, fewer are enough.
 VALID_PER_DAMAGE, VALID_PER_DAMAGE_DECLARED = 4, 1
@@ -33,58 +34,40 @@ EXTINCT_ENCODINGS = (
 ).split()
 
 
-def decode(file: SourceFile) -> str:
+def decode(file: SourceFile, is_markup: bool = False) -> str:
     """Decode a file of text, and warn about doubtful characters. Raises DocumentError when no encoding fits.
 
-    Tried in this order: byte order mark, UTF-8, UTF-8 with a few damaged places, a guess; the last two warn.
+    Tried in this order: byte order mark, UTF-8, the encoding that HTML or XML declares, UTF-8 with a few damaged places, a
+    guess; the last two warn.
     """
-    return decode_unicode(file) or decode_damaged(file, VALID_PER_DAMAGE) or decode_guessed(file)
-
-
-def decode_markup(file: SourceFile) -> str:
-    """As `decode`, for HTML and XML: before the last two comes the encoding that the file itself declares."""
-    text = decode_unicode(file)
-    if text:
-        return text
-    match = DECLARATION.search(file.data[:DECLARATION_BYTES])
-    encoding = codec_name(match[1].decode("ascii", "replace")) if match else ""
-    # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
-    encoding = COMMON_ENCODING if encoding == "iso8859-1" else encoding
-    if encoding and encoding not in NOT_FILE_ENCODINGS:
-        try:
-            return file.data.decode(encoding, errors="replace" if encoding == COMMON_ENCODING else "strict")
-        except (LookupError, ValueError):  # a codec that does not give text; bytes that are not in that encoding
-            pass
-    valid_per_damage = VALID_PER_DAMAGE_DECLARED if encoding == "utf-8" else VALID_PER_DAMAGE
-    return decode_damaged(file, valid_per_damage) or decode_guessed(file)
-
-
-def codec_name(encoding: str) -> str:
-    """Python's name of an encoding; empty for an unknown one."""
-    try:
-        return codecs.lookup(encoding).name.replace("_", "-")
-    except LookupError:
-        return ""
-
-
-def decode_unicode(file: SourceFile) -> str:
-    """The text of a file with a byte order mark, or in UTF-8; empty for any other."""
     for mark, encoding in BOM_ENCODINGS.items():
         if file.data.startswith(mark):
             return decode_with_replacement(file, encoding)
-    try:
+    declared = declared_encoding(file.data) if is_markup else ""
+    with suppress(UnicodeDecodeError):
         return file.data.decode("utf-8")
-    except UnicodeDecodeError:
-        return ""
-
-
-def decode_damaged(file: SourceFile, valid_per_damage: int) -> str:
-    """The text of UTF-8 that is cut at the end or has few damaged places; empty for any other."""
+    # A codec that does not give text, or bytes that are not in that encoding.
+    with suppress(LookupError, ValueError):
+        if declared not in NOT_FILE_ENCODINGS:
+            return file.data.decode(declared, errors="replace" if declared == COMMON_ENCODING else "strict")
     text = file.data.decode("utf-8", errors="replace")
     damages = text.count("\ufffd") - file.data.count("\ufffd".encode())
     valid = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
     is_cut = damages == 1 and text.endswith("\ufffd") and valid
-    return decode_with_replacement(file, "utf-8") if is_cut or valid >= damages * valid_per_damage else ""
+    if is_cut or valid >= damages * (VALID_PER_DAMAGE_DECLARED if declared == "utf-8" else VALID_PER_DAMAGE):
+        return decode_with_replacement(file, "utf-8")
+    return decode_guessed(file)
+
+
+def declared_encoding(data: bytes) -> str:
+    """Python's name of the encoding that a file of HTML or XML declares; empty for none, or an unknown one."""
+    match = DECLARATION.search(data[:DECLARATION_BYTES])
+    try:
+        name = codecs.lookup(match[1].decode("ascii", "replace")).name.replace("_", "-") if match else ""
+    except LookupError:
+        return ""
+    # The WHATWG Encoding Standard reads Latin-1 as cp1252, and so do browsers.
+    return COMMON_ENCODING if name == "iso8859-1" else name
 
 
 def decode_with_replacement(file: SourceFile, encoding: str) -> str:

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.encoding import decode_markup
+from specprefill_cli.documents.encoding import decode
 from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
@@ -85,7 +85,7 @@ def slide_pages(file: SourceFile) -> Pages:
 
 
 def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
-    """The entries that one refers to: the identifier of each, its kind, and its name. Those of "" are the archive's own."""
+    """The entries that one refers to, each as identifier, type of the relation, and name; those of "" are the archive's own."""
     folder, name = posixpath.split(entry)
     listing = posixpath.join(folder, "_rels", f"{name}.rels")
     if listing not in archive.namelist():
@@ -97,14 +97,16 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def parse_related(archive: ZipFile, entry: str, *kinds: str) -> list[Element]:
-    """The XML of the entries of some kinds that one refers to."""
-    return [parse_entry(archive, name) for _, kind, name in relations(archive, entry) if kind in kinds]
+def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
+    """The XML of the entries that one refers to, by the types of the relations."""
+    return [
+        parse_entry(archive, name) for _, relation_type, name in relations(archive, entry) if relation_type in types
+    ]
 
 
 def main_part(archive: ZipFile) -> str:
     """The entry that holds a document's body, or the list of slides."""
-    return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
+    return next(entry for _, relation_type, entry in relations(archive, "") if relation_type == "officeDocument")
 
 
 def document_lines(archive: ZipFile) -> Iterator[str]:
@@ -206,7 +208,7 @@ def chapter_pages(file: SourceFile) -> Pages:
         for chapter in chapters:
             if chapter in entries:
                 page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
-                _, text = visible_text(decode_markup(page), file.stop)
+                _, text = visible_text(decode(page, is_markup=True), file.stop)
                 file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
                 yield file.page_text(text.split("\n"))
 

@@ -55,9 +55,9 @@ def is_html(data: bytes) -> bool:
 
 def binary_format(data: bytes) -> str | None:
     """Name the kind of binary file that `data` is; None for text in any encoding."""
-    for signature, kind in BINARY_SIGNATURES:
+    for signature, format_name in BINARY_SIGNATURES:
         if data.startswith(signature):
-            return kind
+            return format_name
     if data.startswith(ZIP_SIGNATURE):
         is_open_document = b"vnd.oasis.opendocument" in data[:ARCHIVE_START_BYTES]
         return "an OpenDocument file" if is_open_document else "a ZIP archive"

@@ -31,9 +31,7 @@ from specprefill_cli.draft_kv.mapped_cache import (
 from specprefill_cli.draft_kv.projection import KvMap, find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.prefill.modes.base import Mode, PrefillResult
-from specprefill_cli.prefill.modes.full import FullMode
-from specprefill_cli.prefill.modes.select import SelectMode
+from specprefill_cli.prefill.modes import FullMode, Mode, PrefillResult, SelectMode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored

@@ -27,12 +27,11 @@ from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import BUNDLED, parse_endpoint
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.phases import UPSTREAM
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
-from specprefill_cli.record import Record, Verdict
+from specprefill_cli.record import UPSTREAM, Record, Verdict
 from specprefill_cli.settings import Settings
 
 # Rows in flight without --concurrency. Servers batch this many without slowing each down much.
@@ -196,8 +195,6 @@ class EndpointSession(Session):
         pieces = iter(reply)
         first = next(pieces, "")
         return EndpointStream(
-            collection=collection,
-            question=question,
             settings=settings,
             prefilled=choice,
             reply=reply,

@@ -11,7 +11,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from torch import Tensor
 
 from specprefill_cli.answering.draft_side import dry_run, retrieve
-from specprefill_cli.answering.resolve import EncodedQuestion, Prepared, loads_draft
+from specprefill_cli.answering.resolve import Prepared, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.speculation import check_proposer
@@ -33,6 +33,7 @@ from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
+from specprefill_cli.prefill.request import EncodedQuestion
 from specprefill_cli.record import BASELINE, DryRun, Record, Retrieval
 from specprefill_cli.settings import AUTO
 
@@ -74,7 +75,7 @@ class Ticket:
     @property
     def confirming(self) -> bool:
         """Whether its answer is complete, and full prefill confirms it."""
-        return self.stream is not None and self.stream.confirmation is not None
+        return self.stream is not None and self.stream.confirming
 
     def encode(self, read: Reader, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""

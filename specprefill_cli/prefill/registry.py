@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,19 +16,10 @@ from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.settings import AUTO, Settings, check_choice, flag
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.modes.base import Mode
+    from specprefill_cli.prefill.modes import Mode
     from specprefill_cli.prefill.scorers.base import Scorer
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A mode or scorer of another package: its name, its entry point, and why loading failed, if it did."""
-
-    name: str
-    source: str
-    error: str | None
 
 
 class Registry(Mapping[str, Item], Generic[Item]):
@@ -38,8 +28,8 @@ class Registry(Mapping[str, Item], Generic[Item]):
     A plugin cannot take the name of a built-in one.
     """
 
-    def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
-        self.kind = kind
+    def __init__(self, noun: str, group: str, builtin: Mapping[str, str]) -> None:
+        self.noun = noun
         self.group = group
         self.builtin = {name: EntryPoint(name, value, group) for name, value in builtin.items()}
         self.loaded: dict[str, Item] = {}
@@ -64,7 +54,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
                 if name in self.builtin:
                     raise
                 raise SpecprefillError(
-                    f"{self.kind} '{name}' of the plugin {entry.value} cannot be loaded ({first_line(error)}); "
+                    f"{self.noun} '{name}' of the plugin {entry.value} cannot be loaded ({first_line(error)}); "
                     "upgrade or uninstall the package"
                 ) from error
         return self.loaded[name]
@@ -84,27 +74,26 @@ class Registry(Mapping[str, Item], Generic[Item]):
             with suppress(SpecprefillError):
                 yield name, self[name]
 
-    def plugins(self) -> list[Plugin]:
-        """All plugins, loaded once to see whether they work."""
-        return [Plugin(entry.name, entry.value, self.fault(entry.name)) for entry in self.installed]
-
-    def fault(self, name: str) -> str | None:
-        """Why a plugin cannot be used, or None."""
-        if name in self.builtin:
-            return f"'{name}' is the name of a built-in {self.kind}; rename it"
-        try:
-            self[name]
-        except SpecprefillError as error:
-            return str(error)
-        return None
+    def check_plugins(self) -> Iterator[tuple[EntryPoint, str | None]]:
+        """The entry points of other packages, each with the reason why it cannot be used, or None. Loads all of them."""
+        for entry in self.installed:
+            fault = None
+            if entry.name in self.builtin:
+                fault = f"'{entry.name}' is the name of a built-in {self.noun}; rename it"
+            else:
+                try:
+                    self[entry.name]
+                except SpecprefillError as error:
+                    fault = str(error)
+            yield entry, fault
 
 
 MODES: Registry[Mode] = Registry(
     "mode",
     "specprefill.modes",
     {
-        "full": "specprefill_cli.prefill.modes.full:FullMode",
-        "select": "specprefill_cli.prefill.modes.select:SelectMode",
+        "full": "specprefill_cli.prefill.modes:FullMode",
+        "select": "specprefill_cli.prefill.modes:SelectMode",
         "draft-kv": "specprefill_cli.draft_kv.modes:DraftKvMode",
         "hybrid": "specprefill_cli.draft_kv.modes:HybridMode",
     },

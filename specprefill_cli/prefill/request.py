@@ -1,25 +1,96 @@
-"""The input of a mode: one prompt, the pair that reads it, and every setting of prefill with `auto` resolved."""
+"""The input of a mode: one question in tokens, the pair that reads it, and every setting of prefill with `auto` resolved."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.head_division import HeadShare, head_share
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
-from specprefill_cli.record import ORIGINAL
+from specprefill_cli.record import ORIGINAL, PHASES
 from specprefill_cli.settings import Settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefillRequest:
-    """One prompt to prefill: in the target's tokens, and in the draft's (the same object where they share a tokenizer).
+@dataclass
+class PhaseClock:
+    """Seconds by phase; `wait` synchronises the devices at the end of each phase.
 
-    document_text, question: the texts behind the tokens, for scorers that need no model
+    A phase begins where the previous one ended, so that the phases add up to the TTFT.
+    """
+
+    wait: Callable[[], None] = lambda: None
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float | None = None
+    ended: float = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        if self.started is None:
+            self.wait()
+            self.started = self.ended = time.perf_counter()
+        start = self.ended
+        try:
+            yield
+        finally:
+            self.wait()
+            self.ended = time.perf_counter()
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.ended - start
+
+    def resume(self) -> None:
+        """Count nothing of the time since the last phase ended: the question waited for others."""
+        if self.started is not None:
+            waited = time.perf_counter() - self.ended
+            self.started += waited
+            self.ended += waited
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from the start of the first phase to the end of the last."""
+        return self.ended - self.started if self.started is not None else 0.0
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of every phase in order; 0 for a phase that the mode does not have."""
+        return {name: self.seconds.get(name, 0.0) for name in PHASES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedQuestion:
+    """A question and its documents as text and as tokens of both models.
+
+    draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
+    clock: of the TTFT; reused: work of earlier questions that tokenisation reused, in words
+    """
+
+    collection: Collection
+    question: str
+    prompt: Prompt
+    draft_prompt: Prompt
+    clock: PhaseClock
+    reused: tuple[str, ...] = ()
+
+    @property
+    def document_text(self) -> str:
+        """The text behind the document's tokens."""
+        return self.collection.text
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens of the document in the target's prompt."""
+        start, end = self.prompt.document
+        return end - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillRequest(EncodedQuestion):
+    """One question to prefill.
+
     keep: share of the prompt's tokens that the target computes, None for `auto`
     chunk_size: document tokens selected together; prefill_chunk: tokens of one forward pass
     draft_window: tokens that the draft sees back while it reads the document; None: all of them
@@ -29,14 +100,9 @@ class PrefillRequest:
     keep_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run whatever the scorer needs, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
-    reused: work of earlier questions that tokenisation reused, in words
     """
 
     pair: CalibratedPair
-    prompt: Prompt
-    draft_prompt: Prompt
-    document_text: str
-    question: str
     scorer: str
     keep: float | None
     look_ahead: int
@@ -45,7 +111,6 @@ class PrefillRequest:
     draft_window: int | None
     settings: Settings
     seed: int
-    clock: PhaseClock
     positions: str = ORIGINAL
     max_new_tokens: int = 0
     keep_draft_state: bool = False
@@ -53,7 +118,6 @@ class PrefillRequest:
     last_draft_layer: int = 0
     draft_prefixes: PrefixCache | None = None
     target_prefixes: PrefixCache | None = None
-    reused: tuple[str, ...] = ()
 
     @property
     def target(self) -> LoadedModel:
@@ -69,12 +133,6 @@ class PrefillRequest:
     def draft_share(self) -> HeadShare:
         """The attention heads of the draft that this rank holds."""
         return head_share(self.draft.model, self.pair.draft_ranks)
-
-    @property
-    def document_tokens(self) -> int:
-        """Tokens of the document in the target's prompt."""
-        start, end = self.prompt.document
-        return end - start
 
     @property
     def answer_room(self) -> int:

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.documents.sentences import sentence_ranges
-from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
@@ -65,10 +64,8 @@ def rank_chunks(scores: Tensor) -> Tensor:
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
     """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
 
-    It gets at least `document_floor` tokens, and one chunk. Raises UsageError when `keep` is not in (0, 1].
+    It gets at least `document_floor` tokens, and one chunk.
     """
-    if not 0 < keep <= 1:
-        raise UsageError(f"keep ratio {keep}: must be above 0 and at most 1, or 'auto'")
     room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), document_floor(keep, document_tokens))
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))

@@ -6,20 +6,19 @@ is escaped.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.documents.document import Collection, Document
-from specprefill_cli.prefill.phases import PHASES, UPSTREAM
-from specprefill_cli.record import Cell, Comparison, Fate, ModeAnswer
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
 from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
-from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, present, seconds
+from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds, with_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -31,27 +30,6 @@ BARS = (*PHASES, UPSTREAM)
 # Steps of a cell's shading, from none to full.
 LEVELS = 8
 TEMPLATES = Path(__file__).resolve().parent / "page"
-
-
-@dataclass(frozen=True)
-class PageCells:
-    """One page of one document: characters [start, end) of the collection's text, and the indices of its cells."""
-
-    document: Document
-    number: int
-    start: int
-    end: int
-    cells: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A piece of text with one shading; `opens`: the first of its cell; the strip links to it."""
-
-    text: str
-    cell: int
-    opens: bool
-    cited: bool
 
 
 def render_page(collection: Collection, comparison: Comparison) -> str:
@@ -82,8 +60,7 @@ def answer_view(compared: ModeAnswer, collection: Collection, longest: float) ->
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
         for start, end in marks
     ]
-    facts = present(difference_facts(compared) | answer_facts(answer))
-    opened: set[int] = set()
+    facts = with_values(difference_facts(compared) | answer_facts(answer))
     return {
         "answer": answer,
         # Those of phases are indented; the bars show them.
@@ -106,10 +83,7 @@ def answer_view(compared: ModeAnswer, collection: Collection, longest: float) ->
         "cited": {index for indices in cited for index in indices},
         "cells": cells,
         "shades": shades(cells),
-        "pages": [
-            (page, list(page_pieces(page, cells, collection.text, marks, opened)))
-            for page in cells_by_page(collection, cells)
-        ],
+        "pages": list(page_views(collection, cells, marks)),
     }
 
 
@@ -120,32 +94,34 @@ def shades(cells: Sequence[Cell]) -> list[int]:
     return [round(LEVELS * sqrt(value / largest)) for value in importance]
 
 
-def cells_by_page(collection: Collection, cells: Sequence[Cell]) -> list[PageCells]:
-    """Return every page in order with the indices of its cells; a cell across two pages belongs to both."""
-    pages, position = [], 0
+def page_views(
+    collection: Collection, cells: Sequence[Cell], marks: Sequence[tuple[int, int]]
+) -> Iterator[dict[str, Any]]:
+    """Every page in order, with the indices of its cells, and its text in pieces; a cell across two pages belongs to both.
+
+    Pieces are cut where cells and citations begin and end. `opens` marks the first of its cell: the strip links to it.
+    """
+    opened: set[int] = set()
     for document, origin in zip(collection.documents, collection.starts, strict=True):
         for page in document.pages:
             start, end = origin + page.start, origin + page.end
-            while position < len(cells) and cells[position].text_end <= start:
-                position += 1
-            last = position
-            while start < end and last < len(cells) and cells[last].text_start < end:
-                last += 1
-            pages.append(PageCells(document, page.number, start, end, tuple(range(position, last))))
-    return pages
-
-
-def page_pieces(
-    page: PageCells, cells: Sequence[Cell], text: str, marks: list[tuple[int, int]], opened: set[int]
-) -> Iterator[Piece]:
-    """Yield the page's text, cut where cells and citations begin and end; `opened`: cells that began before."""
-    for index in page.cells:
-        low, high = max(cells[index].text_start, page.start), min(cells[index].text_end, page.end)
-        edges = {low, high, *(edge for mark in marks for edge in mark if low < edge < high)}
-        for start, end in pairwise(sorted(edges)):
-            cited = any(first < end and start < last for first, last in marks)
-            yield Piece(text[start:end], index, index not in opened, cited)
-            opened.add(index)
+            first = bisect_right(cells, start, key=lambda cell: cell.text_end)
+            last = bisect_left(cells, end, key=lambda cell: cell.text_start) if start < end else first
+            pieces = []
+            for index in range(first, last):
+                low, high = max(cells[index].text_start, start), min(cells[index].text_end, end)
+                edges = {low, high, *(edge for mark in marks for edge in mark if low < edge < high)}
+                for left, right in pairwise(sorted(edges)):
+                    cited = any(begin < right and left < stop for begin, stop in marks)
+                    opens = index not in opened
+                    pieces.append({"text": collection.text[left:right], "cell": index, "opens": opens, "cited": cited})
+                    opened.add(index)
+            yield {
+                "document": document.name,
+                "number": page.number,
+                "cells": list(range(first, last)),
+                "pieces": pieces,
+            }
 
 
 @lru_cache(maxsize=1)

@@ -1,16 +1,24 @@
-"""The rich table after an answer, and the words that other reports share with it."""
+"""The tables of an answer, of modes side by side and of a plan, and the words that reports share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from rich.console import Group
 from rich.table import Column, Table
 
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import one_line
-from specprefill_cli.record import BASELINE, ORIGINAL, Fate, ModeAnswer, Record, SpanRecord
+from specprefill_cli.record import BASELINE, ORIGINAL, Comparison, DryRun, Fate, ModeAnswer, Record, SpanRecord
+from specprefill_cli.reporting.evidence import passages_view
 from specprefill_cli.reporting.safe import plain
 
+# Labels of figures that all modes share.
+SHARED = ("pair", "prompt", "start-up", "peak memory")
+ESTIMATE_NOTE = (
+    "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed "
+    "of the draft here"
+)
 PHASE_WORDS = {
     "first_token": "first token",
     "draft_prefill": "draft prefill",
@@ -32,7 +40,7 @@ def plain_table(*header: str | Column) -> Table:
 def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
     """A table of those facts of an answer that have a value, and of its warnings."""
     table = plain_table()
-    for label, value in present(facts):
+    for label, value in with_values(facts):
         table.add_row(label, plain(value))
     for warning in answer.warnings:
         table.add_row("warning", plain(warning, style="yellow"))
@@ -65,7 +73,76 @@ def answer_table(answer: Record) -> Table:
     return facts_table({**answer_facts(answer), "source": sources}, answer)
 
 
-def present(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
+def comparison_view(comparison: Comparison) -> Group:
+    """The table of modes, and below it the passages of the first mode that scored the documents, else of the first."""
+    records = [column.answer for column in comparison.answers]
+    scored = [record for record in records if record.scorer is not None]
+    return Group(comparison_table(comparison), *map(passages_view, (scored or records)[:1]))
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Build a table with a row for each figure that any mode has, and a column for each mode; misfits come last."""
+    table = plain_table("")
+    for mode in (*(column.mode for column in comparison.answers), *comparison.misfits):
+        table.add_column(plain(mode), overflow="fold", ratio=1)
+    columns = [column_facts(column) for column in comparison.answers]
+    columns += [{"answer": "does not fit", "warning": reason} for reason in comparison.misfits.values()]
+    for label in columns[0] if columns else ():
+        values = [column.get(label) for column in columns]
+        if any(values):
+            table.add_row(label, *(plain(value or "-") for value in values))
+    return table
+
+
+def column_facts(column: ModeAnswer) -> dict[str, str | None]:
+    """Return one mode's figures by label; None or an empty text for those that it does not have."""
+    answer = column.answer
+    facts = {label: value for label, value in answer_facts(answer).items() if label not in SHARED}
+    return {
+        "answer": answer.answer or "(nothing)",
+        **difference_facts(column),
+        **facts,
+        "warning": "; ".join(answer.warnings),
+    }
+
+
+def plan_view(run: DryRun) -> Group:
+    """Show how much would be kept, the mode that `auto` would take, and the costs of this plan, other keep ratios and `full`.
+
+    The reason that `auto` had before scoring is shown only where it decides against this plan.
+    """
+    mode, reason = run.auto["mode"], run.auto["reason"]
+    facts = plain_table()
+    for label, value in with_values(
+        {
+            "pair": pair_text(run.pair["draft"], run.pair["target"]),
+            "prompt": f"{run.prompt_tokens:,} tokens",
+            "would keep": kept_text(run.kept_tokens, run.kept_ratio),
+            "recompute": fate_text(run.spans, Fate.RECOMPUTE),
+            "auto takes": mode if mode == run.mode else f"{mode}; before scoring, {reason.removeprefix('auto: ')}",
+        }
+    ):
+        facts.add_row(label, plain(value))
+    for warning in run.warnings:
+        facts.add_row("warning", plain(warning, style="yellow"))
+    header = ("keep", "tokens computed", "expected speedup", "TTFT")
+    estimates = plain_table(*(Column(name, justify="right") for name in header))
+    for number, estimate in enumerate(run.estimates):
+        keep = f"auto, {estimate.kept_ratio:.2f}" if estimate.keep is None else f"{estimate.keep:g}"
+        label = keep if number else f"this plan: {keep}"
+        speedup = f"{estimate.speedup:.1f}x" if run.full_fits else "-"
+        estimates.add_row(label, f"{estimate.kept_tokens:,}", speedup, about_seconds(estimate.ttft_seconds))
+    full_ttft = about_seconds(run.full_ttft_seconds) if run.full_fits else "does not fit"
+    estimates.add_row("full", f"{run.prompt_tokens:,}", "1.0x" if run.full_fits else "-", full_ttft)
+    return Group(facts, estimates, plain(ESTIMATE_NOTE, style="dim"))
+
+
+def about_seconds(value: float | None) -> str:
+    """Write an estimated duration."""
+    return "-" if value is None else f"about {seconds(value)}"
+
+
+def with_values(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
     """The facts that have a value."""
     return [(label, value) for label, value in facts.items() if value]
 

@@ -9,7 +9,7 @@ from specprefill_cli.answering.cells import document_cells
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Fate
-from specprefill_cli.reporting.html import cells_by_page
+from specprefill_cli.reporting.html import page_views
 
 TEXT = "abcdefghij" * 2
 OFFSETS = np.array([(place, place + 1) for place in range(20)])
@@ -57,11 +57,12 @@ def test_pages_list_their_cells_across_documents():
     collection = Collection((first, one_page_document("b", "abcdefgh", "text/plain")))
     offsets = np.array([(place, place + 1) for place in range(18)])
     cells = document_cells(collection, offsets, full_plan(18, (0, 18)), None, 6)
-    pages = cells_by_page(collection, cells)
-    assert [(page.document.name, page.number, page.cells) for page in pages] == [
-        ("a", 1, (0,)),
-        ("a", 2, ()),
-        ("a", 3, (0, 1)),
-        ("b", 1, (1, 2)),
+    pages = list(page_views(collection, cells, []))
+    assert [(page["document"], page["number"], page["cells"]) for page in pages] == [
+        ("a", 1, [0]),
+        ("a", 2, []),
+        ("a", 3, [0, 1]),
+        ("b", 1, [1, 2]),
     ]
-    assert [collection.text[page.start : page.end] for page in pages] == ["123", "", "678", "abcdefgh"]
+    texts = ["".join(piece["text"] for piece in page["pieces"]) for page in pages]
+    assert texts == ["123", "", "678", "abcdefgh"]

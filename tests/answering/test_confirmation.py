@@ -5,7 +5,7 @@ import torch
 
 from specprefill_cli.answering import confirmation
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.errors import PromptTooLong, SpecprefillError, UsageError
+from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 
@@ -142,11 +142,6 @@ def test_only_answers_below_a_confidence_are_confirmed(random_session, monkeypat
     assert any("--confirm-below 0.8: the confidence is 0.90" in warning for warning in answer.warnings) != runs
 
 
-def test_sampling_is_refused_by_name():
-    with pytest.raises(UsageError, match="--confirm: a sampled answer"):
-        BASE.varied(temperature=0.5)
-
-
 def test_prompts_beyond_full_prefill_are_refused_at_the_start(random_session, monkeypatch):
     with pytest.raises(PromptTooLong, match="leave out --confirm"):
         random_session.ask(make_document(), "Who?", BASE.varied(max_new_tokens=4_000))
@@ -188,27 +183,3 @@ def test_options_without_confirmation_are_refused_by_name(call, arguments, words
     code, _, err = call("ask", "sample_docs/harbour-handbook.pdf", "Who?", "--confirm", *arguments)
     assert code == 2
     assert words in err
-
-
-@pytest.mark.slow
-def test_batch_rows_are_written_once_confirmed_and_resumed(call, tmp_path):
-    import json
-
-    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    document = "sample_docs/harbour-handbook.pdf"
-    questions = ("When are wages paid?", "Who signs for the keys?", "What is the mileage allowance?")
-    rows.write_text("\n".join(json.dumps({"id": f"q{n}", "question": text}) for n, text in enumerate(questions)))
-    options = ("--document", document, "--max-new-tokens", "12", "--quiet", "--concurrency", "2")
-    _, full, _ = call("batch", str(rows), *options, "--mode", "full")
-    expected = [json.loads(line)["answer"] for line in full.splitlines()]
-    command = ("batch", str(rows), *options, "--mode", "select", "--keep", "0.03", "--confirm", "--out", str(out))
-    assert call(*command)[0] == 0
-    # The state after a kill: a complete row, and half of the next.
-    lines = out.read_bytes().splitlines(keepends=True)
-    out.write_bytes(lines[0] + lines[1][:40])
-    assert call(*command, "--resume")[0] == 0
-    records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [record["id"] for record in records] == ["q0", "q1", "q2"]
-    assert [record["answer"] for record in records] == expected
-    for record in records:
-        assert record["confirmed"] == (record["provisional_answer"] == record["answer"])

@@ -6,13 +6,12 @@ from dataclasses import asdict
 import pytest
 
 from specprefill_cli.answering.draft_side import KEEP_RATIOS, dry_run
-from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.answering.session import open_session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.outline import ModelOutline
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.record import DryRun, decode, json_line
 from specprefill_cli.settings import Settings
@@ -119,17 +118,3 @@ def test_chunks_cover_the_document_and_the_record_survives_json(planner):
     assert kept == sum(span["end"] - span["start"] for span in record["spans"] if span["fate"] == "recompute")
     assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
     assert set(record["estimates"][0]) == {"keep", "kept_tokens", "kept_ratio", "speedup", "ttft_seconds"}
-
-
-def test_plan_uses_the_targets_tokens_with_different_tokenizers(planner, tokenizer):
-    import copy
-
-    other = copy.deepcopy(tokenizer)
-    other.add_tokens(["<other>"])
-    outline = ModelOutline("other", planner.pair.target.config, other, "cpu")
-    session = Session(pair=CalibratedPair(planner.pair.pair, outline, planner.pair.draft), template=planner.template)
-    assert not session.pair.same_tokenizer
-    run = dry_run(session, COLLECTION, QUESTION, Settings(keep=0.3))
-    assert run.chunks[-1].end == run.spans[-1].end
-    assert all(chunk.importance is not None for chunk in run.chunks)
-    assert run.kept_ratio < 0.35

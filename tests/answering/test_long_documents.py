@@ -12,10 +12,8 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.record import Comparison, ModeAnswer, json_line
-from specprefill_cli.reporting.comparison_table import comparison_table
 from specprefill_cli.reporting.html import render_page
-from specprefill_cli.reporting.plan_table import plan_view
-from specprefill_cli.reporting.table import answer_facts
+from specprefill_cli.reporting.table import answer_facts, comparison_table, plan_view
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.cli.test_compare import text_of
@@ -58,19 +56,13 @@ def test_positions_are_in_the_record_the_table_and_the_page(session):
     assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
     assert 0 < record["position_factor"] < 1
     assert answer_facts(answer)["positions"].startswith("compact, gaps between kept spans x 0.")
-    page = Comparison(question="When?", answers=[ModeAnswer(asked="auto", answer=answer, cells=[])])
+    page = Comparison(question="When?", answers=[ModeAnswer(mode="auto", answer=answer, cells=[])])
     assert "gaps between kept spans" in render_page(collection(), page)
-
-
-def test_original_positions_are_not_shown(random_session):
-    answer = random_session.ask(collection(), "When?", SETTINGS).finished()
-    assert (answer.positions, answer.position_factor) == ("original", 1.0)
-    assert answer_facts(answer)["positions"] is None
 
 
 def test_compare_shows_modes_that_do_not_fit(session):
     comparison = compare_modes(session, collection(), "When?", SETTINGS, ("full", "select", "draft-kv"))
-    assert [column.asked for column in comparison.answers] == ["select"]
+    assert [column.mode for column in comparison.answers] == ["select"]
     assert list(comparison.misfits) == ["full", "draft-kv"]
     assert text_of(comparison_table(comparison)).count("does not fit") >= 2
     assert "use --mode select" in comparison.to_json()["does_not_fit"]["full"]

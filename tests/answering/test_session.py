@@ -11,7 +11,6 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prompting import Template
@@ -102,18 +101,6 @@ def test_auto_uses_full_for_a_short_prompt_and_gives_the_reason(random_session):
     _, _, answer = ask(random_session, short)
     assert answer.mode == "full"
     assert "select promises only" in answer.reason
-
-
-def test_auto_uses_select_when_the_cost_model_predicts_a_gain(tiny_session):
-    _, _, answer = ask(tiny_session, Collection((one_page_document("doc", TEXT * 12, "text/plain"),)), keep=0.1)
-    assert answer.mode == "select"
-    assert "select promises" in answer.reason
-
-
-def test_rejects_a_prompt_beyond_the_context(random_session):
-    long = Collection((one_page_document("doc", TEXT * 20, "text/plain"),))
-    with pytest.raises(SpecprefillError, match=r"[\d,]+ tokens .* context of 4,096; use --mode select, or give fewer"):
-        ask(random_session, long, mode="full")
 
 
 def test_rejects_empty_question(random_session):
@@ -216,11 +203,6 @@ def test_select_works_across_tokenizers(two_tokenizers, random_session):
     start, end = stream.request.prompt.offsets[int(stream.prefilled.importance.argmax())]
     draft_scores = draft_stream.prefilled.importance[start:end]
     assert draft_scores.mean() >= 0.5 * draft_stream.prefilled.importance.max()
-
-
-def test_models_use_the_registered_attention(tiny_session):
-    for loaded in (tiny_session.pair.target, tiny_session.pair.draft):
-        assert loaded.model.config._attn_implementation == ATTENTION
 
 
 def test_passages_are_those_of_select_in_any_mode(two_tokenizers, random_session):

@@ -103,7 +103,7 @@ def test_a_row_that_is_out_of_memory_does_not_fail_others(session, monkeypatch):
     original = Session.prefill
 
     def prefill(self, prepared):
-        if prepared.question == "When is number 1?":
+        if prepared.request.question == "When is number 1?":
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(self, prepared)
 

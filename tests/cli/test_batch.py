@@ -101,7 +101,7 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     prefill = Session.prefill
 
     def interrupt_second(self, prepared):
-        if prepared.question == "When?":
+        if prepared.request.question == "When?":
             # Only one row is answered at a time, so the first one is written by now.
             os.kill(os.getpid(), signal.SIGINT)
         return prefill(self, prepared)
@@ -122,7 +122,7 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
     prefill = Session.prefill
 
     def end_second(self, prepared):
-        if prepared.question == "When?":
+        if prepared.request.question == "When?":
             os.kill(os.getpid(), signal.SIGTERM)
         return prefill(self, prepared)
 

@@ -22,8 +22,8 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.record import Comparison
-from specprefill_cli.reporting.comparison_table import comparison_table
 from specprefill_cli.reporting.html import render_page
+from specprefill_cli.reporting.table import comparison_table
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 

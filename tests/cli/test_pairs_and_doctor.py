@@ -2,8 +2,8 @@
 
 import json
 
+from specprefill_cli import diagnostics
 from specprefill_cli.diagnostics import Check, State
-from specprefill_cli.diagnostics import doctor as diagnosis
 
 
 def test_pairs_as_json(call):
@@ -37,7 +37,7 @@ def test_doctor_passes_a_complete_installation(call):
 
 
 def test_doctor_counts_memory_for_the_prompt(call, monkeypatch):
-    monkeypatch.setattr(diagnosis, "main_memory", lambda: (80 * 2**20, 2**30))
+    monkeypatch.setattr(diagnostics, "main_memory", lambda: (80 * 2**20, 2**30))
     code, out, _ = call("doctor", "--devices", "cpu", "--tokens", "16000", "--json")
     assert code == 1
     (fit,) = [check for check in json.loads(out)["checks"] if check["name"] == "pair tiny"]
@@ -51,7 +51,7 @@ def test_doctor_names_what_is_broken_and_checks_the_rest(call, monkeypatch):
         raise RuntimeError("driver too old")
         yield
 
-    monkeypatch.setattr(diagnosis, "list_devices", fail)
+    monkeypatch.setattr(diagnostics, "list_devices", fail)
     code, out, _ = call("doctor", "--json")
     record = json.loads(out)
     assert (code, record["ok"]) == (1, False)
@@ -70,7 +70,7 @@ def test_doctor_downloads_nothing(call):
 
 
 def test_doctor_reports_packages_out_of_range_or_absent():
-    assert diagnosis.check_package("typer", ">=1000", State.BROKEN, "x").state is State.LIMITED
-    assert diagnosis.check_package("no-such-package-here", "", State.NO, "pip install it") == Check(
+    assert diagnostics.check_package("typer", ">=1000", State.BROKEN, "x").state is State.LIMITED
+    assert diagnostics.check_package("no-such-package-here", "", State.NO, "pip install it") == Check(
         "no-such-package-here", State.NO, "not installed; pip install it"
     )

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 MODULE = """
-    from specprefill_cli.prefill.modes.full import FullMode
+    from specprefill_cli.prefill.modes import FullMode
     from specprefill_cli.prefill.scorers.lexical import RandomScorer
 
 

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from specprefill_cli.decoding import verification
-from specprefill_cli.decoding.adaptive import AdaptivePace, FixedPace, SpeculationState
+from specprefill_cli.decoding import rounds
+from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer
+from specprefill_cli.decoding.rounds import DecodeLog, decode, positive_part
 from specprefill_cli.decoding.sampling import Sampler, distribution
-from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import DecodeSpeed, positive_part
+from specprefill_cli.decoding.speculation import Speculator
 from tests.helpers.scripted import TableReader
 
 pytestmark = pytest.mark.slow
@@ -55,9 +55,8 @@ def chi_squared_p(tokens, expected):
 
 def sample(sampler, proposer, count):
     target = TableReader(TARGET)
-    speculating = Speculator([proposer], FixedPace(count) if isinstance(count, int) else count)
-    tokens = list(decode(target, 1, frozenset(), SAMPLES + 1, sampler, DecodeSpeed(), speculating))
-    return tokens, speculating.log
+    log, speculating = DecodeLog(), Speculator([proposer], SpeculationState(learns_costs=False), count)
+    return list(decode(target, 1, frozenset(), SAMPLES + 1, sampler, log, speculating)), log
 
 
 def draft(name, sampler):
@@ -86,13 +85,12 @@ def test_lookup_proposals_preserve_the_distribution():
     assert 0.05 < log.acceptance_rate < 0.9
 
 
-def test_adaptive_pace_preserves_the_distribution():
+def test_adaptive_proposals_preserve_the_distribution():
     """The number of proposed tokens depends only on earlier acceptance, never on the tokens being drawn."""
     sampler = Sampler(1.0, seed=5)
-    pace = AdaptivePace(SpeculationState(learns_costs=False))
     proposer = draft("sometimes", sampler)
     proposer.token_passes = 0.1
-    tokens, log = sample(sampler, proposer, pace)
+    tokens, log = sample(sampler, proposer, None)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0)) > LIKELY
     assert len({completed.drafted for completed in log.rounds}) > 1
 
@@ -111,28 +109,7 @@ def residual_at_last_position(probabilities, proposal, _place):
 
 @pytest.mark.parametrize("broken", [without_correction, reversed_difference, residual_at_last_position])
 def test_detects_a_wrong_residual_distribution(broken, monkeypatch):
-    monkeypatch.setattr(verification, "positive_part", broken)
+    monkeypatch.setattr(rounds, "positive_part", broken)
     sampler = Sampler(1.0, seed=7)
     tokens, _ = sample(sampler, draft("sometimes", sampler), 3)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
-
-
-def test_detects_a_missing_correction_of_lookup_proposals(monkeypatch):
-    monkeypatch.setattr(verification, "positive_part", without_correction)
-    sampler = Sampler(1.0, seed=3)
-    tokens, _ = sample(sampler, LookupProposer(torch.arange(VOCABULARY).repeat(40)), 4)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
-
-
-def test_detects_wrong_proposal_probabilities():
-    """A proposal must carry the probabilities that its tokens were drawn from."""
-
-    class Unprocessed(DraftProposer):
-        def propose(self, answer, count):
-            proposal = yield from super().propose(answer, count)
-            return type(proposal)(proposal.proposer, proposal.tokens, proposal.probabilities**2)
-
-    sampler = Sampler(1.0, seed=7)
-    proposer = Unprocessed(lambda: TableReader(DRAFTS["sometimes"]), sampler, frozenset(), VOCABULARY, 10**9)
-    tokens, _ = sample(sampler, proposer, 3)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6

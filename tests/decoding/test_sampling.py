@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, distribution
-from specprefill_cli.decoding.speculative import decode
 from specprefill_cli.decoding.streaming import Detokenizer
-from specprefill_cli.decoding.verification import DecodeSpeed
 from specprefill_cli.models.adapter import items_of, prefill
 from specprefill_cli.models.cache import rollback
 
@@ -74,7 +73,7 @@ def test_decoding_ends_at_a_stop_token_or_the_token_limit(random_pair):
     def decoded(first, stop_tokens, max_tokens, scripted):
         choices = iter(scripted)
         reader = ModelReader(model, state, 17)
-        steps = decode(reader, first, stop_tokens, max_tokens, lambda _: next(choices), DecodeSpeed())
+        steps = decode(reader, first, stop_tokens, max_tokens, lambda _: next(choices), DecodeLog())
         return list(items_of(steps))
 
     assert decoded(6, frozenset({9}), 10, [7, 8, 9, 10]) == [6, 7, 8]

@@ -9,7 +9,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.registry import MODES, check_names
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.resources import packaged_folder
@@ -159,11 +159,6 @@ def test_rejects_the_draft_proposer_without_a_draft(random_pair):
     with pytest.raises(UsageError, match="--proposer draft: no draft is loaded"):
         ask(session, proposer="draft")
     assert ask(session)[2].generated_tokens > 0
-
-
-def test_rejects_an_unknown_proposer():
-    with pytest.raises(UsageError, match="--proposer oracle: unknown; use one of auto, draft, lookup"):
-        check_names(Settings(proposer="oracle"))
 
 
 @pytest.fixture(scope="module")

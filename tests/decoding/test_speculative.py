@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from specprefill_cli.decoding.adaptive import FixedPace
+from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer
+from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculative import Speculator, decode
-from specprefill_cli.decoding.verification import DecodeSpeed
+from specprefill_cli.decoding.speculation import Speculator
 from tests.helpers.scripted import ScriptReader, result_of
 
 SCRIPT = [number % 40 for number in range(200)]
@@ -17,8 +17,8 @@ STOP = frozenset({49})
 class CheckedSpeculator(Speculator):
     """Check after every round that both caches hold the answer without its last token, and no rejected token."""
 
-    def __init__(self, proposers, pace, target, draft, script):
-        super().__init__(proposers, pace)
+    def __init__(self, proposers, count, target, draft, script):
+        super().__init__(proposers, SpeculationState(), count)
         self.target, self.draft, self.script = target, draft, script
         self.answer = 1
 
@@ -35,12 +35,12 @@ class CheckedSpeculator(Speculator):
 
 def speculator(draft, count, sampler=None, stop_tokens=STOP, longest_answer=10_000):
     proposer = DraftProposer(lambda: draft, sampler or Sampler(), stop_tokens, 50, longest_answer)
-    return Speculator([proposer], FixedPace(count))
+    return Speculator([proposer], SpeculationState(), count)
 
 
 def checked_speculator(target, draft, count):
     proposer = DraftProposer(lambda: draft, Sampler(), STOP, 50, 10_000)
-    return CheckedSpeculator([proposer], FixedPace(count), target, draft, SCRIPT)
+    return CheckedSpeculator([proposer], count, target, draft, SCRIPT)
 
 
 def wrong_at(places):
@@ -58,9 +58,9 @@ def wrong_at(places):
 )
 def test_output_and_caches_hold_exactly_the_targets_tokens(wrong, accepted):
     target, draft = ScriptReader(SCRIPT), ScriptReader(wrong_at(set(wrong)))
-    speculating = checked_speculator(target, draft, 4)
-    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:40]
-    counts = [completed.accepted for completed in speculating.log.rounds]
+    log, speculating = DecodeLog(), checked_speculator(target, draft, 4)
+    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), log, speculating)) == SCRIPT[:40]
+    counts = [completed.accepted for completed in log.rounds]
     assert counts[: len(accepted) - 2] == accepted[: len(accepted) - 2]
     assert len(target.passes) < 40 or not any(counts)
 
@@ -68,10 +68,10 @@ def test_output_and_caches_hold_exactly_the_targets_tokens(wrong, accepted):
 def test_probabilities_are_read_after_the_answer_not_in_each_round(monkeypatch):
     reads, real = [], torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(1) or real(tensor))
-    speed = DecodeSpeed()
-    list(decode(ScriptReader(SCRIPT), SCRIPT[0], STOP, 20, Sampler(), speed))
+    log = DecodeLog()
+    list(decode(ScriptReader(SCRIPT), SCRIPT[0], STOP, 20, Sampler(), log))
     assert not reads
-    assert len(speed.log_probabilities) == 19
+    assert len(log.log_probabilities) == 19
     assert len(reads) == 1
 
 
@@ -86,7 +86,7 @@ def test_probabilities_of_tokens_are_the_softmax_of_their_logits():
 def test_never_exceeds_the_token_limit(count, max_tokens):
     target = ScriptReader(SCRIPT)
     speculating = checked_speculator(target, ScriptReader(SCRIPT), count)
-    tokens = list(decode(target, SCRIPT[0], STOP, max_tokens, Sampler(), DecodeSpeed(), speculating))
+    tokens = list(decode(target, SCRIPT[0], STOP, max_tokens, Sampler(), DecodeLog(), speculating))
     assert tokens == SCRIPT[:max_tokens]
     assert target.length == max_tokens - 1
 
@@ -96,16 +96,16 @@ def test_never_exceeds_the_token_limit(count, max_tokens):
 def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops):
     script = [*SCRIPT[:place], 49, *SCRIPT[place + 1 :]]
     target, draft = ScriptReader(script), ScriptReader(script)
-    speed = DecodeSpeed()
+    log = DecodeLog()
     draft_stop_tokens = STOP if draft_stops else frozenset()
     tokens = list(
-        decode(target, script[0], STOP, 40, Sampler(), speed, speculator(draft, 4, stop_tokens=draft_stop_tokens))
+        decode(target, script[0], STOP, 40, Sampler(), log, speculator(draft, 4, stop_tokens=draft_stop_tokens))
     )
     assert tokens == script[:place]
     assert target.tokens == script[: target.length]
     assert place - 1 <= target.length <= place
     assert draft.length <= target.length
-    assert speed.tokens == place
+    assert log.tokens == place
 
 
 def test_a_draft_stops_at_its_own_stop_token():
@@ -116,7 +116,7 @@ def test_a_draft_stops_at_its_own_stop_token():
 
 def test_accepted_tokens_are_streamed_at_once():
     target = ScriptReader(SCRIPT)
-    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculator(ScriptReader(SCRIPT), 4))
+    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeLog(), speculator(ScriptReader(SCRIPT), 4))
     assert next(stream) == SCRIPT[0]
     # The first token needs no target pass.
     assert target.passes == []
@@ -134,7 +134,7 @@ def test_an_interrupted_round_is_rolled_back():
             return logits
 
     target, draft = Interrupted(SCRIPT), ScriptReader(SCRIPT)
-    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculator(draft, 4))
+    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeLog(), speculator(draft, 4))
     received = []
     with pytest.raises(KeyboardInterrupt):
         received.extend(iter(lambda: next(stream), None))
@@ -145,22 +145,22 @@ def test_an_interrupted_round_is_rolled_back():
 def test_a_draft_at_the_end_of_its_context_stops_proposing():
     target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT)
     speculating = speculator(draft, 4, longest_answer=12)
-    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeSpeed(), speculating)) == SCRIPT[:40]
+    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeLog(), speculating)) == SCRIPT[:40]
     assert draft.length <= 12
     assert target.passes[-1] == 1
 
 
 def test_round_statistics():
     target = ScriptReader(SCRIPT)
-    speculating = speculator(ScriptReader(wrong_at(set(range(3, 200, 3)))), 4)
-    assert speculating.log.acceptance_rate is None
-    assert speculating.log.accepted_histogram == []
-    list(decode(target, SCRIPT[0], STOP, 31, Sampler(), DecodeSpeed(), speculating))
+    log, speculating = DecodeLog(), speculator(ScriptReader(wrong_at(set(range(3, 200, 3)))), 4)
+    assert log.acceptance_rate is None
+    assert log.accepted_histogram == []
+    list(decode(target, SCRIPT[0], STOP, 31, Sampler(), log, speculating))
     # Ten rounds accept two tokens and reject the third; the last rounds have room for fewer proposals.
-    assert speculating.log.accepted_histogram == [0, 0, 10]
-    assert speculating.log.accepted_length_mean == 2
-    assert speculating.log.acceptance_rate == pytest.approx(20 / (9 * 4 + 2))
-    assert speculating.log.proposers == ["draft"]
+    assert log.accepted_histogram == [0, 0, 10]
+    assert log.accepted_length_mean == 2
+    assert log.acceptance_rate == pytest.approx(20 / (9 * 4 + 2))
+    assert log.proposers == ["draft"]
 
 
 @pytest.mark.parametrize("size", [48, 60])
@@ -168,8 +168,8 @@ def test_accepts_a_draft_with_another_vocabulary_size(size):
     """Models that share a tokenizer may pad their vocabularies differently."""
     target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT, vocabulary=size)
     for sampler in (Sampler(), Sampler(0.01)):
-        speculating = speculator(draft, 3, sampler)
-        assert list(decode(target, SCRIPT[0], STOP, 30, sampler, DecodeSpeed(), speculating)) == SCRIPT[:30]
-        assert speculating.log.acceptance_rate == 1
+        log, speculating = DecodeLog(), speculator(draft, 3, sampler)
+        assert list(decode(target, SCRIPT[0], STOP, 30, sampler, log, speculating)) == SCRIPT[:30]
+        assert log.acceptance_rate == 1
         target.rollback(0)
         draft.rollback(0)

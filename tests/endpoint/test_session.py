@@ -133,5 +133,5 @@ def test_modes_are_compared_and_one_that_does_not_fit_is_a_misfit(session, upstr
     too_long = error(400, "maximum context length is 2048 tokens")
     upstream.script = lambda body: says("42") if "[...]" in body["messages"][-1]["content"] else too_long
     comparison = compare_modes(session, handbook, QUESTION, session.settings, modes)
-    assert [answer.asked for answer in comparison.answers] == ["select"]
+    assert [answer.mode for answer in comparison.answers] == ["select"]
     assert "maximum context length is 2048" in comparison.misfits["full"]

@@ -23,9 +23,9 @@ from specprefill_cli.engine.request import (
     is_device_failure,
 )
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.prefill import phases
-from specprefill_cli.prefill.phases import PhaseClock
+from specprefill_cli.prefill import request as prefill_request
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
+from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.settings import Settings
 from tests.helpers.asker import Asker
 
@@ -212,7 +212,7 @@ def test_memory_decides_how_many_run(session):
 
 def test_waiting_is_no_part_of_the_time_to_first_token(monkeypatch):
     now = 10.0
-    monkeypatch.setattr(phases.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(prefill_request.time, "perf_counter", lambda: now)
     clock = PhaseClock()
     with clock.phase("tokenize"):
         now = 11.0
@@ -281,7 +281,7 @@ def test_a_question_that_lacks_memory_is_retried_by_itself(session, monkeypatch,
     prefill, passes = Session.prefill, []
 
     def prefill_or_fail(self, prepared):
-        if prepared.question == "Why?":
+        if prepared.request.question == "Why?":
             passes.append((len(asker.engine.running), prepared.request.prefill_chunk))
             if len(passes) <= attempts:
                 raise torch.OutOfMemoryError("CUDA out of memory")

@@ -38,22 +38,14 @@ def test_a_cold_question_takes_select(session):
     assert "cached" not in reason
 
 
-def test_after_full_the_next_question_takes_full_and_says_why(session):
+@pytest.mark.parametrize(("mode", "other", "share"), [("full", "select", 0.2), ("select", "full", 1.0)])
+def test_a_mode_that_finds_the_document_cached_costs_less_and_is_named(session, mode, other, share):
     _, _, cold = choice(session)
-    mode, reason, warm = choice(ask_before(session, "full"))
-    assert mode == "full"
-    assert "with the document's KV cached for full (" in reason
-    assert warm["full"] < cold["full"] / 5
-    assert warm["select"] == cold["select"]
-
-
-def test_after_select_the_next_question_promises_more(session):
-    _, _, cold = choice(session)
-    mode, reason, warm = choice(ask_before(session, "select"))
-    assert mode == "select"
-    assert reason.endswith("with the document's KV cached for select")
-    assert warm["select"] < cold["select"]
-    assert warm["full"] == cold["full"]
+    chosen, reason, warm = choice(ask_before(session, mode))
+    assert chosen == mode
+    assert f"with the document's KV cached for {mode}" in reason
+    assert warm[mode] < share * cold[mode]
+    assert warm[other] == cold[other]
 
 
 def test_with_all_caches_warm_auto_answers_as_cheaply_as_it_can(session):

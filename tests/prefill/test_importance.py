@@ -146,12 +146,6 @@ def test_transfer_preserves_total_importance_over_characters(from_cuts, to_cuts,
     assert after == pytest.approx(before, rel=1e-5)
 
 
-def test_transfer_between_identical_tokens_changes_nothing():
-    offsets = spans_of_text([3, 17, 40], 60)
-    importance = torch.tensor([0.1, 0.7, 0.2, 0.4])
-    torch.testing.assert_close(transfer(importance, offsets, offsets), importance)
-
-
 def test_transfer_averages_tokens_that_share_a_character():
     """Byte-level tokens of one character share its character range."""
     importance = torch.tensor([0.2, 0.4, 0.6])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.files import save_heads
-from specprefill_cli.lab.calibration.head_search import Sighting, gold_rank, search_heads, search_lexical, smallest_mass
+from specprefill_cli.lab.calibration.head_search import Sighting, search_heads, search_lexical, smallest_mass
 from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
@@ -121,12 +121,6 @@ def test_heads_file_round_trips_and_rejects_other_drafts_and_damage(random_pair,
     path.write_text("{")
     with pytest.raises(SpecprefillError, match="not a file of scoring heads"):
         load_heads(tmp_path, draft)
-
-
-def test_gold_rank_counts_chunks_ranked_above_the_last_gold_chunk():
-    scores = np.array([[0.1, 0.5, 0.3, 0.2], [0.9, 0.1, 0.1, 0.1]])
-    assert gold_rank(scores, np.array([2])).tolist() == [1, 3]
-    assert gold_rank(scores, np.array([1, 2])).tolist() == [1, 3]
 
 
 def make_sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):

@@ -13,7 +13,7 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
-from specprefill_cli.prefill.modes.select import sparse_prefill
+from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers import heads as heads_module
 from specprefill_cli.prefill.scorers.windows import CoreScores, divide_document, normalise_cores

@@ -41,7 +41,7 @@ def cells_of(collection, mode="select", chunk=8):
 
 def page_of(collection, *answers, question="Which allowance?", chunk=8):
     compared = [
-        ModeAnswer(asked=answer.mode, answer=answer, cells=cells_of(collection, answer.mode, chunk))
+        ModeAnswer(mode=answer.mode, answer=answer, cells=cells_of(collection, answer.mode, chunk))
         for answer in answers
     ]
     return render_page(collection, Comparison(question=question, answers=compared))
@@ -124,7 +124,7 @@ def test_accepted_spans_have_their_own_mark():
     collection = collection_of("x" * 64)
     plan = Plan(64, (0, 64), (Span(0, 32, Fate.ACCEPT), Span(32, 64, Fate.RECOMPUTE)))
     cells = document_cells(collection, np.array([(place, place + 1) for place in range(64)]), plan, None, 32)
-    answer = ModeAnswer(asked="hybrid", answer=make_answer(), cells=cells)
+    answer = ModeAnswer(mode="hybrid", answer=make_answer(), cells=cells)
     soup = BeautifulSoup(render_page(collection, Comparison(question="q", answers=[answer])), "html.parser")
     assert [span["class"][0] for span in soup.select(".text span")] == ["accept", "recompute"]
     assert [sample.get_text() for sample in soup.select(".sample")] == ["accept", "recompute"]

@@ -139,7 +139,7 @@ def run_task(session: Session, collection: Collection, queries: Sequence[Query],
             stream.stop_tokens = frozenset()
         answers.append(stream.finished())
         token_ids.append(stream.tokens)
-        speeds.append(stream.speed)
+        speeds.append(stream.log)
     seconds = sum(speed.seconds for speed in speeds)
     return Round(answers, token_ids, sum(speed.tokens for speed in speeds) / seconds if seconds else 0.0)
 

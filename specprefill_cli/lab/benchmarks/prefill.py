@@ -18,8 +18,8 @@ from specprefill_cli.lab.session import check_context
 from specprefill_cli.models.cost import ModelCost, cost_of
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.phases import PhaseClock
 from specprefill_cli.prefill.registry import MODES, SCORERS
+from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.record import BASELINE
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
+from specprefill_cli import diagnostics
 from specprefill_cli.cli.console import print_json
-from specprefill_cli.diagnostics import doctor
 from specprefill_cli.lab.benchmarks.decode import bench_decode
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.benchmarks.shapes import named_config, shape_pair, shaped_session
@@ -51,7 +51,7 @@ ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention
 
 def environment() -> Rows:
     """What torch, its libraries and the driver are, and the devices with their memory."""
-    findings = [*doctor.check_versions(), *doctor.list_devices()]
+    findings = [*diagnostics.check_versions(), *diagnostics.list_devices()]
     rows = [{"what": finding.name, "state": str(finding.state), "detail": finding.detail} for finding in findings]
     facts: dict[str, object] = {"torch": torch.__version__, "machine": platform.machine()}
     if torch.cuda.is_available():

@@ -1,13 +1,26 @@
-"""Verifying proposed tokens so that the output keeps the target's distribution exactly (arXiv 2211.17192), and counting."""
+"""Decoding in rounds: tokens are proposed, and one pass of the target verifies them (arXiv 2211.17192).
+
+The output keeps the target's distribution exactly. A round in which nothing is proposed is a step of plain decoding, so there
+is one loop for both.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.sampling import Sampler, log_probabilities
+from specprefill_cli.models.passes import Pass
+
+if TYPE_CHECKING:
+    from specprefill_cli.decoding.reader import ModelReader
+    from specprefill_cli.decoding.speculation import Speculator
 
 
 @dataclass(frozen=True)
@@ -73,28 +86,6 @@ def count_leading(flags: Tensor) -> int:
     return int(flags.long().cumprod(0).sum())
 
 
-@dataclass
-class DecodeSpeed:
-    """Tokens after the first, a stop token included, and the seconds of decoding them, without the caller's time.
-
-    rounds: of each round, the logarithms [k] of the target's probabilities of the same tokens
-    """
-
-    tokens: int = 0
-    seconds: float = 0.0
-    rounds: list[Tensor] = field(default_factory=list)
-
-    @property
-    def log_probabilities(self) -> list[float]:
-        """Logarithms of the target's probabilities of all tokens."""
-        return torch.cat(self.rounds).tolist() if self.rounds else []
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """None before the second token."""
-        return self.tokens / self.seconds if self.tokens and self.seconds else None
-
-
 @dataclass(frozen=True)
 class Round:
     """One pass of the target: the proposal before it, and how much of that was accepted.
@@ -114,16 +105,28 @@ class Round:
 
 
 @dataclass
-class RoundLog:
-    """All rounds of an answer with a proposal; every figure is None (or empty) before the first."""
+class DecodeLog:
+    """What was measured while an answer was decoded. Figures of proposals are None (or empty) before the first.
 
+    tokens: those after the first, a stop token included; seconds: of decoding them, without the caller's time
+    scores: of each round, the logarithms [k] of the target's probabilities of the same tokens
+    rounds: those in which something was proposed, without the distributions, a vocabulary wide for every token
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    scores: list[Tensor] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
 
-    def add(self, round_: Round) -> None:
-        """Keep a round in which something was proposed."""
-        if round_.drafted:
-            # Without its distributions: they are a vocabulary wide for every token.
-            self.rounds.append(replace(round_, proposal=replace(round_.proposal, probabilities=None)))
+    @property
+    def log_probabilities(self) -> list[float]:
+        """Logarithms of the target's probabilities of all tokens."""
+        return torch.cat(self.scores).tolist() if self.scores else []
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None before the second token."""
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -146,3 +149,61 @@ class RoundLog:
     def proposers(self) -> list[str]:
         """Names of the proposers that were used, in the order of their first use."""
         return list(dict.fromkeys(round_.proposal.proposer for round_ in self.rounds))
+
+
+def decode(
+    target: ModelReader,
+    first: int,
+    stop_tokens: frozenset[int],
+    limit: int,
+    sampler: Sampler,
+    log: DecodeLog,
+    speculator: Speculator | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
+) -> Generator[Pass | Any, Tensor, None]:
+    """Yield the output of `emit` for up to `limit` tokens, the given first one included, but for no stop token.
+
+    Between them it yields the passes that it needs, and is sent their logits.
+
+    Between two rounds, and after an interrupt, the target's cache holds the prompt and every token of the answer but
+    the last; a proposer's cache holds at most these. Greedy decoding gives the tokens of plain decoding, except where two
+    logits lie within the rounding between a pass over one token and a pass over several.
+    """
+    if first in stop_tokens:
+        return
+    answer, ended = [first], False
+    yield from emit(first)
+    while len(answer) < limit and not ended:
+        start = clock()
+        # The last token has been sampled and not yet read.
+        kept_length = len(answer) - 1
+        try:
+            proposal = NO_PROPOSAL
+            if speculator is not None:
+                proposal = yield from speculator.propose(answer, limit - len(answer) - 1)
+            proposed = clock()
+            logits = yield from target.read([answer[-1], *proposal.tokens], len(proposal.tokens) + 1)
+            accepted, following = verify(logits, proposal, sampler)
+            verified = clock()
+            decoded = [*proposal.tokens[:accepted], following]
+            fresh = list(takewhile(lambda token: token not in stop_tokens, decoded))
+            ended = len(fresh) < len(decoded)
+            answer += fresh
+            kept_length = len(answer) if ended else len(answer) - 1
+        finally:
+            target.rollback(kept_length)
+            if speculator is not None:
+                speculator.rollback(kept_length)
+        counted = len(fresh) + ended
+        # Tokens accepted after the answer's end do not count.
+        completed = Round(proposal, min(accepted, counted), proposed - start, verified - proposed)
+        if speculator is not None:
+            speculator.observe(completed)
+        if completed.drafted:
+            log.rounds.append(replace(completed, proposal=replace(proposal, probabilities=None)))
+        log.tokens += counted
+        log.scores.append(log_probabilities(logits[:counted], decoded[:counted]))
+        log.seconds += clock() - start
+        for token in fresh:
+            yield from emit(token)

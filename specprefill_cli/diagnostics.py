@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING
 
-from specprefill_cli.diagnostics import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import install_command
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.models.outline import ModelOutline
     from specprefill_cli.models.placement import Placement
+    from specprefill_cli.prompting import Template
 
 GIBIBYTE = 2**30
 # Default length of the prompt, in tokens, to count memory for.
 DEFAULT_TOKENS = 8_192
+DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the target cannot use the draft's KV or tokens"
+
+
+class State(StrEnum):
+    """`no`: not possible, and not needed; `broken`: needed, and must be repaired."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    NO = "no"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A finding: the name of the check, its state, and one line with cause and remedy."""
+
+    name: str
+    state: State
+    detail: str
 
 
 def diagnose(settings: Settings, tokens: int) -> list[Check]:
@@ -98,14 +120,13 @@ def list_plugins() -> Iterator[Check]:
     from specprefill_cli.prefill.registry import MODES, SCORERS
 
     for registry in (MODES, SCORERS):
-        for plugin in registry.plugins():
-            state = State.OK if plugin.error is None else State.LIMITED
-            yield Check(f"{registry.kind} {plugin.name}", state, plugin.error or plugin.source)
+        for entry, fault in registry.check_plugins():
+            state = State.OK if fault is None else State.LIMITED
+            yield Check(f"{registry.noun} {entry.name}", state, fault or entry.value)
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     """The dtype that `auto` takes, the memory that both models need, and what works with them. Nothing is downloaded."""
-    from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
@@ -144,6 +165,90 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     draft_template = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template
     yield from check_pair(draft, target, template, draft_template)
+
+
+def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
+    """Check a pair's models, tokenizers, modes, context, windows and prompts.
+
+    draft_template: of the draft's prompt where its tokenizer is not the target's
+    """
+    from specprefill_cli.models.adapter import rotation_depends_on_length
+
+    same = draft.fingerprint == target.fingerprint
+    length_dependent = [model for model in (draft, target) if rotation_depends_on_length(model.config)]
+    shared = (State.OK, "possible: one tokenizer") if same else (State.NO, DIFFERENT_TOKENIZERS)
+    draft_kv = shared
+    if target in length_dependent:
+        reason = "rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
+        draft_kv = (State.NO, f"{target.name}'s {reason}")
+    return [
+        check_model_class("draft", draft),
+        check_model_class("target", target),
+        Check("tokenizer", State.OK if same else State.LIMITED, "the same for both" if same else "two different ones"),
+        check_select(draft),
+        Check("draft-kv", *draft_kv),
+        Check("speculative decoding", *shared),
+        check_context(draft, target),
+        # `longrope` and `dynamic` have factors that depend on the number of tokens read at once.
+        *(
+            Check(
+                "rotary embedding",
+                State.LIMITED,
+                f"{model.name}: it depends on the length of the prompt; one pass reads all of it",
+            )
+            for model in length_dependent
+        ),
+        check_prompt("prompt", template, target),
+        *(() if same else (check_prompt("draft's prompt", draft_template, draft),)),
+    ]
+
+
+def check_model_class(role: str, outline: ModelOutline) -> Check:
+    """Whether the model's attention can be replaced by ours."""
+    from specprefill_cli.models.hub import model_class
+
+    text = outline.config.get_text_config()
+    cls = model_class(outline.config)
+    if cls is None or not cls.is_backend_compatible():
+        return Check(role, State.BROKEN, f"{outline.name}: {text.model_type} computes attention in its own way")
+    detail = f"{outline.name}: {text.model_type}, {text.num_hidden_layers} layers of {text.hidden_size}"
+    return Check(role, State.OK, detail)
+
+
+def check_select(draft: ModelOutline) -> Check:
+    """Whether a layer of the draft sees the whole prompt, however long."""
+    from specprefill_cli.models.adapter import window_layers
+
+    windows = window_layers(draft.config)
+    if None in windows:
+        detail = "the target reads the chunks that the draft selects; their tokenizers may differ"
+        return Check("select", State.OK, detail)
+    longest = max(window for window in windows if window is not None)
+    detail = (
+        f"only for prompts up to {longest:,} tokens: all of the draft's layers have a window; longer ones need "
+        "--scorer lexical or another --draft"
+    )
+    return Check("select", State.LIMITED, detail)
+
+
+def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
+    """How many tokens fit both models."""
+    shorter = min(draft.context, target.context)
+    detail = f"prompt and answer up to {shorter:,} tokens (draft {draft.context:,}, target {target.context:,})"
+    if draft.context < target.context:
+        return Check("context", State.LIMITED, f"{detail}; longer documents are read in windows, by `select`")
+    return Check("context", State.OK, detail)
+
+
+def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:
+    """Whether a template works with a model's tokenizer."""
+    from specprefill_cli.prompting import render
+
+    try:
+        render(template, "document", "question", outline.tokenizer)
+    except SpecprefillError as error:
+        return Check(name, State.BROKEN, str(error))
+    return Check(name, State.OK, f"template '{template.name}'")
 
 
 def compare_memory(name: str, needed: int, placement: Placement) -> Check:

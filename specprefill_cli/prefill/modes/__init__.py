@@ -1,1 +1,0 @@
-"""Modes of prefill: one file a mode."""

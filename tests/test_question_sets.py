@@ -1,0 +1,58 @@
+"""The question sets `unseen` and `ordinary`: complete, and never tuned on."""
+
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from specprefill_cli.lab.evaluation.datasets import read_items, read_rows
+from specprefill_cli.lab.evaluation.metrics import contains_answer
+
+DATA = Path(__file__).with_name("data")
+UNSEEN, ORDINARY = DATA / "unseen" / "questions.jsonl", DATA / "ordinary" / "questions.jsonl"
+LONGEST_QUOTE = 4
+
+
+def normalised_words(text):
+    return "".join(character if character.isalnum() else " " for character in text.lower()).split()
+
+
+@pytest.mark.parametrize("path", [UNSEEN, ORDINARY], ids=lambda path: path.parent.name)
+def test_every_document_has_questions_and_none_is_there_twice(path):
+    rows = read_rows(path)
+    assert {row["documents"][0] for row in rows} == {file.name for file in path.parent.iterdir()} - {path.name}
+    assert len({row["id"] for row in rows}) == len({row["question"] for row in rows}) == len(rows)
+
+
+def test_each_unseen_document_has_four_answers_and_a_question_without():
+    answered = defaultdict(list)
+    for row in read_rows(UNSEEN):
+        answered[row["documents"][0]].append(bool(row["answers"]))
+    assert [sorted(flags) for flags in answered.values()] == [[False, True, True, True, True]] * 20
+
+
+def test_unseen_answers_stand_in_their_documents_and_questions_quote_nothing():
+    for item in read_items(UNSEEN, None, 0, 0):
+        text = item.collection.text
+        assert item.collection.warnings == []
+        # Not as a part of a word.
+        assert all(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) for answer in item.answers), item.identifier
+        assert not any(contains_answer(item.question, [answer]) for answer in item.answers), item.identifier
+        question, document = normalised_words(item.question), normalised_words(text)
+        runs = {tuple(document[start : start + LONGEST_QUOTE + 1]) for start in range(len(document))}
+        quoted = [question[at : at + LONGEST_QUOTE + 1] for at in range(len(question) - LONGEST_QUOTE)]
+        assert not [run for run in quoted if tuple(run) in runs], item.identifier
+
+
+def test_an_ordinary_answer_stands_in_its_evidence():
+    rows = read_rows(ORDINARY)
+    kinds = Counter(row["kind"] for row in rows)
+    assert kinds["single"] >= 150
+    assert min(kinds["two-step"], kinds["none"]) >= 20
+    # Reading refuses evidence that does not stand in the documents.
+    for row, item in zip(rows, read_items(ORDINARY, None, 0, 0), strict=True):
+        assert bool(item.answers) == bool(item.facts) == (row["kind"] != "none"), item.identifier
+        assert len(item.facts) >= 2 or row["kind"] != "two-step", item.identifier
+        evidence = [item.collection.text[start:end] for start, end in item.facts]
+        assert not item.answers or any(answer in text for answer in item.answers for text in evidence), item.identifier
