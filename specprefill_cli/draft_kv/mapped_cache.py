@@ -33,8 +33,7 @@ from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, before_each_pass
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 

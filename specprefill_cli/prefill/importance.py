@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import PrefillState, copied_to, layer_keys
 from specprefill_cli.models.head_division import HeadShare
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 
 POOL_KERNEL = 13
 # Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on

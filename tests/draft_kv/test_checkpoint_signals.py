@@ -9,7 +9,7 @@ from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.models.adapter import prefill, window_layers
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES

@@ -8,7 +8,7 @@ from specprefill_cli.models.adapter import prefill, read_keys, run, window_layer
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from tests.helpers.architectures import WINDOW
 
 

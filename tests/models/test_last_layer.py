@@ -9,10 +9,8 @@ from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.masks import PackedContext
 from specprefill_cli.models.packed import can_shorten, forward, take_rows
-from specprefill_cli.models.passes import Pass
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import PackedContext, Pass, QueryCapture
 from tests.helpers.architectures import build_model
 
 LENGTH = 120
@@ -113,7 +111,7 @@ def test_interrupted_pass_removes_hook_and_slots():
 
 def test_stale_hook_does_not_affect_another_pass():
     model, ids, kept = build_model("llama"), tokens(LENGTH), torch.zeros(1, dtype=torch.long)
-    stale = packed.shorten_last_layer(model, packed.PackedCache(), PackedContext([]), [1], [], kept)
+    stale = packed.shorten_last_layer(model, packed.PackedCache(), PackedContext([]), [1], kept)
     with stale:
         logits, state = full_pass(model, ids, torch.arange(LENGTH))
     torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0])

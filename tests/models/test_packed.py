@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from specprefill_cli.models import attention, varlen_attention
+from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill, run, run_packed
+from specprefill_cli.models.attention import takes_varlen, varlen_kernel
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
-from specprefill_cli.models.passes import Pass, before_each_pass
-from specprefill_cli.models.query_capture import QueryCapture
-from specprefill_cli.models.varlen_attention import takes_varlen
+from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -180,7 +179,7 @@ def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
     shared = [pass_behind(model, branch(prefix, 50), 4, number) for number in range(2)]
     expected += [run_separately(pass_behind(model, filled_state(model, 50), 4, number)) for number in range(2)]
     monkeypatch.setattr(attention, "describe", lambda *_: gpu)
-    monkeypatch.setattr(varlen_attention, "varlen_kernel", lambda: kernel)
+    monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
     for logits, reference in zip(run_packed([*packed, *shared]), expected, strict=True):
         torch.testing.assert_close(logits, reference, **CLOSE)
     assert calls[0] == ([0, 90, 160, 165, 166, 167, 171, 175], [0, 90, 220, 295, 376, 507, 561, 615], 90, 131, (-1, 0))
@@ -192,7 +191,7 @@ def test_long_caches_are_not_copied_for_one_kernel(monkeypatch):
     gpu = AttentionDevice(kind="cuda", dtype=torch.bfloat16, head_size=16, capability=(9, 0))
     positions = torch.arange(10)
     plans = [plan_attention(positions[-1:], positions, gpu)] * 2
-    monkeypatch.setattr(varlen_attention, "varlen_kernel", lambda: print)
+    monkeypatch.setattr(attention, "varlen_kernel", lambda: print)
     assert takes_varlen(gpu, plans, [4_000, 4_000])
     assert not takes_varlen(gpu, plans, [4_000, 9_000])
     assert not takes_varlen(replace(gpu, kind="cpu"), plans, [10, 10])
@@ -202,4 +201,4 @@ def test_long_caches_are_not_copied_for_one_kernel(monkeypatch):
 def test_a_kernel_without_the_arguments_is_not_used(monkeypatch):
     module = pytest.importorskip("torch.nn.attention.varlen")
     monkeypatch.setattr(module, "varlen_attn", lambda query, key, value, is_causal=False: query)
-    assert varlen_attention.varlen_kernel.__wrapped__() is None
+    assert varlen_kernel.__wrapped__() is None
