@@ -108,8 +108,8 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.diagnostics.pair_check import check_pair
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
+    from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-    from specprefill_cli.models.outline import load_outline
     from specprefill_cli.models.pairs import chosen_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization

@@ -6,7 +6,7 @@ from specprefill_cli.diagnostics import Check, State
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length, window_layers
 from specprefill_cli.models.hub import model_class
-from specprefill_cli.models.outline import ModelOutline
+from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.prompting import Template, render
 
 DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the target cannot use the draft's KV or tokens"

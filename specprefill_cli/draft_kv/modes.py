@@ -22,7 +22,6 @@ from specprefill_cli.draft_kv.gate import (
 )
 from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
-    calibrated_window,
     draft_request,
     drop_slots,
     map_prompt,
@@ -74,8 +73,8 @@ class DraftKvMode(Mode):
         if limit.refusal:
             # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
             result = self.substitute.prefill(request)
-            warnings = (*result.warnings, limit.substituted(self.substitute.name))
-            return replace(result, warnings=warnings, gate=limit.verdict(None))
+            reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; --accept-risk off accepts it"
+            return replace(result, warnings=(*result.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, limit))
@@ -88,7 +87,7 @@ class DraftKvMode(Mode):
                 result,
                 importance=scores.importance,
                 draft_state=scores.draft_state,
-                draft_window=calibrated_window(request),
+                draft_window=kv_map.window,
                 warnings=(*result.warnings, *fates.warnings),
                 gate=fates.gate,
             )
@@ -186,7 +185,7 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
         importance=mapped.scores.importance,
         draft_state=mapped.scores.draft_state,
-        draft_window=calibrated_window(request),
+        draft_window=mapped.draft_window,
         warnings=fates.warnings,
         gate=fates.gate,
     )

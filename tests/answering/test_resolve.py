@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig
 
 from specprefill_cli.answering.resolve import LONGEST_ENCODED, prompt_scorer, resolve_scorer
-from specprefill_cli.models.outline import ModelOutline
+from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.settings import Settings
 
 

@@ -330,7 +330,9 @@ def test_checkpoints_are_spread_and_tokens_use_the_nearest_error():
 @pytest.mark.parametrize("window", [None, 40])
 def test_mapping_uses_the_draft_window_of_the_calibration(random_session, window):
     pair = random_session.pair
-    set_calibration(pair, dataclasses.replace(pair_calibration(pair), window=window))
+    calibration = pair_calibration(pair)
+    kv_map = dataclasses.replace(calibration.kv_map, window=window)
+    set_calibration(pair, dataclasses.replace(calibration, kv_map=kv_map))
     request = request_for(random_session, mode="draft-kv", scorer="question", draft_window="off")
     kv_map = find_map(request, "draft-kv")
     _, state = score_and_map(request, kv_map)

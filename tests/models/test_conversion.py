@@ -14,8 +14,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import adapter, conversion
 from specprefill_cli.models.conversion import Conversion
 from specprefill_cli.models.gguf import build_tokenizer, read_gguf
-from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.loading import load_model, load_outline
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.resources import packaged_folder

@@ -10,8 +10,7 @@ import torch
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import adapter
-from specprefill_cli.models.loading import load_model, load_pair
-from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.refs import ModelRef

@@ -95,12 +95,12 @@ def test_an_endpoint_that_does_not_listen_is_not_reachable():
         (GatedRepoError("no access", response=SimpleNamespace(headers={}, request=None)), "gated; accept its terms at"),
     ],
 )
-def test_a_failed_download_is_one_line(monkeypatch, error, words):
+def test_a_failed_download_is_one_line(hub_answers, empty_cache, monkeypatch, error, words):
     def fail(*_arguments, **_options):
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(SpecprefillError) as failure:
-        hub.download(NAME, ["*.json"])
+        hub.adapter_folder(NAME, offline=False)
     assert str(failure.value).startswith(f"{NAME}: {words}")
     assert len(str(failure.value).splitlines()) == 1

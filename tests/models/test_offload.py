@@ -14,8 +14,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.outline import check_model
+from specprefill_cli.models.loading import LoadedModel, check_model
 from specprefill_cli.models.placement import Placement, draft_placement, gathered, spread
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model

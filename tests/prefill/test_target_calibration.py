@@ -7,7 +7,7 @@ import pytest
 
 from specprefill_cli.answering.resolve import resolve_positions
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.loading import load_outline
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.prefill.calibration import TargetCalibration, load_target_calibration, weights_fingerprint
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
