@@ -151,7 +151,7 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
         tensors[name] = (weight if lora is None else lora.merged(module, weight)).to(torch.bfloat16)
         step(CHECKED + (READ - CHECKED) * number // len(reader.tensors), "unpacking the weights")
     if lora is not None:
-        lora.check_modules({name.removesuffix(".weight"): None for name in tensors})
+        lora.check_modules({name.removesuffix(".weight") for name in tensors})
     for name, values in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(values, indent=1), encoding="utf-8")
     step(READ, "writing the weights")

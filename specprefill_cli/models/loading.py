@@ -30,9 +30,9 @@ from specprefill_cli.models.placement import (
     Placement,
     choose_dtype,
     draft_placement,
-    gathered,
+    explain_undivided,
     how_to_place,
-    undivided,
+    prefer_one_gpu,
 )
 from specprefill_cli.models.quantization import (
     NONE,
@@ -270,7 +270,7 @@ def load_model(
     """
     outline = load_outline(name, placement, offline)
     packed = quantization != NONE or checkpoint_method(outline.config) is not None
-    reason = undivided(placement, outline.config, name, packed, may_be_whole)
+    reason = explain_undivided(placement, outline.config, name, packed, may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
     chosen = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen)
@@ -279,7 +279,7 @@ def load_model(
         check_memory(outline.config, name, placement, chosen)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen)
-            placement = gathered(placement, weight_bytes(outline.config, chosen, quantization) + cache)
+            placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen, quantization) + cache)
         avoid_cudnn(placement.device_type)
         model, report = auto_class(outline.config).from_pretrained(
             **source,

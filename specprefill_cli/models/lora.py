@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +57,9 @@ class LoraAdapter:
             raise self.misfit(f"{module} is {list(weight.shape)} there and {list(shape)} in the adapter")
         return weight.float() + self.scale * (wide.to(weight.device) @ narrow.to(weight.device))
 
-    def check_modules(self, known: Mapping[str, Any]) -> None:
+    def check_modules(self, names: Collection[str]) -> None:
         """Raises SpecprefillError for a layer that the model, given by its layers' names, does not have."""
-        absent = next((module for module in self.factors if module not in known), None)
+        absent = next((module for module in self.factors if module not in names), None)
         if absent is not None:
             raise self.misfit(f"the model has no layer {absent}")
 
@@ -84,10 +84,10 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
     for key, allowed in PLAIN.items():
         if key in config and config[key] not in allowed:
             raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")
-    return LoraAdapter(name=name, scale=alpha / rank, factors=paired(tensors, rank, name))
+    return LoraAdapter(name=name, scale=alpha / rank, factors=pair_factors(tensors, rank, name))
 
 
-def paired(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
+def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B in float32 by layer. Raises SpecprefillError for an unknown tensor, a missing one, or another rank."""
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():

@@ -13,7 +13,6 @@ from specprefill_cli.models import adapter
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.refs import ModelRef
 from specprefill_cli.models.tokenizers import agreed_tokenizer
 from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.settings import Settings
@@ -79,8 +78,3 @@ def test_a_damaged_file_is_one_line(pair, tmp_path, name, length):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SpecprefillError, match=r"absent\.gguf: no such file; give the path of a GGUF file"):
         load_model(str(tmp_path / "absent.gguf"), Placement(None), "float32", offline=True)
-
-
-def test_a_file_needs_no_hub(pair):
-    assert ModelRef(pair.target).is_local
-    assert ModelRef("Absent.GGUF").is_local

@@ -8,16 +8,12 @@ from specprefill_cli.models import packed
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import layer_keys, new_state, rollback
+from specprefill_cli.models.cache import layer_keys, new_state
 from specprefill_cli.models.packed import can_shorten, forward, take_rows
 from specprefill_cli.models.passes import PackedContext, Pass, QueryCapture
-from tests.helpers.architectures import build_model
+from tests.helpers.architectures import build_model, random_tokens
 
 LENGTH = 120
-
-
-def tokens(count):
-    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(7))
 
 
 def mlp_token_counts(model, work):
@@ -47,7 +43,7 @@ def full_pass(model, ids, positions, **options):
 @pytest.mark.parametrize("gapped", [False, True])
 def test_last_layer_computes_only_the_last_token(model, gapped):
     positions = torch.arange(LENGTH) + (torch.arange(LENGTH) > 50) * 30 * gapped
-    ids, results = tokens(LENGTH), []
+    ids, results = random_tokens(LENGTH), []
     counts = mlp_token_counts(model, lambda: results.append(prefill(model, ids, positions, 1_000)))
     assert counts == {0: [LENGTH], -1: [1]}
     (logits, state), (expected, reference) = results[0], full_pass(model, ids, positions)
@@ -59,13 +55,13 @@ def test_last_layer_computes_only_the_last_token(model, gapped):
 
 
 def test_earlier_chunks_skip_the_last_layers_mlp(model):
-    counts = mlp_token_counts(model, lambda: prefill(model, tokens(LENGTH), torch.arange(LENGTH), 50))
+    counts = mlp_token_counts(model, lambda: prefill(model, random_tokens(LENGTH), torch.arange(LENGTH), 50))
     # The last 20 tokens are too few for the shortcut to pay off.
     assert counts == {0: [50, 50, 20], -1: [20]}
 
 
 def test_last_layer_queries_are_captured():
-    model, ids = build_model("llama"), tokens(LENGTH)
+    model, ids = build_model("llama"), random_tokens(LENGTH)
     capture, reference = (QueryCapture(torch.tensor([5, 60, LENGTH - 1])) for _ in range(2))
     prefill(model, ids, torch.arange(LENGTH), 1_000, capture)
     full_pass(model, ids, torch.arange(LENGTH), capture=reference)
@@ -74,7 +70,7 @@ def test_last_layer_queries_are_captured():
 
 
 def test_last_token_respects_the_local_window():
-    model, ids = build_model("llama"), tokens(LENGTH)
+    model, ids = build_model("llama"), random_tokens(LENGTH)
     local_window = LocalWindow(20, LENGTH)
     logits = run(model, ids, torch.arange(LENGTH), new_state(), local_window=local_window)
     torch.testing.assert_close(
@@ -84,7 +80,7 @@ def test_last_token_respects_the_local_window():
 
 
 def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
-    model, ids = build_model("llama"), tokens(LENGTH)
+    model, ids = build_model("llama"), random_tokens(LENGTH)
     expected, state = full_pass(model, ids, torch.arange(LENGTH))
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
@@ -103,14 +99,14 @@ def test_interrupted_pass_removes_hook_and_slots():
 
     handle = last.mlp.register_forward_pre_hook(fail)
     with pytest.raises(KeyboardInterrupt):
-        run(model, tokens(LENGTH), torch.arange(LENGTH), state)
+        run(model, random_tokens(LENGTH), torch.arange(LENGTH), state)
     handle.remove()
     assert not last._forward_pre_hooks
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
 
 def test_stale_hook_does_not_affect_another_pass():
-    model, ids, kept = build_model("llama"), tokens(LENGTH), torch.zeros(1, dtype=torch.long)
+    model, ids, kept = build_model("llama"), random_tokens(LENGTH), torch.zeros(1, dtype=torch.long)
     stale = packed.shorten_last_layer(model, packed.PackedCache(), PackedContext([]), [1], kept)
     with stale:
         logits, state = full_pass(model, ids, torch.arange(LENGTH))
@@ -118,18 +114,11 @@ def test_stale_hook_does_not_affect_another_pass():
     assert state.length == state.cache.layers[-1].get_seq_length() == LENGTH
 
 
-def test_rollback_clears_stale_slots():
-    _, state = prefill(build_model("llama"), tokens(LENGTH), torch.arange(LENGTH), 1_000)
-    state.cache.layers[-1].slots = torch.tensor([3])
-    rollback(state, 100)
-    assert not any(layer.slots is not None for layer in state.cache.layers)
-
-
 def test_model_with_unknown_layer_names_runs_every_layer_in_full():
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=8_192, n_embd=32, n_layer=2, n_head=2, n_positions=256)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
-    ids = tokens(LENGTH)
+    ids = random_tokens(LENGTH)
     logits, state = prefill(model, ids, torch.arange(LENGTH), 50)
     torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0], atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH

@@ -13,24 +13,24 @@ from specprefill_cli.models.attention import takes_varlen, varlen_kernel
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
 from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
-from tests.helpers.architectures import build_model
+from tests.helpers.architectures import build_model, random_tokens
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
-def tokens(count, seed=7):
-    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
-
-
 def filled_state(model, length, stride=1, seed=7):
     """A cache of a prompt whose kept tokens stand at every so many positions."""
-    return prefill(model, tokens(length, seed), torch.arange(length) * stride, 1_000)[1]
+    return prefill(model, random_tokens(length, seed), torch.arange(length) * stride, 1_000)[1]
 
 
 def pass_behind(model, state, length, seed, **options):
     start = int(state.positions[-1]) + 1 if state.length else 0
     return Pass(
-        model=model, tokens=tokens(length, seed), positions=torch.arange(start, start + length), state=state, **options
+        model=model,
+        tokens=random_tokens(length, seed),
+        positions=torch.arange(start, start + length),
+        state=state,
+        **options,
     )
 
 
@@ -148,10 +148,10 @@ def test_shared_slots_are_one_number():
 def test_others_may_act_before_each_pass_of_a_prefill_unless_a_model_is_watched():
     model, seen = build_model("llama"), []
     with before_each_pass(lambda: seen.append(1)):
-        prefill(model, tokens(9), torch.arange(9), 3)
+        prefill(model, random_tokens(9), torch.arange(9), 3)
         with before_each_pass(None):
-            run(model, tokens(3), torch.arange(3), new_state())
-    run(model, tokens(3), torch.arange(3), new_state())
+            run(model, random_tokens(3), torch.arange(3), new_state())
+    run(model, random_tokens(3), torch.arange(3), new_state())
     assert len(seen) == 3
 
 
