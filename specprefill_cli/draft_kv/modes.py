@@ -27,7 +27,7 @@ from specprefill_cli.draft_kv.mapped_cache import (
     map_prompt,
     repair,
 )
-from specprefill_cli.draft_kv.projection import KvMap, find_map
+from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes.base import Mode, PrefillResult
@@ -46,14 +46,10 @@ USELESS_ERROR = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Fates:
-    """The fate of every chunk [chunks], the verdict of the gate, and warnings.
-
-    usable: whether the prompt may be prefilled so; if not, it is prefilled in full
-    """
+    """The fate of every chunk [chunks], the verdict of the gate, and warnings."""
 
     chunks: Tensor
     gate: GateVerdict
-    usable: bool = True
     warnings: tuple[str, ...] = ()
 
 
@@ -64,6 +60,8 @@ class DraftKvMode(Mode):
     uses_draft = True
     # The maps read the draft's states.
     fallback_scorer = "question"
+    # Whether chunks above the limit of risk are dropped; else the prompt is prefilled in full.
+    drops: ClassVar[bool] = False
     # The mode that prefills where nothing can be accepted.
     substitute: ClassVar[Mode] = FullMode()
 
@@ -78,7 +76,7 @@ class DraftKvMode(Mode):
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, limit))
-        if not fates.usable:
+        if not fates.gate.accepted and not self.drops:
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
@@ -99,7 +97,12 @@ class DraftKvMode(Mode):
         kv_map = find_map(request, self.name)
         if risk_limit(request.settings.accept_risk, kv_map.gate, self.share(request)).refusal:
             return self.substitute.cost(request)
-        return draft_kv_cost(request, kv_map, self.computed_tokens(request))
+        length, tokens, target = request.prompt.length, self.computed_tokens(request), cost_of(request.pair.target)
+        draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
+        mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
+        # Computed tokens are spread over the prompt, and each sees on average half of it.
+        seen = target.attention_flops(tokens, (length - tokens) // 2)
+        return draft + mapping + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         try:
@@ -132,7 +135,7 @@ class DraftKvMode(Mode):
             return Fates(chunks=chunks, gate=gate)
         computed = float((chunks == RECOMPUTE).float().mean())
         reason = f"fell back to full prefill: with {computed:.0%} of the chunks recomputed {limit.reason(risk)}"
-        return Fates(chunks=chunks, gate=gate, usable=False, warnings=(reason,))
+        return Fates(chunks=chunks, gate=gate, warnings=(reason,))
 
 
 class HybridMode(DraftKvMode):
@@ -140,6 +143,7 @@ class HybridMode(DraftKvMode):
 
     name = "hybrid"
     uses_keep = True
+    drops = True
     substitute: ClassVar[Mode] = SelectMode()
 
     def share(self, request: PrefillRequest) -> float | None:
@@ -189,13 +193,3 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         warnings=fates.warnings,
         gate=fates.gate,
     )
-
-
-def draft_kv_cost(request: PrefillRequest, kv_map: KvMap, tokens: int) -> float:
-    """Operations of a prefill with draft KV, fixed costs of passes included; tokens: those that the target computes."""
-    length, target = request.prompt.length, cost_of(request.pair.target)
-    draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
-    mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
-    # Computed tokens are spread over the prompt, and each sees on average half of it.
-    seen = target.attention_flops(tokens, (length - tokens) // 2)
-    return draft + mapping + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()

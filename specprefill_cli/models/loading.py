@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -290,7 +289,13 @@ def load_model(
             use_safetensors="gguf_file" not in source,
             output_loading_info=True,
         )
-    check_complete(report["missing_keys"], name)
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers has initialised them at random.
+        rest = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        raise SpecprefillError(
+            f"{name}: the checkpoint lacks weights ({', '.join(missing[:NAMED])}{rest}); download or export it again"
+        )
     check_model(model, name)
     divide_heads(model, placement.shards, ranks.rank)
     stops = stop_tokens(model, outline.tokenizer)
@@ -330,16 +335,6 @@ def check_model(model: PreTrainedModel, name: str) -> None:
         raise SpecprefillError(
             f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
             "smaller model"
-        )
-
-
-def check_complete(missing: Collection[str], name: str) -> None:
-    """Raises SpecprefillError for weights that a checkpoint lacks: transformers would initialise them at random."""
-    if missing:
-        ordered = sorted(missing)
-        rest = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
-        raise SpecprefillError(
-            f"{name}: the checkpoint lacks weights ({', '.join(ordered[:NAMED])}{rest}); download or export it again"
         )
 
 

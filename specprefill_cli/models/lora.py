@@ -14,7 +14,6 @@ from specprefill_cli.errors import SpecprefillError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module
     from transformers import PreTrainedModel
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -106,26 +105,21 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
 
     Raises SpecprefillError for an adapter of another model, and for weights that are quantised, divided or offloaded.
     """
+    from torch.nn import Linear
+
     layers = dict(model.named_modules())
     adapter.check_modules(layers)
     for name in adapter.factors:
-        weight = linear_weight(layers[name], adapter)
+        layer = layers[name]
+        if not isinstance(layer, Linear):
+            raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
+        weight = layer.weight
+        if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
+            raise SpecprefillError(
+                f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization "
+                "and --tensor-parallel, or use more --devices"
+            )
         weight.data = adapter.merged(name, weight.data).to(weight.dtype)
-
-
-def linear_weight(layer: Module, adapter: LoraAdapter) -> Tensor:
-    """The weight of a linear layer that can be changed. Raises SpecprefillError where it cannot."""
-    from torch.nn import Linear
-
-    weight = getattr(layer, "weight", None)
-    if not isinstance(layer, Linear) or weight is None:
-        raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
-    if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
-        raise SpecprefillError(
-            f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization and "
-            "--tensor-parallel, or use more --devices"
-        )
-    return weight
 
 
 def adapter_hash(folder: Path) -> str:
