@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
-from specprefill_cli.models.cache import copied_to, device_of
+from specprefill_cli.models.cache import copy_to, device_of
 from specprefill_cli.models.passes import PackedContext, PackedSequence, Pass
 
 # Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
@@ -50,8 +50,8 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> li
     spans = [slice(*edge) for edge in pairwise(edges)]
     context = PackedContext([packed_sequence(*place) for place in zip(passes, slots, spans, strict=True)], last_layer)
     inputs = {
-        "input_ids": copied_to(torch.cat([step.tokens for step in passes])[None], device),
-        "position_ids": copied_to(torch.cat([step.positions for step in passes])[None], device),
+        "input_ids": copy_to(torch.cat([step.tokens for step in passes])[None], device),
+        "position_ids": copy_to(torch.cat([step.positions for step in passes])[None], device),
         "past_key_values": cache,
         "use_cache": True,
         "context": context,
@@ -121,7 +121,7 @@ def shorten_last_layer(
             layer.forward(*arguments, **{**keywords, "context": replace(context, last_layer=number)})
         for sequence, count in zip(context.sequences, counts, strict=True):
             cached = sequence.state.layers[number]
-            cached.slots = copied_to(sequence.slots[-count:], cached.keys.device)
+            cached.slots = copy_to(sequence.slots[-count:], cached.keys.device)
         rows = kept.to(arguments[0].device, copy=True)
         shorter = {name: take_rows(keywords[name], rows) for name in WITH_ROWS if name in keywords}
         kept.copy_(torch.arange(len(kept)))

@@ -21,7 +21,7 @@ from specprefill_cli.models.attention_plan import (
     to_additive_mask,
     visibility_mask,
 )
-from specprefill_cli.models.cache import PrefillState, copied_to
+from specprefill_cli.models.cache import PrefillState, copy_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -118,7 +118,7 @@ class PositionContext:
     def copy_field(self, name: str, device: torch.device) -> Tensor:
         """The tensor in a field, on a device; copied once a pass."""
         if (name, device) not in self.copies:
-            self.copies[name, device] = copied_to(getattr(self, name), device)
+            self.copies[name, device] = copy_to(getattr(self, name), device)
         return self.copies[name, device]
 
     def mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
