@@ -14,7 +14,7 @@ from specprefill_cli.installation import install_command
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.outline import ModelOutline
+    from specprefill_cli.models.loading import ModelOutline
     from specprefill_cli.models.placement import Placement
     from specprefill_cli.prompting import Template
 
@@ -129,8 +129,8 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     """The dtype that `auto` takes, the memory that both models need, and what works with them. Nothing is downloaded."""
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
+    from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-    from specprefill_cli.models.outline import load_outline
     from specprefill_cli.models.pairs import chosen_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
     from specprefill_cli.models.quantization import NONE, check_quantization

@@ -5,8 +5,8 @@ import torch
 import transformers
 
 from specprefill_cli.diagnostics import State, check_pair
+from specprefill_cli.models.loading import ModelOutline, load_outline
 from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-from specprefill_cli.models.outline import ModelOutline, load_outline
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder

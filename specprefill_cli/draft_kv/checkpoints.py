@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.scoring_heads import layer_attention
 
 # Document tokens for each regular checkpoint; 1.6 % of them.

@@ -83,10 +83,6 @@ class RiskLimit:
         """Why a risk was not accepted."""
         return f"a risk of {risk:.3g} would remain, above {self.source}"
 
-    def substituted(self, mode: str) -> str:
-        """Why nothing was accepted, and which mode prefilled instead."""
-        return f"prefilled in mode {mode}: {self.refusal}; --accept-risk off accepts it"
-
 
 def signal_of(gate: Gate | None) -> str:
     """The signal that risk is made of: the calibrated one, else the error of keys and values."""

@@ -19,13 +19,12 @@ from specprefill_cli.draft_kv.checkpoints import (
     signal_errors,
 )
 from specprefill_cli.draft_kv.gate import signal_of
-from specprefill_cli.draft_kv.projection import KvMap, pair_calibration
+from specprefill_cli.draft_kv.projection import KvMap
 from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
     embedded_states,
     finished_keys,
     key_value_size,
-    own_columns,
     raw_keys_values,
     split_heads,
 )
@@ -33,8 +32,7 @@ from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, before_each_pass
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
@@ -48,23 +46,22 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
+    heads = head_share(model, request.pair.ranks).keys
     # Filled layer by layer, so that no second copy of the cache exists.
     state = new_state(len(tokens))
-    fill_layer(model, state, 0, *raw_keys_values(model, 0, embedded), positions)
-    for layer in range(1, layer_count(model)):
-        keys, values = kv_map.apply(layer, draft_states, embedded, own_columns(model, layer, request.pair.ranks.rank))
-        device, dtype = device_of(model.get_decoder().layers[layer]), model.dtype
-        fill_layer(model, state, layer, keys.to(device, dtype), values.to(device, dtype), positions)
+    for layer in range(layer_count(model)):
+        count, size = key_value_size(model, layer)
+        if layer == 0:
+            keys, values = raw_keys_values(model, 0, embedded)
+        else:
+            columns = slice(heads.start * size, heads.stop * size)
+            device = device_of(model.get_decoder().layers[layer])
+            mapped = kv_map.apply(layer, draft_states, embedded, columns)
+            keys, values = (part.to(device, model.dtype) for part in mapped)
+        finished = finished_keys(model, layer, keys, positions)
+        state.cache.update(finished[None], split_heads(values, count, size)[None], layer)
     state.positions = positions
     return state
-
-
-def fill_layer(
-    model: PreTrainedModel, state: PrefillState, layer: int, keys: Tensor, values: Tensor, positions: Tensor
-) -> None:
-    """Put raw keys and values [N, kv_heads * head_size] of tokens at positions [N] into a layer of the cache."""
-    finished = finished_keys(model, layer, keys, positions)
-    state.cache.update(finished[None], split_heads(values, *key_value_size(model, layer))[None], layer)
 
 
 @dataclass(frozen=True)
@@ -139,18 +136,14 @@ def recompute(
     an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
     """
     last_layer = None if logits else layer_count(model) - 1
+    positions = state.positions[slots]
     # One copy per device, because every copy waits for it.
     moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
     for layer in state.layers:
         layer.slots = moved[layer.keys.device]
     try:
         step = Pass(
-            model=model,
-            tokens=tokens,
-            positions=state.positions[slots],
-            state=state,
-            capture=capture,
-            last_layer=last_layer,
+            model=model, tokens=tokens, positions=positions, state=state, capture=capture, last_layer=last_layer
         )
         return forward([step], [slots])[0]
     finally:
@@ -172,13 +165,14 @@ def drop_slots(state: PrefillState, kept: Tensor) -> PrefillState:
 class MappedPrompt:
     """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
 
-    state: the target's cache; risks: [chunks]
+    state: the target's cache; risks: [chunks]; draft_window: tokens that the draft saw back
     """
 
     scores: Scores
     state: PrefillState
     inspection: Inspection
     risks: Tensor
+    draft_window: int | None
 
 
 def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
@@ -189,7 +183,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
         risks = request.pair.ranks.from_leader(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
-    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
+    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=kv_map.window)
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
@@ -206,11 +200,5 @@ def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
 
     The map needs states of all tokens, so that the draft starts cold.
     """
-    last_layer, window = max(kv_map.draft_layers, default=0), calibrated_window(request)
-    return replace(request.without_caches(), last_draft_layer=last_layer, draft_window=window)
-
-
-def calibrated_window(request: PrefillRequest) -> int | None:
-    """The draft window of the text that the pair's map was fitted on."""
-    calibration = pair_calibration(request.pair)
-    return calibration.window if calibration is not None else None
+    last_layer = max(kv_map.draft_layers, default=0)
+    return replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)

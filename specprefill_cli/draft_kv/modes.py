@@ -22,13 +22,12 @@ from specprefill_cli.draft_kv.gate import (
 )
 from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
-    calibrated_window,
     draft_request,
     drop_slots,
     map_prompt,
     repair,
 )
-from specprefill_cli.draft_kv.projection import KvMap, find_map
+from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes import FullMode, Mode, PrefillResult, SelectMode
@@ -45,14 +44,10 @@ USELESS_ERROR = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Fates:
-    """The fate of every chunk [chunks], the verdict of the gate, and warnings.
-
-    usable: whether the prompt may be prefilled so; if not, it is prefilled in full
-    """
+    """The fate of every chunk [chunks], the verdict of the gate, and warnings."""
 
     chunks: Tensor
     gate: GateVerdict
-    usable: bool = True
     warnings: tuple[str, ...] = ()
 
 
@@ -63,6 +58,8 @@ class DraftKvMode(Mode):
     uses_draft = True
     # The maps read the draft's states.
     fallback_scorer = "question"
+    # Whether chunks above the limit of risk are dropped; else the prompt is prefilled in full.
+    drops: ClassVar[bool] = False
     # The mode that prefills where nothing can be accepted.
     substitute: ClassVar[Mode] = FullMode()
 
@@ -72,12 +69,12 @@ class DraftKvMode(Mode):
         if limit.refusal:
             # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
             result = self.substitute.prefill(request)
-            warnings = (*result.warnings, limit.substituted(self.substitute.name))
-            return replace(result, warnings=warnings, gate=limit.verdict(None))
+            reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; --accept-risk off accepts it"
+            return replace(result, warnings=(*result.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, limit))
-        if not fates.usable:
+        if not fates.gate.accepted and not self.drops:
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
@@ -86,7 +83,7 @@ class DraftKvMode(Mode):
                 result,
                 importance=scores.importance,
                 draft_state=scores.draft_state,
-                draft_window=calibrated_window(request),
+                draft_window=kv_map.window,
                 warnings=(*result.warnings, *fates.warnings),
                 gate=fates.gate,
             )
@@ -98,7 +95,12 @@ class DraftKvMode(Mode):
         kv_map = find_map(request, self.name)
         if risk_limit(request.settings.accept_risk, kv_map.gate, self.share(request)).refusal:
             return self.substitute.cost(request)
-        return draft_kv_cost(request, kv_map, self.computed_tokens(request))
+        length, tokens, target = request.prompt.length, self.computed_tokens(request), cost_of(request.pair.target)
+        draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
+        mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
+        # Computed tokens are spread over the prompt, and each sees on average half of it.
+        seen = target.attention_flops(tokens, (length - tokens) // 2)
+        return draft + mapping + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         try:
@@ -131,7 +133,7 @@ class DraftKvMode(Mode):
             return Fates(chunks=chunks, gate=gate)
         computed = float((chunks == RECOMPUTE).float().mean())
         reason = f"fell back to full prefill: with {computed:.0%} of the chunks recomputed {limit.reason(risk)}"
-        return Fates(chunks=chunks, gate=gate, usable=False, warnings=(reason,))
+        return Fates(chunks=chunks, gate=gate, warnings=(reason,))
 
 
 class HybridMode(DraftKvMode):
@@ -139,6 +141,7 @@ class HybridMode(DraftKvMode):
 
     name = "hybrid"
     uses_keep = True
+    drops = True
     substitute: ClassVar[Mode] = SelectMode()
 
     def share(self, request: PrefillRequest) -> float | None:
@@ -184,17 +187,7 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
         plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
         importance=mapped.scores.importance,
         draft_state=mapped.scores.draft_state,
-        draft_window=calibrated_window(request),
+        draft_window=mapped.draft_window,
         warnings=fates.warnings,
         gate=fates.gate,
     )
-
-
-def draft_kv_cost(request: PrefillRequest, kv_map: KvMap, tokens: int) -> float:
-    """Operations of a prefill with draft KV, fixed costs of passes included; tokens: those that the target computes."""
-    length, target = request.prompt.length, cost_of(request.pair.target)
-    draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
-    mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
-    # Computed tokens are spread over the prompt, and each sees on average half of it.
-    seen = target.attention_flops(tokens, (length - tokens) // 2)
-    return draft + mapping + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()

@@ -57,6 +57,7 @@ class KvMap:
 
     embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated
+    window: tokens that the draft saw back in the text it was fitted on, and must see when it is used; None: all
     placed: by layer, device and columns, the weights of keys and of values that were used there
     """
 
@@ -64,6 +65,7 @@ class KvMap:
     weights: Mapping[int, Tensor]
     gate: Gate | None = None
     embedding: bool = False
+    window: int | None = None
     placed: dict[tuple[int, torch.device, int | None, int | None], tuple[Tensor, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -101,15 +103,11 @@ class KvMap:
 
 @dataclass(frozen=True)
 class KvCalibration:
-    """The map of one pair, and what identifies the pair.
-
-    window: tokens that the draft saw back in the text it was fitted on, and must see when it is used; None: all
-    """
+    """The map of one pair, and what identifies the pair."""
 
     identity: Mapping[str, str | int]
     rows: int
     kv_map: KvMap
-    window: int | None = None
 
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
@@ -138,8 +136,8 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         # Without a gate any risk is accepted.
         gate = Gate(**stored["gate"]) if stored.get("gate") else None
         # Maps of version 1 do not read the embedding.
-        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False))
-        return KvCalibration(values["identity"], values["rows"], kv_map, values["window"])
+        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False), values["window"])
+        return KvCalibration(values["identity"], values["rows"], kv_map)
 
     path = folder / DESCRIPTION
     calibration = read_description(path, "draft-KV maps", remedy(pair), parse)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.head_division import divides_heads, head_counts, share_of
+from specprefill_cli.models.head_division import divides_heads, head_counts
 
 
 class StateCapture(ExitStack):
@@ -50,19 +50,8 @@ def attention_module(model: PreTrainedModel, layer: int) -> Any:
 def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
     """Key-value heads of a layer that this process holds, and the size of each."""
     _, heads = head_counts(model.config)
-    return max(1, heads // heads_shards(model)), attention_module(model, layer).head_dim
-
-
-def heads_shards(model: PreTrainedModel) -> int:
-    """Ranks that share a layer's heads: 1 without tensor parallelism, and where every rank runs attention whole."""
-    return (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
-
-
-def own_columns(model: PreTrainedModel, layer: int, rank: int) -> slice:
-    """The columns of raw keys or values [N, kv_heads * head_size] that belong to the heads of a rank."""
-    shards, size = heads_shards(model), attention_module(model, layer).head_dim
-    _, heads = share_of(*head_counts(model.config), shards, rank % shards)
-    return slice(heads.start * size, heads.stop * size)
+    shards = (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
+    return max(1, heads // shards), attention_module(model, layer).head_dim
 
 
 @torch.inference_mode()

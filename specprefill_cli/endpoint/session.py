@@ -19,9 +19,8 @@ from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply, open_client
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Reader, RemoteEngine, Request, Started
-from specprefill_cli.models.loading import load_model
+from specprefill_cli.models.loading import ModelOutline, load_model
 from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.models.pairs import Pair, draft_folder
 from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import BUNDLED, parse_endpoint

@@ -18,8 +18,7 @@ from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import Pass, QueryCapture, Steps, pause_before_pass
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -59,8 +58,8 @@ def run(
 def run_pass(step: Pass) -> Tensor:
     """Run a pass by itself; returns what `run` does. Where it fails, its state is as it was."""
     quick = one_token_pass(step)
-    with step.announced(), extend_states([step]) as slots:
-        return forward([step], slots)[0] if quick is None else quick(step.tokens, step.positions, step.state)
+    with step.announced(), extend_states([step]):
+        return forward([step])[0] if quick is None else quick(step.tokens, step.positions, step.state)
 
 
 def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
@@ -69,15 +68,13 @@ def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
         with suppress(Exception):
             return [*run_packed(passes)]
-    return [run_or_error(step) for step in passes]
-
-
-def run_or_error(step: Pass) -> Tensor | Exception:
-    """Run a pass by itself; return its logits, or the error that it raised."""
-    try:
-        return run_pass(step)
-    except Exception as error:
-        return error
+    results: list[Tensor | Exception] = []
+    for step in passes:
+        try:
+            results.append(run_pass(step))
+        except Exception as error:
+            results.append(error)
+    return results
 
 
 def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
@@ -85,18 +82,18 @@ def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
 
     A pass that fails leaves all states as they were.
     """
-    with extend_states(passes) as slots:
-        return forward(passes, slots)
+    with extend_states(passes):
+        return forward(passes)
 
 
 @contextmanager
-def extend_states(passes: Sequence[Pass]) -> Iterator[list[Tensor]]:
-    """Add positions of passes to their states, and yield the slots [N] of each; an error in the block undoes that."""
+def extend_states(passes: Sequence[Pass]) -> Iterator[None]:
+    """Add positions of passes to their states; an error in the block undoes that."""
     lengths = [step.state.length for step in passes]
     try:
         for step in passes:
             step.state.positions = torch.cat([step.state.positions, step.positions])
-        yield [torch.arange(length, length + step.length) for length, step in zip(lengths, passes, strict=True)]
+        yield
     except BaseException:
         for length, step in zip(lengths, passes, strict=True):
             rollback(step.state, length)

@@ -1,10 +1,19 @@
-"""Attention by position: the function that loaded models run instead of transformers' own; and a trial of flash attention."""
+"""Attention by position: the function that loaded models run instead of transformers' own; and a trial of flash attention.
+
+Several sequences attend in one kernel where CUDA has it: `torch.nn.attention.varlen`, in recent torch. It reads the keys of
+all sequences from one tensor, so they are copied there first.
+
+Under a local window each block of queries sees the attention sinks and the keys of its own part of the band below the
+diagonal. All blocks share one mask and attend as one batch: that is faster than a call for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,15 +22,20 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment
-from specprefill_cli.models.masks import PackedContext, PositionContext, join_blocks, key_bands, query_blocks
-from specprefill_cli.models.varlen_attention import attend_varlen, takes_varlen
+from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
+from specprefill_cli.models.passes import PackedContext, PositionContext
 
 ATTENTION = "specprefill"
 # Queries and keys of the trial, query heads and key-value heads.
 TRIAL_QUERIES, TRIAL_KEYS, TRIAL_HEADS, TRIAL_GROUPS = 5, 9, 4, 2
 # Largest difference that rounding to half precision explains; another alignment gives about 1.
 TRIAL_TOLERANCE = 0.05
+# Keys of a sequence, on average, up to which one copy of all costs less than a kernel launch or two for each: calculated
+# from the bandwidth of current cards and 10 microseconds, not measured.
+MOST_KEYS = 4_096
+# Added to the kernel of several sequences after its first version, and the masks that it has built in.
+VARLEN_ARGUMENTS = {"scale", "window_size", "enable_gqa"}
+VARLEN_MASKS = (Mask.NONE, Mask.CAUSAL, Mask.LOWER_RIGHT)
 
 
 class LayerReached(Exception):
@@ -50,25 +64,25 @@ def attend(
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
-    plans = [sequence.context.plan(sliding_window, device) for sequence in context.sequences]
-    fused = takes_varlen(device, plans, [len(sequence.context.key_positions) for sequence in context.sequences])
+    plans = [sequence.plan(sliding_window, device) for sequence in context.sequences]
+    fused = takes_varlen(device, plans, [len(sequence.key_positions) for sequence in context.sequences])
     outputs, cached, states = [], [], (query, key, value)
     for sequence, plan in zip(context.sequences, plans, strict=True):
-        own = states if len(plans) == 1 else tuple(part[:, :, sequence.span] for part in states)
+        queries, new_keys, new_values = states if len(plans) == 1 else [part[:, :, sequence.span] for part in states]
         # Directly before they are read: sequences about one document take turns in its buffer.
-        keys, values = sequence.state.cache.update(own[1], own[2], layer)
-        sequence.context.capture_queries(layer, own[0], scaling)
+        keys, values = sequence.state.cache.update(new_keys, new_values, layer)
+        sequence.capture_queries(layer, queries, scaling)
         if context.last_layer == layer:
             continue
         if fused:
             shared = sequence.state.layers[layer].shared > 0
             cached.append((keys.clone(), values.clone()) if shared else (keys, values))
         else:
-            outputs.append(attend_plan(own[0], keys, values, plan, scaling, sequence.context))
+            outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
     if context.last_layer == layer:
         raise LayerReached
     if fused:
-        lengths = [sequence.span.stop - sequence.span.start for sequence in context.sequences]
+        lengths = [len(sequence.query_positions) for sequence in context.sequences]
         all_keys, all_values = zip(*cached, strict=True)
         return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2), None
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
@@ -132,6 +146,74 @@ def repeat_heads(query: Tensor, states: Tensor) -> Tensor:
     """Keys or values [B, kv_heads, K, d] as [B, heads, K, d]: each once for every query head that reads it."""
     groups = query.shape[1] // states.shape[1]
     return states if groups == 1 else states.repeat_interleave(groups, 1)
+
+
+def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> Tensor:
+    """Keys or values [1, kv_heads, K, d] of the slots [start, end) as [blocks, kv_heads, sinks + band, d]."""
+    size = band_block_size(window)
+    windows = states[0, :, start:end].unfold(1, window + size, size).permute(1, 0, 3, 2)
+    first = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
+    return torch.cat([first, windows], dim=2)
+
+
+def query_blocks(queries: Tensor, window: int) -> Tensor:
+    """Queries [1, heads, Q, d], whole blocks of them, as [blocks, heads, block, d]."""
+    return queries[0].unflatten(1, (-1, band_block_size(window))).transpose(0, 1)
+
+
+def join_blocks(outputs: Tensor) -> Tensor:
+    """[blocks, heads, block, d] -> [1, heads, Q, d]."""
+    return outputs.transpose(0, 1).flatten(1, 2)[None]
+
+
+@cache
+def varlen_kernel() -> Callable[..., Any] | None:
+    """Torch's kernel, or None where this torch has none, or one without the arguments that it needs here."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn if set(inspect.signature(varlen_attn).parameters) >= VARLEN_ARGUMENTS else None
+
+
+def takes_varlen(device: AttentionDevice, plans: Sequence[AttentionPlan], keys: Sequence[int]) -> bool:
+    """Whether one kernel should compute all sequences; keys: how many each has."""
+    if device.kind != "cuda" or not device.has_flash or len(plans) < 2 or varlen_kernel() is None:
+        return False
+    plain = all(len(plan.segments) == 1 and plan.segments[0].mask in VARLEN_MASKS for plan in plans)
+    return plain and sum(keys) <= MOST_KEYS * len(keys)
+
+
+def attend_varlen(
+    query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], lengths: Sequence[int], scaling: float
+) -> Tensor:
+    """Attention [1, heads, Q, d] of sequences with so many queries each, which are the last of their keys.
+
+    query: [1, heads, Q, d] of all sequences; keys, values: of each [1, kv_heads, K, d]
+    """
+    kernel = varlen_kernel()
+    assert kernel is not None, "`takes_varlen` was asked first"
+    counts = [states.shape[2] for states in keys]
+    # The kernel takes [N, heads, d].
+    by_token = (states[0].transpose(0, 1) for states in (query, torch.cat([*keys], dim=2), torch.cat([*values], dim=2)))
+    edges = (edges_of(tuple(sizes), query.device) for sizes in (lengths, counts))
+    output: Tensor = kernel(
+        *by_token,
+        *edges,
+        max(lengths),
+        max(counts),
+        scale=scaling,
+        # Causal, aligned with the last key.
+        window_size=(-1, 0),
+        enable_gqa=query.shape[1] != keys[0].shape[1],
+    )
+    return output.transpose(0, 1)[None]
+
+
+@lru_cache(maxsize=16)
+def edges_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where each sequence begins and the last one ends [n + 1]; one copy to the device for all layers of a pass."""
+    return torch.tensor([*accumulate(sizes, initial=0)], dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The plan of one attention call: which queries read which keys, under which mask. Nothing is computed on a device.
+"""The plan of one attention call: which queries read which keys, under which mask; and the mask's tensor.
 
 transformers derives causality from a token's place in the cache, and sliding windows from cache slots. After a sparse
 prefill neither holds, so everything is planned from positions.
@@ -239,3 +239,28 @@ def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segme
 def band_block_size(window: int) -> int:
     """Queries of one block of a band: a quarter of the window, so that a quarter of its keys is read in vain."""
     return max(SMALLEST_BAND_BLOCK, window // 4)
+
+
+def visibility_mask(query_positions: Tensor, key_positions: Tensor, segment: Segment) -> Tensor:
+    """Boolean [queries, sinks and keys] of a segment: a key is seen when it is not later, and inside the window or a sink.
+
+    Of a BANDED segment it is the mask of one block, and every block has the same.
+    """
+    (first, last), (start, end) = segment.queries, segment.keys
+    if segment.mask is Mask.BANDED and segment.window is not None:
+        block = band_block_size(segment.window)
+        last, end = first + block, start + segment.window + block
+    queries = query_positions[first:last, None]
+    keys = torch.cat([key_positions[: min(segment.sinks, start)], key_positions[start:end]])[None]
+    seen = keys <= queries
+    if segment.window is None:
+        return seen
+    near = keys > queries - segment.window
+    near[:, : segment.sinks] = True
+    return seen & near
+
+
+def to_additive_mask(visible: Tensor, like: Tensor) -> Tensor:
+    """A boolean mask as what attention adds to scores: 0 or minus infinity; torch would convert it in every layer."""
+    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(~visible, float("-inf"))

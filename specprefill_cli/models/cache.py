@@ -205,7 +205,7 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
-def copied_to(tensor: Tensor, device: torch.device) -> Tensor:
+def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on the CPU as it is, or on a device; its copy to a CUDA device does not wait for earlier work there."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 

@@ -98,7 +98,14 @@ class Conversion:
             shutil.rmtree(left, ignore_errors=True)
         if self.checked:
             step(0, f"checking {file.name}")
-            self.check_file(file)
+            try:
+                with file.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            except OSError as error:
+                raise SpecprefillError(f"{file}: cannot be read ({error.strerror or error}); {self.remedy}") from error
+            if digest != self.sha256:
+                hashes = f"SHA-256 {digest[:12]}..., not {self.sha256[:12]}..."
+                raise SpecprefillError(f"{file}: damaged, or another file ({hashes}); {self.remedy}")
         scratch = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f"{self.folder.name}{PARTIAL}"))
         try:
             write_model(file, scratch, self.adapter, step)
@@ -109,18 +116,6 @@ class Conversion:
         finally:
             with suppress(OSError):
                 shutil.rmtree(scratch)
-
-    def check_file(self, file: Path) -> None:
-        """Raises SpecprefillError for a file with another hash, or one that cannot be read."""
-        try:
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        except OSError as error:
-            raise SpecprefillError(f"{file}: cannot be read ({error.strerror or error}); {self.remedy}") from error
-        if digest != self.sha256:
-            raise SpecprefillError(
-                f"{file}: damaged, or another file (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...); {self.remedy}"
-            )
 
 
 def file_conversion(file: Path) -> Conversion:
@@ -151,7 +146,7 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
         tensors[name] = (weight if lora is None else lora.merged(module, weight)).to(torch.bfloat16)
         step(CHECKED + (READ - CHECKED) * number // len(reader.tensors), "unpacking the weights")
     if lora is not None:
-        lora.check_modules({name.removesuffix(".weight"): None for name in tensors})
+        lora.check_modules({name.removesuffix(".weight") for name in tensors})
     for name, values in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(values, indent=1), encoding="utf-8")
     step(READ, "writing the weights")

@@ -17,8 +17,7 @@ from specprefill_cli.models.packed import pass_overhead
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair
-    from specprefill_cli.models.outline import ModelOutline
+    from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
 
 # Tokens of the pass that shows what computing takes: a small draft fills a large GPU only with thousands.
 LONGEST = 8_192

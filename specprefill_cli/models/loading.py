@@ -1,4 +1,4 @@
-"""Loads a pair: weights and tokenizers, from a folder or the hub."""
+"""Loads a pair: weights and tokenizers, from a folder or the hub; or a model without its weights. Refuses other models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TokenizersBackend,
+)
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
@@ -17,15 +24,14 @@ from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import adapter_folder, auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
-from specprefill_cli.models.outline import ModelOutline, check_complete, check_model, load_outline
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
     choose_dtype,
     draft_placement,
-    gathered,
+    explain_undivided,
     how_to_place,
-    undivided,
+    prefer_one_gpu,
 )
 from specprefill_cli.models.quantization import (
     NONE,
@@ -36,6 +42,48 @@ from specprefill_cli.models.quantization import (
 )
 from specprefill_cli.models.tokenizers import agreed_tokenizer, fingerprint
 from specprefill_cli.settings import Settings
+
+# Settings of a configuration that rule a model out, and why; the braces stand for its type.
+UNSUPPORTED = {
+    "attn_logit_softcapping": "attention with logit soft-capping ({}) is not supported; use a newer generation, for "
+    "example Gemma 3",
+    "is_encoder_decoder": "an encoder-decoder ({}) is not a causal language model; use another",
+    "num_kv_shared_layers": "layers that share one KV cache ({}) are not supported; use another",
+}
+# Missing weights that an error names.
+NAMED = 3
+# For these tokenizer classes of transformers the checkpoint's tokenizer.json is read as it is: the first (taken if the
+# package mistral-common is installed) gives no character offsets, the second splits digits as GPT-2 does, not as SmolLM2.
+REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
+
+
+@dataclass
+class ModelOutline:
+    """A model without its weights: enough to plan a prefill and to check a pair.
+
+    device: where its weights would go, as a type ("cpu", "cuda", "mps")
+    """
+
+    name: str
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    device: str
+    pass_tokens: None = None
+    flops_per_second: None = None
+    shards: int = 1
+
+    @property
+    def context(self) -> int:
+        return context_length(self.config)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.tokenizer)
+
+    @property
+    def devices(self) -> frozenset[torch.device]:
+        """None: nothing of it is loaded."""
+        return frozenset()
 
 
 @dataclass
@@ -183,6 +231,26 @@ def load_pair(
     return LoadedPair(pair, target, draft, ranks)
 
 
+def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
+    """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
+
+    Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
+    """
+    with load_errors(name, offline):
+        source = source_of(name, offline)
+        config = AutoConfig.from_pretrained(**source)
+        check_config(config, name)
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        if type(tokenizer).__name__ in REPLACED:
+            tokenizer = TokenizersBackend.from_pretrained(**source)
+    if not getattr(tokenizer, "is_fast", False):
+        raise SpecprefillError(
+            f"{name}: its tokenizer gives no character offsets (not a 'fast' tokenizer); "
+            "use a checkpoint that has a tokenizer.json"
+        )
+    return ModelOutline(name, config, tokenizer, placement.device_type)
+
+
 def load_model(
     name: str,
     placement: Placement,
@@ -201,7 +269,7 @@ def load_model(
     """
     outline = load_outline(name, placement, offline)
     packed = quantization != NONE or checkpoint_method(outline.config) is not None
-    reason = undivided(placement, outline.config, name, packed, may_be_whole)
+    reason = explain_undivided(placement, outline.config, name, packed, may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
     chosen = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen)
@@ -210,7 +278,7 @@ def load_model(
         check_memory(outline.config, name, placement, chosen)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen)
-            placement = gathered(placement, weight_bytes(outline.config, chosen, quantization) + cache)
+            placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen, quantization) + cache)
         avoid_cudnn(placement.device_type)
         model, report = auto_class(outline.config).from_pretrained(
             **source,
@@ -221,7 +289,13 @@ def load_model(
             use_safetensors="gguf_file" not in source,
             output_loading_info=True,
         )
-    check_complete(report["missing_keys"], name)
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers has initialised them at random.
+        rest = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        raise SpecprefillError(
+            f"{name}: the checkpoint lacks weights ({', '.join(missing[:NAMED])}{rest}); download or export it again"
+        )
     check_model(model, name)
     divide_heads(model, placement.shards, ranks.rank)
     stops = stop_tokens(model, outline.tokenizer)
@@ -233,3 +307,46 @@ def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]
     return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)
+
+
+def check_config(config: PretrainedConfig, name: str) -> None:
+    """Raises SpecprefillError for an architecture with attention that specprefill would compute wrongly."""
+    text = config.get_text_config()
+    for attribute, fault in UNSUPPORTED.items():
+        if getattr(text, attribute, None):
+            raise SpecprefillError(f"{name}: {fault.format(text.model_type)}")
+    unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise SpecprefillError(
+            f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
+        )
+
+
+def check_model(model: PreTrainedModel, name: str) -> None:
+    """Raises SpecprefillError for a model that does not run specprefill's attention, or does not fit its devices."""
+    if not model.is_backend_compatible():
+        raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
+    if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
+        raise SpecprefillError(
+            f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
+        )
+    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    if "disk" in places:
+        raise SpecprefillError(
+            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
+            "smaller model"
+        )
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """The context in tokens; with YaRN (arXiv 2309.00071), the extended one.
+
+    With YaRN many configurations state the original length; with `dynamic` scaling all do, and it is the limit here.
+    With other kinds of scaling they state the extended length.
+    """
+    text = config.get_text_config()
+    stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
+    rotary = getattr(text, "rope_parameters", None) or {}
+    if rotary.get("rope_type") != "yarn":
+        return stated
+    return max(stated, int(rotary.get("factor", 1.0) * rotary.get("original_max_position_embeddings", 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from specprefill_cli.errors import SpecprefillError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module
     from transformers import PreTrainedModel
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -57,9 +56,9 @@ class LoraAdapter:
             raise self.misfit(f"{module} is {list(weight.shape)} there and {list(shape)} in the adapter")
         return weight.float() + self.scale * (wide.to(weight.device) @ narrow.to(weight.device))
 
-    def check_modules(self, known: Mapping[str, Any]) -> None:
+    def check_modules(self, names: Collection[str]) -> None:
         """Raises SpecprefillError for a layer that the model, given by its layers' names, does not have."""
-        absent = next((module for module in self.factors if module not in known), None)
+        absent = next((module for module in self.factors if module not in names), None)
         if absent is not None:
             raise self.misfit(f"the model has no layer {absent}")
 
@@ -84,10 +83,10 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
     for key, allowed in PLAIN.items():
         if key in config and config[key] not in allowed:
             raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")
-    return LoraAdapter(name=name, scale=alpha / rank, factors=paired(tensors, rank, name))
+    return LoraAdapter(name=name, scale=alpha / rank, factors=pair_factors(tensors, rank, name))
 
 
-def paired(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
+def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B in float32 by layer. Raises SpecprefillError for an unknown tensor, a missing one, or another rank."""
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -106,26 +105,21 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
 
     Raises SpecprefillError for an adapter of another model, and for weights that are quantised, divided or offloaded.
     """
+    from torch.nn import Linear
+
     layers = dict(model.named_modules())
     adapter.check_modules(layers)
     for name in adapter.factors:
-        weight = linear_weight(layers[name], adapter)
+        layer = layers[name]
+        if not isinstance(layer, Linear):
+            raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
+        weight = layer.weight
+        if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
+            raise SpecprefillError(
+                f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization "
+                "and --tensor-parallel, or use more --devices"
+            )
         weight.data = adapter.merged(name, weight.data).to(weight.dtype)
-
-
-def linear_weight(layer: Module, adapter: LoraAdapter) -> Tensor:
-    """The weight of a linear layer that can be changed. Raises SpecprefillError where it cannot."""
-    from torch.nn import Linear
-
-    weight = getattr(layer, "weight", None)
-    if not isinstance(layer, Linear) or weight is None:
-        raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
-    if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
-        raise SpecprefillError(
-            f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization and "
-            "--tensor-parallel, or use more --devices"
-        )
-    return weight
 
 
 def adapter_hash(folder: Path) -> str:

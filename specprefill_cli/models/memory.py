@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ class PeakMemory:
         if self.on_gpu:
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
-        self.is_known = self.on_gpu or reset_process_peak()
+        self.is_known = self.on_gpu
+        # Linux's resident high-water mark can be set to the present size, where that is allowed.
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            self.is_known = True
         self.before = self.bytes()
 
     def bytes(self) -> int | None:
@@ -42,22 +46,10 @@ class PeakMemory:
 
         if self.on_gpu:
             return sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
-        return process_peak() if self.is_known else None
-
-
-def reset_process_peak() -> bool:
-    """Set Linux's resident high-water mark to the present size; False elsewhere, or where that is not allowed."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
-
-
-def process_peak() -> int | None:
-    """Largest resident size of this process in bytes, since the last reset where Linux allows one."""
-    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    return int(peak[1]) * KIBIBYTE if peak else None
+        if not self.is_known:
+            return None
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        return int(peak[1]) * KIBIBYTE if peak else None
 
 
 def keep_freed_memory() -> None:

@@ -13,12 +13,11 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import ModelCost, cost_of
 from specprefill_cli.models.hub import auto_class
-from specprefill_cli.models.quantization import BYTES_PER_WEIGHT, NONE, checkpoint_bits, checkpoint_method
+from specprefill_cli.models.quantization import NONE, checkpoint_method, packed_bytes
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair
-    from specprefill_cli.models.outline import ModelOutline
+    from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
     from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
@@ -124,11 +123,10 @@ def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str
 
     quantization: one of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
     """
-    model, bits = empty_model(config), checkpoint_bits(config)
+    model, bytes_per_weight = empty_model(config), packed_bytes(quantization, config)
     total = model.num_parameters()
-    if quantization == NONE and bits is None:
+    if bytes_per_weight is None:
         return total * dtype.itemsize
-    bytes_per_weight = bits / 8 if bits is not None else BYTES_PER_WEIGHT[quantization]
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
     packed = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)

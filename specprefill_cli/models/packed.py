@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from specprefill_cli.models.attention import LayerReached
-from specprefill_cli.models.cache import copied_to, device_of
-from specprefill_cli.models.masks import PackedContext, PackedSequence, PositionContext
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.cache import copy_to, device_of
+from specprefill_cli.models.passes import PackedContext, PackedSequence, Pass
 
 # Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
 # on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
@@ -38,24 +37,21 @@ class PackedCache(DynamicCache):
 
 
 @torch.inference_mode()
-def forward(passes: Sequence[Pass], slots: Sequence[Tensor]) -> list[Tensor]:
+def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Run passes of one model that end at the same layer as one; what `adapter.run` returns for each.
 
-    slots: of each pass [N] where its keys and values go; the states hold the positions of all slots already
+    slots: of each pass [N] where its keys and values go (None: the last ones); the states hold the positions of all slots
     """
     model, last_layer = passes[0].model, passes[0].last_layer
     device, cache = device_of(model.get_input_embeddings()), PackedCache()
+    if slots is None:
+        slots = [torch.arange(step.state.length - step.length, step.state.length) for step in passes]
     edges = list(accumulate((step.length for step in passes), initial=0))
-    context = PackedContext(
-        [
-            PackedSequence(span=slice(*edge), state=step.state, context=position_context(step, step_slots))
-            for step, step_slots, edge in zip(passes, slots, pairwise(edges), strict=True)
-        ],
-        last_layer,
-    )
+    spans = [slice(*edge) for edge in pairwise(edges)]
+    context = PackedContext([packed_sequence(*place) for place in zip(passes, slots, spans, strict=True)], last_layer)
     inputs = {
-        "input_ids": copied_to(torch.cat([step.tokens for step in passes])[None], device),
-        "position_ids": copied_to(torch.cat([step.positions for step in passes])[None], device),
+        "input_ids": copy_to(torch.cat([step.tokens for step in passes])[None], device),
+        "position_ids": copy_to(torch.cat([step.positions for step in passes])[None], device),
         "past_key_values": cache,
         "use_cache": True,
         "context": context,
@@ -68,17 +64,26 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor]) -> list[Tensor]:
     rows = torch.cat([torch.arange(end - count, end) for end, count in zip(edges[1:], counts, strict=True)])
     kept = rows.to(device)
     worthwhile = edges[-1] - len(rows) > pass_overhead(device.type)
-    with shorten_last_layer(model, cache, context, counts, slots, kept) if worthwhile else nullcontext():
+    with shorten_last_layer(model, cache, context, counts, kept) if worthwhile else nullcontext():
         logits = model(**inputs, logits_to_keep=kept).logits[0].float()
     parts = logits.split(counts)
     return [part[-1] if step.rows is None else part for step, part in zip(passes, parts, strict=True)]
 
 
-def position_context(step: Pass, slots: Tensor) -> PositionContext:
-    """The context of attention for a pass that writes to slots [N]."""
+def packed_sequence(step: Pass, slots: Tensor, span: slice) -> PackedSequence:
+    """A pass as attention sees it, with its slots [N] and its place among the tokens of all passes."""
     # In a cache of the whole prompt, a token's slot is its position.
     rows = None if step.capture is None else torch.isin(slots, step.capture.positions).nonzero()[:, 0]
-    return PositionContext(step.positions, step.state.positions, step.capture, rows, step.local_window)
+    return PackedSequence(
+        step.positions,
+        step.state.positions,
+        step.local_window,
+        span=span,
+        slots=slots,
+        state=step.state,
+        capture=step.capture,
+        rows=rows,
+    )
 
 
 def pass_overhead(device_type: str) -> int:
@@ -92,12 +97,11 @@ def shorten_last_layer(
     cache: PackedCache,
     context: PackedContext,
     counts: Sequence[int],
-    slots: Sequence[Tensor],
     kept: Tensor,
 ) -> Iterator[None]:
     """While it lasts, a pass with that cache computes the last layer's output for some rows alone.
 
-    counts: how many of each sequence, its last ones; slots: as in `forward`
+    counts: how many of each sequence, its last ones
     kept: [R] rows of the layer's output that become logits: those of all sequences, or all once the layer was shortened
 
     The layer runs twice: for all tokens up to their keys and values, then to its end for the rows. A layer that is built or
@@ -115,9 +119,9 @@ def shorten_last_layer(
             return None
         with suppress(LayerReached):
             layer.forward(*arguments, **{**keywords, "context": replace(context, last_layer=number)})
-        for sequence, sequence_slots, count in zip(context.sequences, slots, counts, strict=True):
+        for sequence, count in zip(context.sequences, counts, strict=True):
             cached = sequence.state.layers[number]
-            cached.slots = copied_to(sequence_slots[-count:], cached.keys.device)
+            cached.slots = copy_to(sequence.slots[-count:], cached.keys.device)
         rows = kept.to(arguments[0].device, copy=True)
         shorter = {name: take_rows(keywords[name], rows) for name in WITH_ROWS if name in keywords}
         kept.copy_(torch.arange(len(kept)))
@@ -135,20 +139,11 @@ def shorten_last_layer(
 
 def keep_last_rows(context: PackedContext, counts: Sequence[int]) -> PackedContext:
     """The context of a layer that runs for the last tokens of each sequence alone."""
+    spans = (slice(*edge) for edge in pairwise(accumulate(counts, initial=0)))
     return PackedContext(
         [
-            replace(
-                sequence,
-                span=slice(*edge),
-                context=PositionContext(
-                    sequence.context.query_positions[-count:],
-                    sequence.context.key_positions,
-                    local_window=sequence.context.local_window,
-                ),
-            )
-            for sequence, count, edge in zip(
-                context.sequences, counts, pairwise(accumulate(counts, initial=0)), strict=True
-            )
+            replace(sequence, query_positions=sequence.query_positions[-count:], span=span, capture=None)
+            for sequence, count, span in zip(context.sequences, counts, spans, strict=True)
         ]
     )
 

@@ -1,23 +1,65 @@
-"""A forward pass as a value, so that the engine can run the decoding passes of several answers together."""
+"""A forward pass: as a value, so that the engine can run passes of several answers together, and as attention sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import PrefillState
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.attention_plan import (
+    AttentionDevice,
+    AttentionPlan,
+    LocalWindow,
+    Mask,
+    Segment,
+    plan_attention,
+    to_additive_mask,
+    visibility_mask,
+)
+from specprefill_cli.models.cache import PrefillState, copy_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# Elements of all masks that a pass keeps for its other layers, at most.
+KEPT_ELEMENTS = 2**26
+# Bytes of a mask that CUDA's fused attention loads at once.
+VECTOR_BYTES = 16
 Value = TypeVar("Value")
+
+
+@dataclass
+class QueryCapture:
+    """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
+
+    positions: token indices in the prompt, ascending
+    queries: per layer index, tensors [heads, rows, head_size], in the order of the tokens
+    scaling: per layer index, the factor that the layer puts on query-key products
+    """
+
+    positions: Tensor
+    queries: dict[int, list[Tensor]] = field(default_factory=dict)
+    scaling: dict[int, float] = field(default_factory=dict)
+
+    def keep(self, layer: int, queries: Tensor, rows: Tensor, scaling: float) -> None:
+        """Keep `rows` of a layer's queries [1, heads, Q, head_size]."""
+        self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows))
+        self.scaling[layer] = scaling
+
+    def layer(self, number: int) -> Tensor:
+        """All kept queries of a layer: [heads, rows, head_size]."""
+        return torch.cat(self.queries[number], dim=1)
+
+    def at(self, positions: Tensor) -> QueryCapture:
+        """The kept queries of some of the tokens: positions [C], ascending."""
+        rows = torch.isin(self.positions, positions).nonzero()[:, 0]
+        chosen = {number: [self.layer(number)[:, rows.to(self.queries[number][0].device)]] for number in self.queries}
+        return QueryCapture(positions, chosen, self.scaling)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,6 +86,100 @@ class Pass:
     def length(self) -> int:
         """Tokens of the pass."""
         return len(self.tokens)
+
+
+@dataclass(eq=False)
+class PositionContext:
+    """The tokens of one forward pass, as attention sees them.
+
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
+        the keys'
+    local_window: limits what the document's tokens see (None: all before them)
+
+    Plans, masks and copies of positions on each device are made once a pass: layers of one kind share them.
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    local_window: LocalWindow | None = None
+    plans: dict[tuple[int | None, AttentionDevice], AttentionPlan] = field(default_factory=dict, init=False)
+    masks: dict[tuple[Segment | Mask, torch.device], Tensor] = field(default_factory=dict, init=False)
+    copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict, init=False)
+
+    def plan(self, window: int | None, device: AttentionDevice) -> AttentionPlan:
+        """The plan for layers with a sliding window (None: without) on such a device."""
+        key = (window, device)
+        if key not in self.plans:
+            self.plans[key] = plan_attention(
+                self.query_positions, self.key_positions, device, window, self.local_window
+            )
+        return self.plans[key]
+
+    def copy_field(self, name: str, device: torch.device) -> Tensor:
+        """The tensor in a field, on a device; copied once a pass."""
+        if (name, device) not in self.copies:
+            self.copies[name, device] = copy_to(getattr(self, name), device)
+        return self.copies[name, device]
+
+    def mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
+        """The mask [queries, keys] of a TRAILING, EXPLICIT or BANDED segment, in the dtype and on the device of `like`."""
+        if segment.mask is Mask.TRAILING:
+            return self.trailing_mask(segment, plan, like)
+        key = (segment, like.device)
+        if key in self.masks:
+            return self.masks[key]
+        queries, keys = (self.copy_field(name, like.device) for name in ("query_positions", "key_positions"))
+        mask = to_additive_mask(visibility_mask(queries, keys, segment), like)
+        if mask.numel() + sum(kept.numel() for kept in self.masks.values()) <= KEPT_ELEMENTS:
+            self.masks[key] = mask
+        return mask
+
+    def trailing_mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
+        """The mask of a TRAILING segment, cut out of one for the whole pass.
+
+        The masks of all blocks end in the same triangle and differ only in how many keys lie before it: one mask
+        [block, K] holds them all, where one for each block would together be [Q, K].
+        """
+        total, length = len(self.key_positions), len(self.query_positions)
+        key = (Mask.TRAILING, like.device)
+        if key not in self.masks:
+            later = torch.full((plan.trailing_rows, total), float("-inf"), dtype=like.dtype, device=like.device)
+            self.masks[key] = later.triu_(total - plan.trailing_rows + 1)
+        shared, (first, last) = self.masks[key], segment.queries
+        cut = shared[len(shared) - (last - first) :, length - last :]
+        # CUDA's kernels need a mask that begins at a whole vector.
+        return cut.contiguous() if cut.is_cuda and cut.storage_offset() * cut.element_size() % VECTOR_BYTES else cut
+
+
+@dataclass(eq=False, kw_only=True)
+class PackedSequence(PositionContext):
+    """One sequence of a packed pass.
+
+    span: its tokens among those of the pass; slots: where its keys and values go in its cache, the state
+    capture: keeps queries; rows: those of this pass that it keeps
+    """
+
+    span: slice
+    slots: Tensor
+    state: PrefillState
+    capture: QueryCapture | None = None
+    rows: Tensor | None = None
+
+    def capture_queries(self, layer: int, queries: Tensor, scaling: float) -> None:
+        """Keep what the capture asks for of a layer's queries [1, heads, Q, d]."""
+        if self.capture is not None and self.rows is not None and len(self.rows):
+            self.capture.keep(layer, queries, self.copy_field("rows", queries.device), scaling)
+
+
+@dataclass(frozen=True)
+class PackedContext:
+    """A pass over one or several sequences, in order, that together have all its tokens.
+
+    last_layer: the layer whose queries and keys end the pass (None: run to the end)
+    """
+
+    sequences: Sequence[PackedSequence]
+    last_layer: int | None = None
 
 
 # Work that asks for passes by yielding them, is sent their logits, and returns a value.

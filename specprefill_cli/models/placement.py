@@ -67,7 +67,7 @@ class Placement:
 def choose_placement(devices: str) -> Placement:
     """Placement for `auto` (all GPUs, and main memory for the rest), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
 
-    accelerate spreads a model over several GPUs where one is too small (see `gathered`). `auto` never takes an Apple
+    accelerate spreads a model over several GPUs where one is too small (see `prefer_one_gpu`). `auto` never takes an Apple
     GPU: no measurement supports one.
 
     Raises UsageError for a device that is not there.
@@ -124,7 +124,7 @@ def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
     return Placement("auto", {place: int(WEIGHTS_SHARE * available) for place, available in free.items()})
 
 
-def gathered(placement: Placement, needed: int) -> Placement:
+def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
     """A spread placement on the first GPU with room for `needed` bytes, if there is one: a pass over several waits for copies."""
     if placement.device_map != "auto":
         return placement
@@ -150,14 +150,16 @@ def how_to_place(placement: Placement, config: PretrainedConfig) -> dict[str, An
     """The arguments of `from_pretrained` that place the weights of a model with this configuration."""
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
-    # The model's own plan, except for projections that it divides too finely.
-    whole = repeated_projections(config, placement.shards)
-    names = empty_model(config).tp_plan if whole else ()
-    changes = {name: "replicate" for name in names if name.rpartition(".")[2] in whole}
+    # The model's plan, except for projections that it divides too finely.
+    repeated = repeated_projections(config, placement.shards)
+    names = empty_model(config).tp_plan if repeated else ()
+    changes = {name: "replicate" for name in names if name.rpartition(".")[2] in repeated}
     return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan=changes or None)}
 
 
-def undivided(placement: Placement, config: PretrainedConfig, name: str, quantized: bool, optional: bool) -> str | None:
+def explain_undivided(
+    placement: Placement, config: PretrainedConfig, name: str, quantized: bool, optional: bool
+) -> str | None:
     """Why a model must be whole on every rank, or None.
 
     optional: whether it may be: a draft, but not a target

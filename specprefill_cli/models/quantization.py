@@ -29,21 +29,6 @@ FEW_ROWS = 24
 BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
 
 
-def bitsandbytes_config(name: str, dtype: torch.dtype) -> BitsAndBytesConfig:
-    """The argument of `from_pretrained` that quantises to int8 or nf4; dtype: to compute in."""
-    if name == "int8":
-        # LLM.int8() (arXiv 2208.07339). In any dtype but float16 it warns of a cast in every layer of every pass.
-        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-        return BitsAndBytesConfig(load_in_8bit=True)
-    # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-
-
 def check_quantization(name: str, placement: Placement) -> None:
     """Raises SpecprefillError for a missing device or package, before any download."""
     # On a CPU `quantize_on_cpu` does without the package; ranks cannot divide its weights.
@@ -66,24 +51,40 @@ def quantization_config(
 ) -> BitsAndBytesConfig | None:
     """The argument of `from_pretrained` for a model; None for `none`: a quantised checkpoint then loads as it is.
 
+    dtype: to compute in
+
     Raises SpecprefillError for a checkpoint that is quantised already.
     """
+    if name == NONE:
+        return None
     method = checkpoint_method(config)
-    if name != NONE and method is not None:
+    if method is not None:
         raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
-    return None if name == NONE else bitsandbytes_config(name, dtype)
-
-
-def checkpoint_bits(config: PretrainedConfig) -> int | None:
-    """Bits of a packed weight in a quantised checkpoint, 8 where it does not say; None for a plain one."""
-    values = checkpoint_values(config)
-    return int(values.get("bits") or (4 if values.get("load_in_4bit") else 8)) if values else None
+    if name == "int8":
+        # LLM.int8() (arXiv 2208.07339). In any dtype but float16 it warns of a cast in every layer of every pass.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+        return BitsAndBytesConfig(load_in_8bit=True)
+    # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
 
 
 def checkpoint_method(config: PretrainedConfig) -> str | None:
     """How the weights of a checkpoint are quantised, as its configuration says; None where they are not."""
     values = checkpoint_values(config)
     return str(values.get("quant_method") or "bitsandbytes") if values else None
+
+
+def packed_bytes(name: str, config: PretrainedConfig) -> float | None:
+    """Bytes of a packed weight: by the quantization of that name, else those of a quantised checkpoint; None where none is."""
+    values = checkpoint_values(config)
+    if values:
+        return int(values.get("bits") or (4 if values.get("load_in_4bit") else 8)) / 8
+    return BYTES_PER_WEIGHT.get(name)
 
 
 def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:

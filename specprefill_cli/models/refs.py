@@ -81,15 +81,15 @@ class ModelRef:
                     f"{place}: the bundled pair is missing from this installation; install specprefill again"
                 )
         elif self.kind is Kind.PACKAGED:
-            place = smollm2.converted(self.name, step)
+            place = smollm2.ensure_converted(self.name, step)
         elif conversion is not None:
-            if not converts(conversion, place, step):
+            if not convert_once(conversion, place, step):
                 return {"pretrained_model_name_or_path": str(place.parent), "gguf_file": place.name}
             place = conversion.folder
         return {"pretrained_model_name_or_path": self.name if self.kind is Kind.HUB else str(place)}
 
 
-def converts(conversion: Conversion, file: Path, step: Step) -> bool:
+def convert_once(conversion: Conversion, file: Path, step: Step) -> bool:
     """Whether a file is converted, now if it was not; the others are left to transformers, which reads more kinds, slowly."""
     if not conversion.done and conversion not in REFUSED:
         try:

@@ -52,7 +52,7 @@ def is_available() -> bool:
     return package_file() is not None or conversion_of(TARGET).done
 
 
-def converted(name: str, step: Step = lambda _percent, _text: None) -> Path:
+def ensure_converted(name: str, step: Step = lambda _percent, _text: None) -> Path:
     """The folder of a model, converted where it is not yet. Raises SpecprefillError where that is not possible."""
     conversion = conversion_of(name)
     if not conversion.done:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER
 
@@ -168,15 +167,6 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     deciding = {key: state.get(key) for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-
-
-def check_fast(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raises SpecprefillError for a tokenizer that cannot give character offsets."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise SpecprefillError(
-            f"{name}: its tokenizer gives no character offsets (not a 'fast' tokenizer); "
-            "use a checkpoint that has a tokenizer.json"
-        )
 
 
 def agreed_tokenizer(

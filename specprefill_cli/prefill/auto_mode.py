@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.outline import ModelOutline
+from specprefill_cli.models.loading import LoadedModel, ModelOutline
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE, ORIGINAL

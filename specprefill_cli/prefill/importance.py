@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import PrefillState, copied_to, layer_keys
+from specprefill_cli.models.cache import PrefillState, copy_to, layer_keys
 from specprefill_cli.models.head_division import HeadShare
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 
 POOL_KERNEL = 13
 # Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on
@@ -74,7 +74,7 @@ def group_scores(
     queries = capture.layer(layer)[:, part].float() * capture.scaling[layer]
     # The queries stand behind the document: few keys can lie behind the first of them, and no mask of all is needed.
     first = min(int(positions[part].min()) + 1, prompt_tokens)
-    hidden = copied_to(torch.arange(first, prompt_tokens) > positions[part, None], keys.device)
+    hidden = copy_to(torch.arange(first, prompt_tokens) > positions[part, None], keys.device)
     size = len(queries) // len(keys)
     for number, sharing in groupby(range(len(queries)) if heads is None else heads, lambda head: head // size):
         scores = queries[list(sharing)] @ keys[number].float().T

@@ -20,9 +20,8 @@ from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.attention_plan import SINKS
 from specprefill_cli.models.cache import PrefillState, branch, layer_tensors, new_state, restore_state, state_bytes
-from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.memory_plan import MemoryPlan, token_bytes
-from specprefill_cli.models.outline import ModelOutline
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.prompting import Prompt

@@ -17,7 +17,7 @@ from torch import Tensor
 from specprefill_cli.models.cache import PrefillState, layer_keys
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.pairs import HEADS_FILE
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
 from specprefill_cli.prefill.importance import group_scores, pool, query_slices
 

@@ -11,7 +11,7 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.outline import ModelOutline
+from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.record import DryRun, decode, json_line
 from specprefill_cli.settings import Settings

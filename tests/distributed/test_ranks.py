@@ -110,10 +110,10 @@ def test_every_architecture_matches_one_process_with_draft_and_target_divided(pa
     ours = json.loads(result.stdout)
     names = PAIRS if ranks == 2 else UNEVEN
     assert_same(ours, {name: answer for name, answer in expected.items() if name.startswith(tuple(names))})
-    whole = {name for name in names if ours[f"{name} warnings"]}
-    assert whole == ({"few heads"} if ranks == 4 else set())
+    undivided = {name for name in names if ours[f"{name} warnings"]}
+    assert undivided == ({"few heads"} if ranks == 4 else set())
     # Phi-3 runs attention whole on every rank; of six query heads on four ranks, one has two.
-    most = {"phi3": 0.8, "llama": 1 / 2 if ranks == 2 else 1 / 3, **dict.fromkeys(whole, 1.0)}
+    most = {"phi3": 0.8, "llama": 1 / 2 if ranks == 2 else 1 / 3, **dict.fromkeys(undivided, 1.0)}
     for name in set(names) - {"mistral"}:
         share = ours[f"{name} draft operations"] / expected[f"{name} draft operations"]
         # In models so small, keys and values that two ranks compute are a fifth of a rank's work.

@@ -1,4 +1,4 @@
-"""Which chunks of draft KV are recomputed, dropped or always exact, and which pairs are rejected."""
+"""Which chunks of draft KV are recomputed, dropped or always exact, by which signals, and which pairs are rejected."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,15 +8,20 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv import modes
-from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT
+from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT, SIGNALS, causal_output, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
+from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.projection import find_map
+from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.adapter import prefill, window_layers
+from specprefill_cli.models.cache import layer_keys
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
-from specprefill_cli.settings import Settings
+from tests.draft_kv.helpers import every_architecture, prefilled, request_for
+from tests.helpers.architectures import random_tokens
 
 RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])
 
@@ -51,40 +56,25 @@ def test_stops_recomputing_once_accept_risk_is_met():
     assert recomputed(200, 0.16, accept_risk=0.25) == [1], "the budget holds even if the remaining risk is too high"
 
 
-def prefilled(session, text, mode, **settings):
-    from specprefill_cli.documents.document import Collection, one_page_document
-
-    settings = Settings(mode=mode, scorer="question", look_ahead=2, **settings)
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    request = session.request(collection, "When does the gate open?", settings)
-    return request, MODES[mode].prefill(request)
-
-
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
-
-
 def test_hybrid_drops_chunks_with_useless_mapped_kv(random_session, monkeypatch):
     """With a useless map, everything not recomputed is dropped; with a perfect map, nothing is."""
     monkeypatch.setattr(modes, "USELESS_ERROR", 0.0)
-    request, useless = prefilled(random_session, TEXT, "hybrid", keep=0.3)
+    useless = prefilled(random_session, "hybrid", keep=0.3)
     spans = useless.plan.spans
     dropped = sum(span.length for span in spans if span.fate is Fate.DROP)
     assert dropped > 0
     assert not any(span.fate is Fate.ACCEPT for span in spans)
     # Checkpoint tokens inside dropped chunks are already computed and stay in the cache.
-    assert useless.state.length == request.prompt.length - dropped + useless.plan.checkpoints
+    assert useless.state.length == useless.plan.prompt_tokens - dropped + useless.plan.checkpoints
     monkeypatch.setattr(modes, "USELESS_ERROR", float("inf"))
-    request, perfect = prefilled(random_session, TEXT, "hybrid", keep=0.3)
+    perfect = prefilled(random_session, "hybrid", keep=0.3)
     assert not any(span.fate is Fate.DROP for span in perfect.plan.spans)
-    assert perfect.state.length == request.prompt.length
+    assert perfect.state.length == perfect.plan.prompt_tokens
 
 
 def test_the_first_tokens_are_always_exact(random_session):
-    from specprefill_cli.models.adapter import prefill
-    from specprefill_cli.models.cache import layer_keys
-
-    request, ours = prefilled(random_session, TEXT, "draft-kv", recompute=0.0)
-    model, prompt = request.pair.target.model, request.prompt
+    ours = prefilled(random_session, "draft-kv", recompute=0.0)
+    model, prompt = random_session.pair.target.model, request_for(random_session).prompt
     _, native = prefill(model, prompt.tokens, torch.arange(prompt.length), 10_000)
     assert ALWAYS_EXACT == 16
     for layer in range(model.config.num_hidden_layers):
@@ -98,7 +88,7 @@ def test_rejects_different_tokenizers(two_tokenizers, random_session, mode):
     target, draft = two_tokenizers
     session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
     with pytest.raises(SpecprefillError, match=f"--mode {mode}: draft and target have different tokenizers"):
-        prefilled(session, TEXT, mode)
+        prefilled(session, mode)
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
@@ -113,13 +103,45 @@ def test_rejects_length_dependent_rope(random_session, kind):
 def test_auto_uses_full_when_the_drafts_context_is_too_short_for_the_question(random_session):
     draft = random_session.pair.draft
     random_session.pair = replace(random_session.pair, draft=replace(draft, context=40))
-    request, _ = prefilled(random_session, TEXT, "full")
-    mode, reason = automatic_mode(request)
+    mode, reason = automatic_mode(request_for(random_session))
     assert (mode, "context of 40 tokens is too short" in reason) == ("full", True)
 
 
 @pytest.mark.parametrize("random_pair", ["mistral"], indirect=True)
 def test_auto_uses_full_when_all_draft_layers_have_short_windows(random_session):
-    request, _ = prefilled(random_session, TEXT, "full")
-    mode, reason = automatic_mode(request)
+    mode, reason = automatic_mode(request_for(random_session))
     assert (mode, "every layer of the draft sees less" in reason) == ("full", True)
+
+
+@torch.inference_mode()
+def test_attention_of_checkpoints_is_the_models(model):
+    """With all tokens as checkpoints, it must equal what the model computes."""
+    ids, positions = random_tokens(70), torch.arange(70)
+    outputs, queries = [], QueryCapture(positions)
+    handle = attention_module(model, 0).o_proj.register_forward_pre_hook(lambda _, inputs: outputs.append(inputs[0]))
+    _, state = prefill(model, ids, positions, 1_000, queries)
+    handle.remove()
+    ours = causal_output(queries, 0, copy_slots(state, positions), window_layers(model.config)[0])
+    torch.testing.assert_close(ours.transpose(0, 1).flatten(1), outputs[0][0], atol=1e-4, rtol=1e-4)
+
+
+def test_captured_queries_can_be_cut_to_some_tokens():
+    queries = torch.arange(12.0).view(1, 6, 2)
+    capture = QueryCapture(torch.arange(6) + 10, {0: [queries[:, :4], queries[:, 4:]]}, {0: 0.5})
+    cut = capture.at(torch.tensor([11, 15]))
+    assert torch.equal(cut.layer(0), queries[:, [1, 5]])
+    assert cut.scaling == {0: 0.5}
+
+
+@every_architecture
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_signals_are_zero_for_native_kv_and_high_for_a_bad_map(random_session, signal):
+    request = request_for(random_session)
+    scores, mapped = score_and_map(request, find_map(request, "draft-kv"))
+    native = prefilled(random_session, "full").state
+    bad, none = (inspect(request, state, scores.importance, signal) for state in (mapped, native))
+    assert none.errors.shape == none.mass.shape == bad.errors.shape
+    assert none.errors.abs().max() < 1e-5
+    # The first layer is exact; a random map makes every other one wrong.
+    assert bad.errors[0].max() < 1e-5
+    assert (bad.errors[1:].mean(1) > 0.01).all()

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import mapped_cache, modes
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_riskiest, risk_limit
@@ -22,12 +21,9 @@ from specprefill_cli.draft_kv.projection import (
 )
 from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.lab.study.controls import copy_cache, fresh, splice_document, zero_kv
-from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
-from specprefill_cli.settings import Settings
-from tests.helpers.architectures import ARCHITECTURES
+from tests.draft_kv import helpers
 
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 FOREIGN = "Rain fell on the harbour all day and nobody came to the market. " * 14
 BUDGETED = {"draft-kv": {"recompute": 0.15}, "hybrid": {"keep": 0.15}}
 
@@ -37,9 +33,8 @@ def gate(threshold, signal=KV_ERROR):
 
 
 def prefilled(session, mode, **settings):
-    collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
-    settings = Settings(mode=mode, scorer="question", look_ahead=1, **{**BUDGETED.get(mode, {}), **settings})
-    return MODES[mode].prefill(session.request(collection, "When does the gate open?", settings))
+    """A prefill with a small budget."""
+    return helpers.prefilled(session, mode, **{**BUDGETED.get(mode, {}), **settings})
 
 
 def set_map(session, *, gate=None, scale=None):
@@ -86,7 +81,7 @@ def test_the_riskiest_accepted_chunks_are_dropped_until_the_others_are_within_th
         assert dropped == expected
 
 
-@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
+@helpers.every_architecture
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_draft_kv_falls_back_to_full_above_the_calibrated_threshold_and_says_why(random_session, signal):
     set_map(random_session, gate=gate(1e-4, signal))
@@ -213,10 +208,9 @@ def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted
         assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
 
 
-def foreign_kv(session, text=FOREIGN):
+def foreign_kv(session):
     """The mapped KV of a prompt about another document."""
-    collection = Collection((one_page_document("other", text, "text/plain"),))
-    request = session.request(collection, "When?", Settings(scorer="question", look_ahead=1))
+    request = helpers.request_for(session, FOREIGN)
     _, state = mapped_cache.score_and_map(request, find_map(request, "draft-kv"))
     return copy_slots(state, torch.arange(request.prompt.document[1]))
 

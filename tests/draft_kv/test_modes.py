@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv import projection
 from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, nearest_errors
 from specprefill_cli.draft_kv.mapped_cache import mapped_state, recompute, score_and_map
@@ -36,12 +37,10 @@ from specprefill_cli.lab.calibration.kv_fit import Gram, factorize, fit_map
 from specprefill_cli.lab.study.controls import fresh
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.cache import layer_count, layer_keys
-from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import Fate
-from specprefill_cli.settings import Settings
-from tests.helpers.architectures import ARCHITECTURES, build_model
+from tests.draft_kv.helpers import TEXT, every_architecture, prefilled, request_for
+from tests.helpers.architectures import ARCHITECTURES, SIZES, build_model, random_tokens
 
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 SCALINGS = {
     "default": {"rope_type": "default", "rope_theta": 10_000.0},
     "llama3": {
@@ -56,27 +55,12 @@ SCALINGS = {
 }
 
 
-def tokens(count, seed=0):
-    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
-
-
-def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return session.request(collection, question, Settings(**settings))
-
-
 @torch.inference_mode()
 def native_keys_values(model, ids):
     """Compute the keys and values of every layer outside the model, from the inputs of its attention."""
-
-    class Loaded:
-        pass
-
-    loaded = Loaded()
-    loaded.model = model
     positions = torch.arange(len(ids))
     keys_values = []
-    states = all_states(loaded, ids, range(layer_count(model)))
+    states = all_states(SimpleNamespace(model=model), ids, range(layer_count(model)))
     for layer in range(layer_count(model)):
         keys, values = raw_keys_values(model, layer, states[layer])
         values = split_heads(values, *key_value_size(model, layer))
@@ -85,7 +69,7 @@ def native_keys_values(model, ids):
 
 
 def test_injected_native_kv_reproduces_full_prefill_logits(model):
-    ids = tokens(90)
+    ids = random_tokens(90)
     expected, native = prefill(model, ids, torch.arange(90), 1_000)
     injected = native_keys_values(model, ids[:80])
     for layer, (keys, _) in enumerate(injected):
@@ -98,15 +82,11 @@ def test_injected_native_kv_reproduces_full_prefill_logits(model):
 @pytest.mark.parametrize("scaling", sorted(SCALINGS))
 @torch.inference_mode()
 def test_finished_keys_match_the_models_rotary_embedding(scaling, monkeypatch):
-    import transformers
-
-    from tests.helpers.architectures import SIZES
-
     monkeypatch.setitem(
         ARCHITECTURES, "scaled", lambda: transformers.LlamaConfig(**SIZES, rope_parameters=SCALINGS[scaling])
     )
     model = build_model("scaled")
-    ids, positions = tokens(40), torch.cat([torch.arange(20), torch.arange(700, 720)])
+    ids, positions = random_tokens(40), torch.cat([torch.arange(20), torch.arange(700, 720)])
     _, state = prefill(model, ids, positions, 1_000)
     keys, _ = raw_keys_values(model, 0, embedded_states(model, ids))
     torch.testing.assert_close(finished_keys(model, 0, keys, positions), layer_keys(state, 0), atol=1e-5, rtol=1e-4)
@@ -116,7 +96,7 @@ def test_finished_keys_match_the_models_rotary_embedding(scaling, monkeypatch):
 
 def test_recompute_of_scattered_slots_is_exact_and_causal(model):
     """Corrupt scattered slots of a cache and recompute them: only the tokens before a slot may affect it."""
-    ids = tokens(100)
+    ids = random_tokens(100)
     _, native = prefill(model, ids, torch.arange(100), 1_000)
     corrupted = [
         (layer_keys(native, number).clone(), native.cache.layers[number].values[0].clone())
@@ -137,12 +117,11 @@ def test_recompute_of_scattered_slots_is_exact_and_causal(model):
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
+@every_architecture
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
 def test_recomputing_everything_equals_full_prefill(random_session, mode):
-    request = request_for(random_session, mode=mode, scorer="question", recompute=1.0, keep=1.0, look_ahead=2)
-    ours = MODES[mode].prefill(request)
-    expected = MODES["full"].prefill(request_for(random_session))
+    ours = prefilled(random_session, mode, recompute=1.0, keep=1.0, look_ahead=2)
+    expected = prefilled(random_session, "full")
     torch.testing.assert_close(ours.logits, expected.logits, atol=1e-4, rtol=1e-4)
     assert ours.plan.kept_ratio == 1.0
 
@@ -150,9 +129,8 @@ def test_recomputing_everything_equals_full_prefill(random_session, mode):
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
 def test_a_bad_map_changes_the_logits_and_reports_its_risk(random_session, mode):
     """Control for the test above: with little recomputed, the logits must differ from full prefill."""
-    request = request_for(random_session, mode=mode, scorer="question", recompute=0.1, keep=0.1, look_ahead=2)
-    ours = MODES[mode].prefill(request)
-    expected = MODES["full"].prefill(request_for(random_session))
+    ours = prefilled(random_session, mode, recompute=0.1, keep=0.1, look_ahead=2)
+    expected = prefilled(random_session, "full")
     assert (ours.logits - expected.logits).abs().max() > 1e-2
     spans = ours.plan.spans
     assert {span.fate for span in spans} - {Fate.RECOMPUTE}
@@ -162,7 +140,7 @@ def test_a_bad_map_changes_the_logits_and_reports_its_risk(random_session, mode)
 
 
 def test_draft_kv_keeps_every_token(random_session):
-    kept = MODES["draft-kv"].prefill(request_for(random_session, mode="draft-kv", scorer="question"))
+    kept = prefilled(random_session, "draft-kv")
     assert kept.state.positions.tolist() == list(range(kept.plan.prompt_tokens))
 
 
@@ -257,12 +235,12 @@ def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_
 
 def test_rejects_missing_map_and_scorer_without_a_draft(random_session):
     with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
-        MODES["draft-kv"].prefill(request_for(random_session, scorer="lexical"))
+        prefilled(random_session, "draft-kv", scorer="lexical")
     set_calibration(random_session.pair, None)
     with pytest.raises(
         SpecprefillError, match=r"this pair has no map of draft KV yet.*calibrate --pair random --text FILES"
     ):
-        MODES["hybrid"].prefill(request_for(random_session, scorer="question"))
+        prefilled(random_session, "hybrid")
 
 
 def test_ridge_regression_recovers_a_linear_map_and_its_draft_layer():
@@ -330,8 +308,10 @@ def test_checkpoints_are_spread_and_tokens_use_the_nearest_error():
 @pytest.mark.parametrize("window", [None, 40])
 def test_mapping_uses_the_draft_window_of_the_calibration(random_session, window):
     pair = random_session.pair
-    set_calibration(pair, dataclasses.replace(pair_calibration(pair), window=window))
-    request = request_for(random_session, mode="draft-kv", scorer="question", draft_window="off")
+    calibration = pair_calibration(pair)
+    kv_map = dataclasses.replace(calibration.kv_map, window=window)
+    set_calibration(pair, dataclasses.replace(calibration, kv_map=kv_map))
+    request = request_for(random_session, mode="draft-kv", draft_window="off")
     kv_map = find_map(request, "draft-kv")
     _, state = score_and_map(request, kv_map)
     start, end = request.prompt.document

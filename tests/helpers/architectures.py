@@ -46,3 +46,7 @@ def build_model(name, seed=0, attention=ATTENTION, **sizes):
             if parameter.dim() == 2:
                 parameter.mul_(4)
     return model
+
+
+def random_tokens(count, seed=0):
+    return torch.randint(3, VOCABULARY - 192, (count,), generator=torch.Generator().manual_seed(seed))

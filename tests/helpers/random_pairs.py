@@ -15,8 +15,7 @@ from specprefill_cli.draft_kv.projection import (
 from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.calibration.files import save_heads, save_maps
 from specprefill_cli.models.cache import layer_count
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.loading import LoadedModel, load_outline
 from specprefill_cli.models.pairs import Pair, draft_folder
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.tokenizers import fingerprint

@@ -8,12 +8,8 @@ from specprefill_cli.models.adapter import prefill, read_keys, run, window_layer
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.cache import layer_keys, new_state, rollback
-from specprefill_cli.models.query_capture import QueryCapture
-from tests.helpers.architectures import WINDOW
-
-
-def tokens(count, seed=0):
-    return torch.randint(3, 8_000, (count,), generator=torch.Generator().manual_seed(seed))
+from specprefill_cli.models.passes import QueryCapture
+from tests.helpers.architectures import WINDOW, random_tokens
 
 
 def dense_mask(positions, window):
@@ -38,7 +34,7 @@ def dense_logits(model, ids, positions):
 
 @pytest.mark.parametrize("length", [40, 120])
 def test_full_prefill_matches_transformers(model, length):
-    ids = tokens(length)
+    ids = random_tokens(length)
     ours, _ = prefill(model, ids, torch.arange(length), chunk=1_000)
     model.set_attn_implementation("sdpa")
     with torch.no_grad():
@@ -52,7 +48,7 @@ def test_full_prefill_matches_transformers(model, length):
 @pytest.mark.parametrize("chunk", [1_000, 37, 16])
 def test_gapped_prefill_matches_dense_mask(model, chunk):
     positions = torch.cat([torch.arange(10), torch.arange(60, 100), torch.arange(140, 150)])
-    ids = tokens(150)[positions]
+    ids = random_tokens(150)[positions]
     ours, state = prefill(model, ids, positions, chunk)
     torch.testing.assert_close(ours, dense_logits(model, ids, positions)[-1], atol=1e-4, rtol=1e-4)
     assert state.positions.tolist() == positions.tolist()
@@ -75,7 +71,7 @@ def local_window_masks(length, until, reach, windows):
 @pytest.mark.parametrize("chunk", [1_000, 90, 70])
 @pytest.mark.parametrize("reach", [20, 64])
 def test_local_window_matches_dense_mask_and_spares_the_suffix(model, reach, chunk):
-    ids, until = tokens(300), 280
+    ids, until = random_tokens(300), 280
     ours, _ = prefill(model, ids, torch.arange(300), chunk, local_window=LocalWindow(reach, until))
     windows = window_layers(model.config)
     masks = local_window_masks(300, until, reach, windows)
@@ -95,17 +91,11 @@ def test_local_window_matches_dense_mask_and_spares_the_suffix(model, reach, chu
     }
 
 
-def test_window_as_long_as_the_prompt_changes_nothing(model):
-    ids = tokens(200)
-    plain, _ = prefill(model, ids, torch.arange(200), 1_000)
-    assert torch.equal(prefill(model, ids, torch.arange(200), 1_000, local_window=LocalWindow(200, 190))[0], plain)
-
-
 def test_decoding_after_gapped_prefill_continues_at_full_prompt_length(model):
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
-    ids = tokens(150)[positions]
+    ids = random_tokens(150)[positions]
     _, state = prefill(model, ids, positions, 1_000)
-    following = tokens(5, seed=1)
+    following = random_tokens(5, seed=1)
     for step, token in enumerate(following):
         logits = run(model, token[None], torch.tensor([150 + step]), state)
     everything = torch.cat([positions, torch.arange(150, 155)])
@@ -115,7 +105,7 @@ def test_decoding_after_gapped_prefill_continues_at_full_prompt_length(model):
 
 def test_logits_depend_on_positions(model):
     """Without this, the tests above could pass with wrong positions."""
-    ids = tokens(60)
+    ids = random_tokens(60)
     contiguous_logits, _ = prefill(model, ids, torch.arange(60), 1_000)
     gapped = torch.cat([torch.arange(30), torch.arange(70, 100)])
     gapped_logits, _ = prefill(model, ids, gapped, 1_000)
@@ -124,7 +114,7 @@ def test_logits_depend_on_positions(model):
 
 def test_captured_queries_and_keys_reproduce_eager_attention(model):
     """Queries are captured after normalization and RoPE; with cached keys and the scaling they give the attention weights."""
-    ids = tokens(40)
+    ids = random_tokens(40)
     capture = QueryCapture(torch.tensor([5, 20, 39]))
     _, state = prefill(model, ids, torch.arange(40), 16, capture)
     model.set_attn_implementation("eager")
@@ -151,19 +141,20 @@ def test_every_layer_receives_the_context_and_no_mask(model):
     attention.AttentionInterface.register("spy", spy)
     attention.AttentionMaskInterface.register("spy", attention.no_mask)
     model.set_attn_implementation("spy")
-    prefill(model, tokens(20), torch.arange(20), 8)
+    prefill(model, random_tokens(20), torch.arange(20), 8)
     assert [layer for layer, _, _ in seen] == [0, 1, 2] * 3
     assert all(mask is None and given for _, mask, given in seen)
 
 
 def test_cache_grows_and_crops_without_losing_tokens(model):
-    ids = tokens(700)
+    ids = random_tokens(700)
     full_result, _ = prefill(model, ids, torch.arange(700), 1_000)
     state = new_state()
     for start in range(0, 700, 100):
         run(model, ids[start : start + 100], torch.arange(start, start + 100), state)
-    state.cache.crop(-250)
-    state.positions = state.positions[:-250]
+    rollback(state, 450)
+    assert [layer.get_seq_length() for layer in state.cache.layers] == [450] * 3
+    assert state.positions.tolist() == list(range(450))
     again = run(model, ids[450:], torch.arange(450, 700), state)
     assert state.cache.get_seq_length() == 700
     torch.testing.assert_close(again, full_result, atol=1e-4, rtol=1e-4)
@@ -172,8 +163,8 @@ def test_cache_grows_and_crops_without_losing_tokens(model):
 def test_multi_token_pass_matches_single_token_passes(model):
     """On a gapped cache longer than the sliding windows, as in speculative verification."""
     positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
-    _, state = prefill(model, tokens(150)[positions], positions, 1_000)
-    following = tokens(9, seed=1)
+    _, state = prefill(model, random_tokens(150)[positions], positions, 1_000)
+    following = random_tokens(9, seed=1)
     single = torch.stack([run(model, following[[n]], torch.tensor([150 + n]), state) for n in range(9)])
     rollback(state, len(positions))
     wide = run(model, following, torch.arange(150, 159), state, rows=9)
@@ -184,21 +175,8 @@ def test_multi_token_pass_matches_single_token_passes(model):
     )
 
 
-def test_rollback_restores_the_cache(model):
-    ids = tokens(80)
-    _, state = prefill(model, ids, torch.arange(80), 1_000)
-    before = [layer.keys.clone() for layer in state.cache.layers]
-    run(model, tokens(6, seed=1), torch.arange(80, 86), state)
-    rollback(state, 83)
-    assert [layer.get_seq_length() for layer in state.cache.layers] == [83] * 3
-    assert state.positions.tolist() == list(range(83))
-    rollback(state, 80)
-    assert all(torch.equal(layer.keys, kept) for layer, kept in zip(state.cache.layers, before, strict=True))
-    assert state.positions.tolist() == list(range(80))
-
-
 def test_an_interrupted_pass_leaves_the_state_as_it_was(model, monkeypatch):
-    ids = tokens(40)
+    ids = random_tokens(40)
     _, state = prefill(model, ids, torch.arange(40), 1_000)
     expected = run(model, ids[:1], torch.tensor([40]), state)
     rollback(state, 40)
@@ -209,14 +187,14 @@ def test_an_interrupted_pass_leaves_the_state_as_it_was(model, monkeypatch):
 
     monkeypatch.setattr(last, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(model, tokens(5, seed=1), torch.arange(40, 45), state)
+        run(model, random_tokens(5, seed=1), torch.arange(40, 45), state)
     monkeypatch.undo()
     assert [layer.get_seq_length() for layer in state.cache.layers] == [40] * 3
     assert torch.equal(run(model, ids[:1], torch.tensor([40]), state), expected)
 
 
 def test_decoding_does_not_copy_the_cache(model):
-    _, state = prefill(model, tokens(100), torch.arange(100), 1_000)
+    _, state = prefill(model, random_tokens(100), torch.arange(100), 1_000)
     address = state.cache.layers[0].keys.data_ptr()
     for step in range(5):
         run(model, torch.tensor([5]), torch.tensor([100 + step]), state)
@@ -224,21 +202,20 @@ def test_decoding_does_not_copy_the_cache(model):
 
 
 def test_logits_are_computed_for_the_last_token_only(model, monkeypatch):
-    calls = []
-    head = model.get_output_embeddings()
+    calls, head = [], model.get_output_embeddings()
     head.register_forward_hook(lambda _module, inputs, _output: calls.append(inputs[0].shape[1]))
-    prefill(model, tokens(50), torch.arange(50), 20)
+    prefill(model, random_tokens(50), torch.arange(50), 20)
     assert calls == [1]
 
 
 def test_early_exit_pass_matches_full_pass_in_lower_layers(model):
-    ids = tokens(40)
-    capture, whole_capture = QueryCapture(torch.arange(30, 40)), QueryCapture(torch.arange(30, 40))
+    ids = random_tokens(40)
+    capture, full_capture = QueryCapture(torch.arange(30, 40)), QueryCapture(torch.arange(30, 40))
     state = new_state()
     read_keys(model, ids, torch.arange(40), 16, 1, capture, state)
-    _, full_result = prefill(model, ids, torch.arange(40), 16, whole_capture)
+    _, full_result = prefill(model, ids, torch.arange(40), 16, full_capture)
     for layer in (0, 1):
         torch.testing.assert_close(layer_keys(state, layer), layer_keys(full_result, layer))
-        torch.testing.assert_close(capture.layer(layer), whole_capture.layer(layer))
+        torch.testing.assert_close(capture.layer(layer), full_capture.layer(layer))
     assert len(state.cache.layers) < 3 or state.cache.layers[2].get_seq_length() == 0
     assert 2 not in capture.queries

@@ -1,5 +1,7 @@
 """Attention plans for CPU, CUDA and MPS without the device; masks are checked against visibility by position."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,9 +19,10 @@ from specprefill_cli.models.attention_plan import (
     Mask,
     plan_attention,
     query_block_size,
+    visibility_mask,
 )
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.masks import PositionContext, visibility_mask
+from specprefill_cli.models.passes import PositionContext
 from tests.helpers.architectures import build_model
 
 
@@ -174,7 +177,7 @@ def planned_visibility(queries, keys, plan, context):
             rows = torch.ones(last - first, end - start, dtype=torch.bool).tril(end - start - (last - first))
         elif segment.mask is Mask.BANDED:
             # The equal blocks themselves are checked through model outputs.
-            rows = visibility_mask(queries, keys, segment)
+            rows = visibility_mask(queries, keys, replace(segment, mask=Mask.EXPLICIT))
         else:
             rows = context.mask(segment, plan, torch.zeros(1)) == 0
         seen[first:last, columns] = rows

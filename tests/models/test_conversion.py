@@ -1,10 +1,12 @@
-"""GGUF to a folder, once: the same logits as transformers reads, the model's own tokens, and a line for each failure."""
+"""GGUF files: converted once, with the model's tokens and nearly the same logits, and a line for each failure."""
 
+import copy
 import hashlib
 import json
 import shutil
 import threading
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,13 +16,16 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import adapter, conversion
 from specprefill_cli.models.conversion import Conversion
 from specprefill_cli.models.gguf import build_tokenizer, read_gguf
-from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.outline import load_outline
+from specprefill_cli.models.loading import load_model, load_outline, load_pair
+from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.models.tokenizers import agreed_tokenizer, encode_text
+from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder
+from specprefill_cli.settings import Settings
 from tests.helpers.gguf_files import F16, F32, Q4, Q8, SPECIAL, write_gguf
 
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
 Usage = namedtuple("Usage", "total used free")
 # Byte pairs of the file: "Ġt", "he", "Ġthe", "ĠĠ", "12", "'s", "op".
 CASES = {
@@ -80,14 +85,9 @@ def test_text_is_split_by_the_models_own_rules(cache, file, text, expected):
     assert tokens == expected
 
 
-def test_digits_are_tokens_of_their_own_although_a_merge_joins_them(file):
-    tokenizer = build_tokenizer(read_gguf(file))
-    assert tokenizer.encode("12").tokens == ["1", "2"]
-    assert build_tokenizer_with(file, "gpt-2").encode("12").tokens == ["12"]
-
-
-def build_tokenizer_with(file, rules):
-    return build_tokenizer(read_gguf(write_gguf(file.parent / f"{rules}.gguf", rules=rules)))
+def test_gpt_2_merges_digits(tmp_path):
+    tokenizer = build_tokenizer(read_gguf(write_gguf(tmp_path / "gpt-2.gguf", rules="gpt-2")))
+    assert tokenizer.encode("12").tokens == ["12"]
 
 
 def test_a_checkpoint_keeps_its_rules_whatever_class_it_names(cache, file):
@@ -204,3 +204,62 @@ def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, m
     folders.add(conversion_of(file).folder)
     assert len(folders) == 5
     assert json.loads((converted(file) / "config.json").read_text())["tie_word_embeddings"] is True
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The bundled draft in a folder, and the bundled target in a GGUF file with 8-bit weights."""
+    from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+
+    folder = tmp_path_factory.mktemp("gguf")
+    shutil.copytree(BUNDLED_FOLDER / "draft", folder / "draft")
+    export_gguf(BUNDLED_FOLDER / "target", folder / "target.gguf")
+    return Pair("custom", str(folder / "draft"), str(folder / "target.gguf"), "tiny")
+
+
+def test_target_from_a_file_shares_the_drafts_tokenizer(pair, tiny_session):
+    loaded = load_pair(pair, Placement(None), Settings(), with_draft=True, with_target=True)
+    bundled = tiny_session.pair.loaded_target
+    assert loaded.same_tokenizer
+    assert loaded.loaded_target.stop_tokens == bundled.stop_tokens
+    assert loaded.target.context == bundled.context
+    tokens = torch.arange(100, 164)
+    logits, _ = adapter.prefill(loaded.loaded_target.model, tokens, torch.arange(64), 64)
+    expected, _ = adapter.prefill(bundled.model, tokens, torch.arange(64), 64)
+    # With eight bits a weight the logits are close, not equal.
+    assert (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().mean() < 0.2
+
+
+def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
+    target_tokenizer = load_outline(pair.target, Placement(None), offline=True).tokenizer
+    assert agreed_tokenizer(pair.target, target_tokenizer, tokenizer) is tokenizer
+    assert agreed_tokenizer("a folder", target_tokenizer, tokenizer) is target_tokenizer
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["<other>"])
+    assert agreed_tokenizer(pair.target, target_tokenizer, other) is target_tokenizer
+
+
+def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):
+    code, out, _ = call("doctor", "--draft", pair.draft, "--target", pair.target, "--prompt", "tiny", "--json")
+    states = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
+    assert (code, states["tokenizer"], states["speculative decoding"]) == (0, "ok", "ok")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--mode", "select"), ("--mode", "full"), ("--proposer", "draft")])
+def test_ask_answers_from_a_file(call, pair, options):
+    models = ("--draft", pair.draft, "--target", pair.target, "--prompt", "tiny")
+    assert call("ask", HANDBOOK, QUESTION, *models, *options, "--quiet") == (0, "42 pence\n", "")
+
+
+@pytest.mark.parametrize(("name", "length"), [("cut.gguf", 300_000), ("header.gguf", 4), ("empty.gguf", 0)])
+def test_a_damaged_file_that_transformers_reads_is_one_line(pair, tmp_path, name, length):
+    (tmp_path / name).write_bytes(Path(pair.target).read_bytes()[:length])
+    with pytest.raises(SpecprefillError, match=rf"{name}: cannot be loaded \(") as raised:
+        load_model(str(tmp_path / name), Placement(None), "float32", offline=True)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SpecprefillError, match=r"absent\.gguf: no such file; give the path of a GGUF file"):
+        load_model(str(tmp_path / "absent.gguf"), Placement(None), "float32", offline=True)

@@ -14,7 +14,7 @@ from specprefill_cli.models.cache import rollback
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
-from tests.helpers.architectures import ARCHITECTURES
+from tests.helpers.architectures import ARCHITECTURES, random_tokens
 
 # On the CPU in float32, other tests show the same.
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def assert_close(ours, expected, dtype):
 
 
 def ids(seed=0):
-    return torch.randint(3, 8_000, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+    return random_tokens(LENGTH, seed)
 
 
 def decoded(model, chunk, positions):

@@ -10,7 +10,7 @@ from huggingface_hub.errors import GatedRepoError
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import hub
-from specprefill_cli.models.hub import ModelNotHere, is_here, may_download, reachable, source_of
+from specprefill_cli.models.hub import ModelNotHere, may_download, reachable, source_of
 
 NAME = "somebody/a-model"
 
@@ -64,7 +64,6 @@ def test_a_model_that_is_not_here_is_one_line(empty_cache, hub_answers, monkeypa
 
 
 def test_a_model_in_the_cache_is_used_without_the_hub(cached, hub_answers):
-    assert is_here(NAME)
     assert may_download(NAME, offline=False)
     assert not may_download(NAME, offline=True)
     hub_answers(False)
@@ -95,12 +94,12 @@ def test_an_endpoint_that_does_not_listen_is_not_reachable():
         (GatedRepoError("no access", response=SimpleNamespace(headers={}, request=None)), "gated; accept its terms at"),
     ],
 )
-def test_a_failed_download_is_one_line(monkeypatch, error, words):
+def test_a_failed_download_is_one_line(hub_answers, empty_cache, monkeypatch, error, words):
     def fail(*_arguments, **_options):
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(SpecprefillError) as failure:
-        hub.download(NAME, ["*.json"])
+        hub.adapter_folder(NAME, offline=False)
     assert str(failure.value).startswith(f"{NAME}: {words}")
     assert len(str(failure.value).splitlines()) == 1

@@ -14,9 +14,8 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.outline import check_model
-from specprefill_cli.models.placement import Placement, draft_placement, gathered, spread
+from specprefill_cli.models.loading import LoadedModel, check_model
+from specprefill_cli.models.placement import Placement, draft_placement, prefer_one_gpu, spread
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model
 
@@ -90,11 +89,11 @@ def test_only_auto_placement_includes_cpu_memory(monkeypatch):
 
 def test_one_gpu_is_filled_before_a_model_is_spread(monkeypatch):
     auto = Placement("auto", {0: 800, 1: 1_600, "cpu": 10_000})
-    assert gathered(auto, 800) == Placement({"": "cuda:0"})
-    assert gathered(auto, 801) == Placement({"": "cuda:1"})
-    assert gathered(auto, 1_601) is auto
-    alone = Placement({"": "cuda:3"})
-    assert gathered(alone, 10**12) is alone
+    assert prefer_one_gpu(auto, 800) == Placement({"": "cuda:0"})
+    assert prefer_one_gpu(auto, 801) == Placement({"": "cuda:1"})
+    assert prefer_one_gpu(auto, 1_601) is auto
+    chosen = Placement({"": "cuda:3"})
+    assert prefer_one_gpu(chosen, 10**12) is chosen
 
 
 @pytest.mark.parametrize(("free", "gpu"), [((300, 1_000), 0), ((200, 1_000), 1)])

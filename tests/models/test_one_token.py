@@ -9,8 +9,7 @@ from specprefill_cli.models import adapter
 from specprefill_cli.models.adapter import prefill, run, window_layers
 from specprefill_cli.models.cache import layer_keys
 from specprefill_cli.models.one_token import SUPPORTED_TYPES, one_token_pass
-from specprefill_cli.models.passes import Pass
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import Pass, QueryCapture
 
 
 def decoded(model, steps=4):

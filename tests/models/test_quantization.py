@@ -1,4 +1,4 @@
-"""Quantised targets: the configuration passed to transformers, and errors for missing requirements."""
+"""Quantised targets: what transformers gets, errors for missing requirements, and fingerprints whatever the dtype."""
 
 import pytest
 import torch
@@ -145,3 +145,19 @@ def test_memory_estimate_packs_projections_but_not_embeddings():
     assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * others
     assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * others, rel=1e-3)
     assert weight_bytes(config, torch.bfloat16) == 2 * (projections + others)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_fingerprint_depends_on_weights_and_not_on_dtype(stored):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**SIZES | {"vocab_size": 300}))
+    state = {name: value.to(stored) for name, value in model.state_dict().items()}
+    fingerprints = set()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model.float().load_state_dict(state)
+        fingerprints.add(weights_fingerprint(model.to(dtype)))
+    assert len(fingerprints) == 1
+    model.float().load_state_dict(state)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    assert weights_fingerprint(model) not in fingerprints

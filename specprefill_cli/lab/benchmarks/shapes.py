@@ -27,10 +27,10 @@ from specprefill_cli.models.placement import (
     choose_dtype,
     choose_placement,
     draft_placement,
-    gathered,
+    explain_undivided,
     how_to_place,
     place_of_rank,
-    undivided,
+    prefer_one_gpu,
 )
 from specprefill_cli.models.refs import BUNDLED
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -135,7 +135,7 @@ def random_model(
     """A model with random weights and no stop tokens; may_be_whole: as in `load_model`."""
     import torch
 
-    reason = undivided(placement, config, name, quantized=False, optional=may_be_whole)
+    reason = explain_undivided(placement, config, name, quantized=False, optional=may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
     needed = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
     class_of_model: Any = model_class(config)
@@ -143,7 +143,7 @@ def random_model(
     torch.manual_seed(0)
     with quiet_library(name):
         # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
-        place: dict[str, Any] = how_to_place(gathered(placement, needed), config)
+        place: dict[str, Any] = how_to_place(prefer_one_gpu(placement, needed), config)
         model = class_of_model.from_pretrained(
             None, config=config, state_dict={}, dtype=dtype, attn_implementation=ATTENTION, **place
         )

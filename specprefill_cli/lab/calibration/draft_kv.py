@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ def calibrate_kv(
     draft_size, target_size = hidden_size(draft), hidden_size(target)
     check_text(count, fitted.rows, 3 * draft_size + 2 * target_size, len(fitted.inputs))
     kv_map = fit_map(fitted, held_out, candidates, draft_size, target_size)
-    return KvCalibration(pair_identity(pair), fitted.rows + held_out.rows, kv_map, window)
+    return KvCalibration(pair_identity(pair), fitted.rows + held_out.rows, replace(kv_map, window=window))
 
 
 def hidden_size(model: LoadedModel) -> int:

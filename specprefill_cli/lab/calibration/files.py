@@ -50,7 +50,7 @@ def save_maps(calibration: KvCalibration, folder: Path) -> Path:
         "gate": asdict(kv_map.gate) if kv_map.gate is not None else None,
     }
     identity = dict(calibration.identity)
-    description = {"identity": identity, "rows": calibration.rows, "window": calibration.window, "maps": {NAME: stored}}
+    description = {"identity": identity, "rows": calibration.rows, "window": kv_map.window, "maps": {NAME: stored}}
     return write_description(folder / DESCRIPTION, description)
 
 

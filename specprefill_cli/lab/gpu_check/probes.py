@@ -35,7 +35,7 @@ from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow
 from specprefill_cli.models.cost import ModelCost
-from specprefill_cli.models.masks import PositionContext
+from specprefill_cli.models.passes import PositionContext
 from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.settings import AUTO, OFF, Settings
 

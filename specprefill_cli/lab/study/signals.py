@@ -18,7 +18,7 @@ from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.draft_kv.raw_kv import StateCapture
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 
 ERROR, KEY_COSINE, VALUE_ERROR = "error", "key_cosine", "value_error"

@@ -12,7 +12,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of, relative_time
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix

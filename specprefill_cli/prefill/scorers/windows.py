@@ -15,7 +15,7 @@ from torch import Tensor
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import HEADROOM, PrefillState, layer_count
 from specprefill_cli.models.memory_plan import cache_bytes
-from specprefill_cli.models.query_capture import QueryCapture
+from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.importance import group_scores, query_slices
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt
