@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.answering.session import open_session
-from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown
 from specprefill_cli.settings import Settings
@@ -149,9 +149,7 @@ def export(
         ),
     ] = None,
     weight: Annotated[float, typer.Option(min=0, max=1, help="Weight of the run's pair in that mean.")] = 0.5,
-    gguf: Annotated[
-        bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp; needs the package gguf.")
-    ] = False,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp.")] = False,
 ) -> None:
     """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
     export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average, weight)
@@ -206,7 +204,7 @@ def not_found(
     """Measure how often a pair's `not found` is right, at 5 % false alarms and in greedy decoding."""
     settings = Settings(pair=pair, mode="full", max_new_tokens=LONGEST_ANSWER)
     pairs = question_pairs(data / "dev" / "squad11_dev.jsonl.xz", questions, 0)
-    figures = measure_not_found(open_session(settings, draft=False), pairs, settings, lambda _done: None)
+    figures = measure_not_found(open_session(settings, draft=False), pairs, settings)
     print(markdown([figures], COLUMNS), flush=True)
 
 

@@ -26,7 +26,7 @@ QUESTION = "What mileage allowance does the company pay if you use your own car?
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """The bundled draft in a folder, and the bundled target in a GGUF file with 8-bit weights."""
-    from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+    from specprefill_cli.lab.benchmarks.gguf import export_gguf
 
     folder = tmp_path_factory.mktemp("gguf")
     shutil.copytree(BUNDLED_FOLDER / "draft", folder / "draft")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.models.hub import model_source
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import torch
 
-from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.hub import model_source

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specprefill_cli.answering.passages import best_passages, rank_sentences
@@ -16,7 +20,9 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, facts_kept
 from specprefill_cli.lab.evaluation.metrics import contains_answer
-from specprefill_cli.lab.evaluation.statistics import mean_interval, wilson_interval
+from specprefill_cli.lab.evaluation.statistics import mean_figures, share_figures
+from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
+from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
@@ -29,47 +35,64 @@ from specprefill_cli.settings import Settings
 UNIT, PASSAGES = 1_000, 3
 # Memory for what a scorer keeps between questions.
 CACHE_BYTES = 2**27
+# Words of a passage of `PassageScorer`, words between the starts of two, and documents that it keeps.
+WORDS, STRIDE, KEPT_DOCUMENTS = 100, 50, 2
+COLUMNS: Columns = {
+    "scorer": figure("scorer"),
+    "keep": keep_text,
+    "n": figure("n"),
+    "recall [95 %]": figure("recall", ".1f", interval=True),
+    "- first [95 %]": figure("delta", "+.1f", interval=True),
+    "answer": figure("answer", ".1f"),
+    "in passages": figure("shown", ".1f"),
+    "kept": figure("kept_ratio", ".3f"),
+    "new, 1,000 tokens": lambda row: f"{row['new_ms']:,.0f} ms",
+    "known": lambda row: f"{row['known_ms']:,.0f} ms",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecallRow:
-    """Figures of one scorer at one keep ratio (None: `auto`); percentages with Wilson's 95 % intervals.
+class PassageScorer(Scorer):
+    """What retrieval tools do: passages of 100 words, ranked by the encoder's cosine.
 
-    recall: questions of which all evidence is kept where the row names some, else one place where a reference stands
-    delta: paired difference from the first scorer in points, with its bootstrap interval; None for that scorer
-    answer: questions with a reference kept, in the evidence where the row names some
-    shown: questions with a reference in the passages that stand under an answer
-    kept_ratio: mean; new_ms: median time for 1,000 tokens of a document that is new; known_ms: of a question about one
-    that a question was asked about before
+    A token is as important as the best passage that holds it, so that whole passages fill the budget.
     """
 
-    scorer: str
-    keep: float | None
-    n: int
-    recall: float
-    recall_low: float
-    recall_high: float
-    delta: float | None
-    delta_low: float | None
-    delta_high: float | None
-    answer: float | None
-    shown: float
-    kept_ratio: float
-    new_ms: float
-    known_ms: float
-    missed: tuple[str, ...]
+    name = "passages"
+
+    def score(self, request: PrefillRequest) -> Scores:
+        offsets, text = request.prompt.offsets, request.document_text
+        with request.clock.phase("scoring"):
+            device = request.pair.target.device
+            ranges, vectors = passage_vectors(text, device)
+            cosines = (vectors @ load_encoder(device).text_vector(request.question)).numpy()
+            best = np.full(len(text) + 1, -1.0)
+            for (start, end), cosine in zip(ranges, cosines, strict=True):
+                best[start:end] = np.maximum(best[start:end], cosine)
+            # Importance is not negative.
+            return Scores(importance=torch.from_numpy(1 + best[offsets[:, 0]]).float())
+
+
+@lru_cache(KEPT_DOCUMENTS)
+def passage_vectors(text: str, device: str) -> tuple[list[tuple[int, int]], Tensor]:
+    """Character ranges of a text's passages, and their unit vectors [n, width]."""
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    starts = range(0, max(1, len(words) - WORDS + STRIDE), STRIDE)
+    ranges = [(words[first][0], words[min(first + WORDS, len(words)) - 1][1]) for first in starts]
+    encoder = load_encoder(device)
+    return ranges, torch.stack([encoder.text_vector(text[start:end]) for start, end in ranges])
 
 
 @dataclass
 class Tally:
     """What one scorer kept of each question, in order, by keep ratio; and its times in seconds, `new` for `UNIT` tokens.
 
-    cache: what its questions leave for each other; documents: the texts that it knows
+    recall: whether all evidence was kept, or a place of an answer where the row names none; answer: whether an answer was
+    cache: what its questions leave for each other; documents: the texts that it has seen
     """
 
-    recall: dict[float | None, list[bool]] = field(default_factory=dict)
-    answer: dict[float | None, list[bool | None]] = field(default_factory=dict)
-    kept_ratio: dict[float | None, list[float]] = field(default_factory=dict)
+    recall: dict[float | None, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    answer: dict[float | None, list[bool | None]] = field(default_factory=lambda: defaultdict(list))
+    kept_ratio: dict[float | None, list[float]] = field(default_factory=lambda: defaultdict(list))
     shown: list[bool] = field(default_factory=list)
     cache: DocumentCache = field(default_factory=lambda: DocumentCache(draft=PrefixCache(capacity_bytes=CACHE_BYTES)))
     documents: set[str] = field(default_factory=set)
@@ -84,7 +107,7 @@ def bench_recall(
     keeps: Sequence[float | None],
     settings: Settings,
     step: Callable[[str], None],
-) -> list[RecallRow]:
+) -> list[Row]:
     """Score every question with every scorer; rows by scorer and keep ratio.
 
     A question whose evidence, or an answer, stands nowhere in its documents is left out.
@@ -100,11 +123,8 @@ def bench_recall(
             identifiers.append(item.identifier)
     if not identifiers:
         raise SpecprefillError("no answer stands in its documents; give questions whose answers do")
-    return [
-        recall_row(scorer.name, keep, tallies[scorer.name], tallies[scorers[0].name] if number else None, identifiers)
-        for number, scorer in enumerate(scorers)
-        for keep in keeps
-    ]
+    first = next(iter(tallies.values()))
+    return [row_of(name, keep, counts, first, identifiers) for name, counts in tallies.items() for keep in keeps]
 
 
 def tally(
@@ -127,17 +147,16 @@ def tally(
     if warm:
         scorer.score(request.without_caches())
     scores, seconds = time_scorer(scorer, request)
-    kept = {}
     for keep in keeps:
         plan = select_scored(replace(request, keep=keep), scores, capped=False).plan
         answer, facts = answer_kept(item, plan, offsets), facts_kept(item, plan, offsets)
-        kept[keep] = answer if facts is None else facts, answer, plan.kept_ratio
-    if any(recall is None for recall, _, _ in kept.values()):
-        return False
-    for keep, (recall, answer, ratio) in kept.items():
-        counts.recall.setdefault(keep, []).append(bool(recall))
-        counts.answer.setdefault(keep, []).append(answer)
-        counts.kept_ratio.setdefault(keep, []).append(ratio)
+        recall = answer if facts is None else facts
+        if recall is None:
+            # It depends on the item alone: no keep ratio has been counted before.
+            return False
+        counts.recall[keep].append(recall)
+        counts.answer[keep].append(answer)
+        counts.kept_ratio[keep].append(plan.kept_ratio)
     counts.shown.append(answer_shown(item, offsets, scores.importance))
     if fresh:
         counts.new.append(seconds * UNIT / request.document_tokens)
@@ -160,31 +179,26 @@ def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]
     return scores, time.perf_counter() - started
 
 
-def recall_row(
-    name: str, keep: float | None, counts: Tally, first: Tally | None, identifiers: Sequence[str]
-) -> RecallRow:
-    """The figures of one scorer at one keep ratio; first: what they are compared with; identifiers: of the questions."""
-    recalled = counts.recall.get(keep, [])
-    n, hits = len(recalled), sum(recalled)
-    low, high = wilson_interval(hits, n)
-    difference: tuple[float | None, float | None, float | None] = (None, None, None)
-    if first is not None:
-        difference = mean_interval([100.0 * (a - b) for a, b in zip(recalled, first.recall[keep], strict=True)])
+def row_of(name: str, keep: float | None, counts: Tally, first: Tally, identifiers: Sequence[str]) -> Row:
+    """The figures of one scorer at one keep ratio; identifiers: of the questions.
+
+    recall, answer, shown: percentages; shown: of questions with a reference in the passages that stand under an answer
+    delta: paired difference from the first scorer in points; None for that scorer
+    new_ms: median time for 1,000 tokens of a document that is new; known_ms: of another question about it
+    """
+    recalled = counts.recall[keep]
+    pairs = zip(recalled, first.recall[keep], strict=True)
     answers = [kept for kept in counts.answer[keep] if kept is not None]
-    return RecallRow(
-        scorer=name,
-        keep=keep,
-        n=n,
-        recall=100 * hits / n,
-        recall_low=100 * low,
-        recall_high=100 * high,
-        delta=difference[0],
-        delta_low=difference[1],
-        delta_high=difference[2],
-        answer=100 * sum(answers) / len(answers) if answers else None,
-        shown=100 * statistics.fmean(counts.shown),
-        kept_ratio=statistics.fmean(counts.kept_ratio[keep]),
-        new_ms=1_000 * statistics.median(counts.new),
-        known_ms=1_000 * statistics.median(counts.known),
-        missed=tuple(question for question, kept in zip(identifiers, recalled, strict=True) if not kept),
-    )
+    return {
+        "scorer": name,
+        "keep": keep,
+        "n": len(recalled),
+        **share_figures("recall", recalled),
+        **mean_figures("delta", [100.0 * (ours - theirs) for ours, theirs in pairs if counts is not first]),
+        "answer": 100 * statistics.fmean(answers) if answers else None,
+        "shown": 100 * statistics.fmean(counts.shown),
+        "kept_ratio": statistics.fmean(counts.kept_ratio[keep]),
+        "new_ms": 1_000 * statistics.median(counts.new),
+        "known_ms": 1_000 * statistics.median(counts.known),
+        "missed": [question for question, kept in zip(identifiers, recalled, strict=True) if not kept],
+    }

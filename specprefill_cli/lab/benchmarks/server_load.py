@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,25 @@ import numpy as np
 import psutil
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.tables import Columns, Row, figure, memory
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.control import server_state
 from specprefill_cli.serving.listening import HTTP_SOCKET, runtime_folder
 
 # Seconds between two looks at the server's memory.
 MEMORY_INTERVAL = 1.0
+COLUMNS: Columns = {
+    "clients": figure("clients", ",d"),
+    "seconds": figure("seconds", "g"),
+    "answers": figure("answers", ",d"),
+    "answers/s": figure("rate", ".2f"),
+    "errors": figure("errors", ",d"),
+    "TTFT median": figure("ttft_median", ".2f"),
+    "99 %": figure("ttft_p99", ".2f"),
+    "same answer": lambda row: f"{row['same_answer']} of {row['questions']}",
+    "memory": memory("memory_early_bytes"),
+    "at the end": memory("memory_late_bytes"),
+}
 
 
 @dataclass
@@ -40,29 +54,6 @@ class Load:
     errors: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerRow:
-    """The figures of a load; times in seconds.
-
-    rate: answers a second; ttft: from a request to the first piece of its answer
-    same_answer: questions, of those asked, that had the same answer every time; the first time each was asked alone
-    memory_early_bytes, memory_late_bytes: medians of the second and the last quarter of the time
-    """
-
-    clients: int
-    seconds: float
-    answers: int
-    rate: float
-    errors: int
-    first_errors: list[str]
-    ttft_median: float | None
-    ttft_p99: float | None
-    questions: int
-    same_answer: int
-    memory_early_bytes: int
-    memory_late_bytes: int
 
 
 def sample_questions() -> list[dict[str, Any]]:
@@ -99,8 +90,7 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, s
 
 async def run_client(number: int, deadline: float, bodies: list[dict[str, Any]], load: Load) -> None:
     """Ask until the deadline, on the clock of `time.perf_counter`."""
-    transport = httpx.AsyncHTTPTransport(uds=str(Path(runtime_folder()) / HTTP_SOCKET))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+    async with server_client() as client:
         question = number
         while time.perf_counter() < deadline:
             index = question % len(bodies)
@@ -124,44 +114,55 @@ async def watch_memory(process: int, load: Load) -> None:
         await asyncio.sleep(MEMORY_INTERVAL)
 
 
+def server_client() -> httpx.AsyncClient:
+    """A client of the running server's Unix socket."""
+    transport = httpx.AsyncHTTPTransport(uds=str(Path(runtime_folder()) / HTTP_SOCKET))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None)
+
+
 async def measure(clients: int, seconds: float, process: int) -> Load:
     """Ask with so many clients for so long, after one client has asked every question once."""
     load, bodies = Load(), sample_questions()
-    transport = httpx.AsyncHTTPTransport(uds=str(Path(runtime_folder()) / HTTP_SOCKET))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+    async with server_client() as client:
         for index, body in enumerate(bodies):
             load.answers[index] = {(await ask(client, body))[1]}
-    memory = asyncio.create_task(watch_memory(process, load))
+    watch = asyncio.create_task(watch_memory(process, load))
     began = time.perf_counter()
     await asyncio.gather(*(run_client(number, began + seconds, bodies, load) for number in range(clients)))
     load.seconds = time.perf_counter() - began
-    memory.cancel()
+    watch.cancel()
     return load
 
 
-def bench_server(clients: int, seconds: float) -> list[ServerRow]:
-    """The figures of the running server under a load, as the one row of a table. Raises SpecprefillError without a server."""
+def bench_server(clients: int, seconds: float, step: Callable[[str], None]) -> list[Row]:
+    """The figures of the running server under a load, as the one row of a table; times in seconds.
+
+    rate: answers a second; ttft: from a request to the first piece of its answer
+    same_answer: of the questions, those that had the same answer every time; the first time each was asked without load
+    memory_early_bytes, memory_late_bytes: medians of the second and the last quarter of the time
+
+    Raises SpecprefillError without a server.
+    """
     state = server_state()
     if state is None:
         raise SpecprefillError("no server is running; start one with `specprefill serve`")
+    step(f"{clients:,} clients ask for {seconds:g} s")
     load = asyncio.run(measure(clients, seconds, state["process"]))
-    return [row_of(load, clients)]
-
-
-def row_of(load: Load, clients: int) -> ServerRow:
-    """The figures of a load."""
     quarter = max(1, len(load.memory) // 4)
-    return ServerRow(
-        clients=clients,
-        seconds=load.seconds,
-        answers=len(load.ttfts),
-        rate=len(load.ttfts) / load.seconds,
-        errors=len(load.errors),
-        first_errors=load.errors[:3],
-        ttft_median=float(np.median(load.ttfts)) if load.ttfts else None,
-        ttft_p99=float(np.percentile(load.ttfts, 99)) if load.ttfts else None,
-        questions=len(load.answers),
-        same_answer=sum(len(texts) == 1 for texts in load.answers.values()),
-        memory_early_bytes=int(median(load.memory[quarter : 2 * quarter] or load.memory)),
-        memory_late_bytes=int(median(load.memory[-quarter:])),
-    )
+    median_ttft, p99 = np.percentile(load.ttfts, (50, 99)).tolist() if load.ttfts else (None, None)
+    return [
+        {
+            "clients": clients,
+            "seconds": load.seconds,
+            "answers": len(load.ttfts),
+            "rate": len(load.ttfts) / load.seconds,
+            "errors": len(load.errors),
+            "first_errors": load.errors[:3],
+            "ttft_median": median_ttft,
+            "ttft_p99": p99,
+            "questions": len(load.answers),
+            "same_answer": sum(len(texts) == 1 for texts in load.answers.values()),
+            "memory_early_bytes": int(median(load.memory[quarter : 2 * quarter] or load.memory)),
+            "memory_late_bytes": int(median(load.memory[-quarter:])),
+        }
+    ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
-from specprefill_cli.lab.evaluation.runner import ask
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import short_answers
 from specprefill_cli.prefill.calibration import TargetCalibration, weights_fingerprint
@@ -66,7 +66,7 @@ def tune_target(
         )
         for mass in MASSES
     ]
-    means = {name: mean_interval(scores)[0] for name, scores in score_variants(session, items, masses, step).items()}
+    means = {name: fmean(scores) for name, scores in score_variants(session, items, masses, step).items()}
     enough = [mass for mass in MASSES if means[f"{mass:g}"] >= max(means.values()) - MARGIN]
     return TargetCalibration(
         target=target,
@@ -75,8 +75,8 @@ def tune_target(
         auto_tokens=AUTO_TOKENS,
         evidence={
             "questions": len(items),
-            "f1_original": round(mean_interval(original)[0], 2),
-            "f1_compact": round(mean_interval(compact)[0], 2),
+            "f1_original": round(fmean(original), 2),
+            "f1_compact": round(fmean(compact), 2),
             "f1_difference": [round(value, 2) for value in difference],
             **{f"f1_mass_{name}": round(mean, 2) for name, mean in means.items()},
         },
@@ -95,6 +95,6 @@ def score_variants(
     for number, item in enumerate(items):
         step(f"answering {', '.join(scores)}: {number:,} of {len(items):,}")
         for variant in variants:
-            answer = ask(sessions[variant.name], item, variant.settings)
+            answer = sessions[variant.name].ask(item.collection, item.question, variant.settings).finished()
             scores[variant.name].append(100 * f1(answer.answer, item.answers))
     return scores

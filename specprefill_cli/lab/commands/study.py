@@ -12,8 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.files import write_whole
-from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
-from specprefill_cli.lab.commands.options import Distractors, SampleSeed
+from specprefill_cli.lab.commands.options import Distractors, SampleSeed, make_folder, refuse_ranks
 from specprefill_cli.settings import Settings
 
 
@@ -79,8 +78,8 @@ def study(
             "schema": SCHEMA,
             "left_out": [item.identifier for item, _ in left_out],
             "pair": {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name},
-            **summary(measured, cost.answer_changed if cost else ()),
-            "equal_cost": cost.record() if cost else None,
+            **summary(measured, cost["answer_changed"] if cost else ()),
+            "equal_cost": cost,
         }
     )
     write_whole(out / "study.json", json.dumps(record, indent=1, allow_nan=False) + "\n")

@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,8 +170,8 @@ def cudnn(shapes: str, length: str) -> Rows:
         torch.backends.cuda.enable_cudnn_sdp(enabled)
         measured = bench_prefill(session, [int(length)], cases, 2, base.varied(max_new_tokens=1), ignore)
         (decoded,) = bench_decode(session, min(int(length), KEYS), ["quote"], [OFF], 1, base, ignore)
-        rows += [{"cudnn": "on" if enabled else "off", **asdict(row)} for row in measured]
-        rows[-1]["decoding_tokens_per_second"] = decoded.tokens_per_second
+        rows += [{"cudnn": "on" if enabled else "off", **row} for row in measured]
+        rows[-1]["decoding_tokens_per_second"] = decoded["tokens_per_second"]
     return rows
 
 

@@ -3,6 +3,7 @@
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ import torch
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.benchmarks import gguf_target
+from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
-from specprefill_cli.lab.commands.bench.prefill import baselines
+from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import adapter, attention, packed
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
 
@@ -56,17 +58,17 @@ def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session
     requested = [Configuration("full"), Configuration("select", 0.3, "question")]
     steps = []
     rows = bench_prefill(random_session, [300], requested, 2, BASE, steps.append, [peer])
-    assert [row.mode for row in rows] == ["full", "select", "other"]
+    assert [row["mode"] for row in rows] == ["full", "select", "other"]
     collection = prompt_of_length(random_session, 300, BASE)
     expected = random_session.request(collection, QUESTION, BASE).prompt.tokens
     assert len(seen) == 3
     assert all(torch.equal(tokens, expected) for tokens in seen)
     row = rows[2]
-    assert (row.keep, row.limit, row.efficiency, row.kept_ratio) == (None, None, None, 1.0)
-    assert row.speedup == pytest.approx(rows[0].ttft_seconds / row.ttft_seconds)
-    assert row.phases["tokenize"] > 0
-    assert row.phases["target_prefill"] > 0
-    assert row.ttft_low <= row.ttft_seconds <= row.ttft_high
+    assert (row["keep"], row["limit"], row["efficiency"], row["kept_ratio"]) == (None, None, None, 1.0)
+    assert row["speedup"] == pytest.approx(rows[0]["ttft_seconds"] / row["ttft_seconds"])
+    assert row["phases"]["tokenize"] > 0
+    assert row["phases"]["target_prefill"] > 0
+    assert row["ttft_low"] <= row["ttft_seconds"] <= row["ttft_high"]
     # Configurations take turns; none has its rounds in one block.
     assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
 
@@ -125,8 +127,8 @@ def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
     session = open_session(Settings(), True, target_weights=False)
-    file = gguf_target.bundled_gguf("tiny:target", tmp_path)
-    gguf_target.with_gguf_target(session.pair, file, "float32")
+    export_gguf(Path(model_source("tiny:target")), tmp_path / "target.gguf")
+    load_gguf_target(session.pair, tmp_path / "target.gguf", "float32")
     assert session.pair.same_tokenizer
     assert session.pair.target.stop_tokens == tiny_session.pair.target.stop_tokens
     tokens = torch.arange(100, 164)
@@ -139,10 +141,10 @@ def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
 @pytest.mark.slow
 def test_rejects_gguf_file_of_another_model(tmp_path):
     session = open_session(Settings(), False, target_weights=False)
-    file = gguf_target.bundled_gguf("tiny:draft", tmp_path)
+    export_gguf(Path(model_source("tiny:draft")), tmp_path / "draft.gguf")
     with pytest.raises(SpecprefillError, match=r"not the model tiny:target \(num_hidden_layers \d+, not \d+\)"):
-        gguf_target.with_gguf_target(session.pair, file, "float32")
+        load_gguf_target(session.pair, tmp_path / "draft.gguf", "float32")
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF")
     with pytest.raises(SpecprefillError, match=r"damaged\.gguf: cannot be loaded"):
-        gguf_target.with_gguf_target(session.pair, damaged, "float32")
+        load_gguf_target(session.pair, damaged, "float32")
