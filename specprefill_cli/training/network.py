@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specprefill_cli.training.shapes import ModelShape
+from specprefill_cli.training.recipe import ModelShape
 
 
 @dataclass(kw_only=True)

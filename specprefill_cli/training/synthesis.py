@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from specprefill_cli.training.values import WORDS, brand_name, draw, place_name
+from specprefill_cli.training.values import WORDS, draw, fill
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
 NOT_FOUND = "not found"
@@ -166,7 +166,7 @@ def key_value_block(book: FactBook, rng: random.Random) -> Block:
     for _ in range(rng.randint(2, 6)):
         value_kind = rng.choice(list(WORDS["labels"]))
         value = draw(value_kind, book.pools, rng)
-        owner = rng.choice([brand_name, place_name])(rng)
+        owner = fill(rng.choice(["Brand", "City"]), {}, rng)
         label = rng.choice(WORDS["labels"][value_kind])
         if needles:
             leads = ["The {label} for {owner} is ", "The {owner} {label} is ", "For {owner} the {label} is "]

@@ -22,10 +22,9 @@ from specprefill_cli.training.network import (
     pointer_loss,
     region_loss,
 )
-from specprefill_cli.training.recipe import TrainSettings
-from specprefill_cli.training.shapes import PAIR_SHAPES
+from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
+from specprefill_cli.training.rows import RowSource
 from specprefill_cli.training.shards import ShardStream, write_shards
-from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import Trainer, train
@@ -206,7 +205,7 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     torch.testing.assert_close(continued.models.state_dict()[name], second.models.state_dict()[name].half().float())
     from transformers import AutoModelForCausalLM
 
-    for name, sizes in (("target", shape.target), ("draft", shape.draft)):
+    for name, sizes in shape.items():
         trained = LanguageModel(sizes)
         state = {
             key.removeprefix(f"{name}."): value

@@ -10,8 +10,7 @@ from specprefill_cli.models.hub import model_source
 from specprefill_cli.prompting import encode_prompt, load_template, render
 from specprefill_cli.training.corpus import locate
 from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps
-from specprefill_cli.training.rows import RowMaker
-from specprefill_cli.training.sources import prompt_format
+from specprefill_cli.training.rows import RowMaker, prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block
 from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 

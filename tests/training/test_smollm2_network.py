@@ -4,8 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specprefill_cli.training.smollm2.lora import MergedLinear, merge
-from specprefill_cli.training.smollm2.network import AdaptedModel, Rank
+from specprefill_cli.training.smollm2.network import AdaptedModel, MergedLinear, Rank, merge
 from specprefill_cli.training.smollm2.rows import ChatRow
 
 RANK = Rank(rank=4, alpha=8)

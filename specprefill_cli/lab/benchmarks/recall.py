@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +19,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, facts_kept
 from specprefill_cli.lab.evaluation.metrics import contains_answer
-from specprefill_cli.lab.evaluation.statistics import mean_figures, share_figures
+from specprefill_cli.lab.evaluation.statistics import mean_figures, mean_or_none, share_figures
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
@@ -82,24 +81,6 @@ def passage_vectors(text: str, device: str) -> tuple[list[tuple[int, int]], Tens
     return ranges, torch.stack([encoder.text_vector(text[start:end]) for start, end in ranges])
 
 
-@dataclass
-class Tally:
-    """What one scorer kept of each question, in order, by keep ratio; and its times in seconds, `new` for `UNIT` tokens.
-
-    recall: whether all evidence was kept, or a place of an answer where the row names none; answer: whether an answer was
-    cache: what its questions leave for each other; documents: the texts that it has seen
-    """
-
-    recall: dict[float | None, list[bool]] = field(default_factory=lambda: defaultdict(list))
-    answer: dict[float | None, list[bool | None]] = field(default_factory=lambda: defaultdict(list))
-    kept_ratio: dict[float | None, list[float]] = field(default_factory=lambda: defaultdict(list))
-    shown: list[bool] = field(default_factory=list)
-    cache: DocumentCache = field(default_factory=lambda: DocumentCache(draft=PrefixCache(capacity_bytes=CACHE_BYTES)))
-    documents: set[str] = field(default_factory=set)
-    new: list[float] = field(default_factory=list)
-    known: list[float] = field(default_factory=list)
-
-
 def bench_recall(
     session: Session,
     items: Sequence[Item],
@@ -113,55 +94,56 @@ def bench_recall(
     A question whose evidence, or an answer, stands nowhere in its documents is left out.
     Raises SpecprefillError where no question is left.
     """
-    tallies = {scorer.name: Tally() for scorer in scorers}
-    identifiers: list[str] = []
+    caches = {scorer.name: DocumentCache(draft=PrefixCache(capacity_bytes=CACHE_BYTES)) for scorer in scorers}
+    outcomes: dict[tuple[str, float | None], list[Row]] = {(name, keep): [] for name in caches for keep in keeps}
+    seen: set[str] = set()
     for number, item in enumerate(items):
         step(f"{number:,} of {len(items):,} questions")
         for scorer in scorers:
-            counted = tally(tallies[scorer.name], session, item, scorer, keeps, settings, warm=number == 0)
-        if counted:
-            identifiers.append(item.identifier)
-    if not identifiers:
+            # What is resolved for a registered scorer that needs no draft serves one that is not registered.
+            name = scorer.name if scorer.name in SCORERS else LexicalScorer.name
+            cached = session.with_cache(caches[scorer.name])
+            request = cached.request(item.collection, item.question, settings.varied(scorer=name))
+            if number == 0:
+                # The first run loads libraries.
+                scorer.score(request.without_caches())
+            for keep, outcome in score_question(item, scorer, request, keeps, item.collection.text not in seen):
+                outcomes[scorer.name, keep].append(outcome)
+        # Scoring caches the document, also that of a question that is left out.
+        seen.add(item.collection.text)
+    if not all(outcomes.values()):
         raise SpecprefillError("no answer stands in its documents; give questions whose answers do")
-    first = next(iter(tallies.values()))
-    return [row_of(name, keep, counts, first, identifiers) for name, counts in tallies.items() for keep in keeps]
+    first = scorers[0].name
+    return [
+        row_of(name, keep, cases, outcomes[first, keep] if name != first else ())
+        for (name, keep), cases in outcomes.items()
+    ]
 
 
-def tally(
-    counts: Tally,
-    session: Session,
-    item: Item,
-    scorer: Scorer,
-    keeps: Sequence[float | None],
-    settings: Settings,
-    warm: bool,
-) -> bool:
-    """Score one question and count what each keep ratio keeps; whether it could be counted. warm: score once before."""
-    # What is resolved for a registered scorer that needs no draft serves one that is not registered.
-    name = scorer.name if scorer.name in SCORERS else LexicalScorer.name
-    request = session.with_cache(counts.cache).request(item.collection, item.question, settings.varied(scorer=name))
+def score_question(
+    item: Item, scorer: Scorer, request: PrefillRequest, keeps: Sequence[float | None], new: bool
+) -> list[tuple[float | None, Row]]:
+    """What each keep ratio keeps, and seconds of scoring; nothing for a question that cannot be counted.
+
+    recall: whether all evidence was kept, or a place of an answer where the row names none; answer: whether an answer was
+    new: whether the document is; new_seconds: for `UNIT` tokens of a new document, else None
+    """
     offsets = request.prompt.offsets
-    # Scoring caches the document, also that of a question that is then left out.
-    fresh = item.collection.text not in counts.documents
-    counts.documents.add(item.collection.text)
-    if warm:
-        scorer.score(request.without_caches())
     scores, seconds = time_scorer(scorer, request)
+    common = {
+        "item": item.identifier,
+        "shown": answer_shown(item, offsets, scores.importance),
+        "new_seconds": seconds * UNIT / request.document_tokens if new else None,
+        "known_seconds": time_scorer(scorer, request)[1],
+    }
+    outcomes: list[tuple[float | None, Row]] = []
     for keep in keeps:
         plan = select_scored(replace(request, keep=keep), scores, capped=False).plan
         answer, facts = answer_kept(item, plan, offsets), facts_kept(item, plan, offsets)
         recall = answer if facts is None else facts
-        if recall is None:
-            # It depends on the item alone: no keep ratio has been counted before.
-            return False
-        counts.recall[keep].append(recall)
-        counts.answer[keep].append(answer)
-        counts.kept_ratio[keep].append(plan.kept_ratio)
-    counts.shown.append(answer_shown(item, offsets, scores.importance))
-    if fresh:
-        counts.new.append(seconds * UNIT / request.document_tokens)
-    counts.known.append(time_scorer(scorer, request)[1])
-    return True
+        if recall is not None:
+            outcomes.append((keep, {**common, "recall": recall, "answer": answer, "kept_ratio": plan.kept_ratio}))
+    return outcomes
 
 
 def answer_shown(item: Item, offsets: np.ndarray, importance: Tensor) -> bool:
@@ -179,26 +161,25 @@ def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]
     return scores, time.perf_counter() - started
 
 
-def row_of(name: str, keep: float | None, counts: Tally, first: Tally, identifiers: Sequence[str]) -> Row:
-    """The figures of one scorer at one keep ratio; identifiers: of the questions.
+def row_of(name: str, keep: float | None, cases: Sequence[Row], first: Sequence[Row]) -> Row:
+    """The figures of one scorer at one keep ratio.
 
     recall, answer, shown: percentages; shown: of questions with a reference in the passages that stand under an answer
-    delta: paired difference from the first scorer in points; None for that scorer
+    delta: paired difference from the first scorer in points; None for that scorer, where `first` is empty
     new_ms: median time for 1,000 tokens of a document that is new; known_ms: of another question about it
     """
-    recalled = counts.recall[keep]
-    pairs = zip(recalled, first.recall[keep], strict=True)
-    answers = [kept for kept in counts.answer[keep] if kept is not None]
+    answer = mean_or_none(case["answer"] for case in cases)
+    pairs = zip(cases, first, strict=True) if first else ()
     return {
         "scorer": name,
         "keep": keep,
-        "n": len(recalled),
-        **share_figures("recall", recalled),
-        **mean_figures("delta", [100.0 * (ours - theirs) for ours, theirs in pairs if counts is not first]),
-        "answer": 100 * statistics.fmean(answers) if answers else None,
-        "shown": 100 * statistics.fmean(counts.shown),
-        "kept_ratio": statistics.fmean(counts.kept_ratio[keep]),
-        "new_ms": 1_000 * statistics.median(counts.new),
-        "known_ms": 1_000 * statistics.median(counts.known),
-        "missed": [question for question, kept in zip(identifiers, recalled, strict=True) if not kept],
+        "n": len(cases),
+        **share_figures("recall", [case["recall"] for case in cases]),
+        **mean_figures("delta", [100.0 * (ours["recall"] - theirs["recall"]) for ours, theirs in pairs]),
+        "answer": None if answer is None else 100 * answer,
+        "shown": 100 * statistics.fmean(case["shown"] for case in cases),
+        "kept_ratio": statistics.fmean(case["kept_ratio"] for case in cases),
+        "new_ms": 1_000 * statistics.median(case["new_seconds"] for case in cases if case["new_seconds"] is not None),
+        "known_ms": 1_000 * statistics.median(case["known_seconds"] for case in cases),
+        "missed": [case["item"] for case in cases if not case["recall"]],
     }

@@ -20,7 +20,7 @@ from specprefill_cli.training.positions import CHUNK
 from specprefill_cli.training.questions import PromptFormat, drop_ambiguous
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
 from specprefill_cli.training.tokenizer import token_id
-from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+from specprefill_cli.training.topics import Scattered, SingleTopic, draw_topic
 
 END = "<|im_end|>"
 # Given a document's text, a question and the character ranges [n, 2] of its tokens: chunk indices, the best first.
@@ -110,14 +110,12 @@ class ChatRowMaker:
         self,
         tokenizer: Tokenizer,
         template: PromptFormat,
-        material: Material,
         block_maker: BlockMaker,
         mixture: Mixture,
         rank_chunks: ChunkRanking,
         everyday: Sequence[Block] = (),
     ) -> None:
         self.tokenizer = tokenizer
-        self.material = material
         self.block_maker = block_maker
         self.mixture = mixture
         self.rank_chunks = rank_chunks
@@ -176,8 +174,7 @@ class ChatRowMaker:
         return self.with_questions(self.shown(document.text, asked), document, []) if asked else None
 
     def topic(self) -> Scattered:
-        kind = SingleTopic if self.rng.random() < self.mixture.single_topic else Scattered
-        return kind(self.material, self.rng)
+        return draw_topic(self.block_maker.material, self.rng, self.mixture.single_topic)
 
     def foreign_questions(self, topic: Scattered) -> list[Question]:
         """Questions on what follows in the topic's source, or on contexts from random places."""
