@@ -13,13 +13,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specprefill_cli.prompting import load_template
-from specprefill_cli.training.blocks import BlockMaker, join_blocks
+from specprefill_cli.training.blocks import BlockMaker
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
 from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
 from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
-from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question, join_blocks
 from specprefill_cli.training.tokenizer import PAD, load_tokenizer, token_id
 from specprefill_cli.training.topics import Material, draw_topic
 
@@ -183,6 +183,4 @@ class RowSource:
 
 def prompt_format() -> PromptFormat:
     """Fixed texts of the template `tiny`, so that training uses the product's prompts."""
-    prefix, before, after = load_template("tiny").text_parts()
-    # The blank before the question belongs to the question's first token.
-    return PromptFormat(prefix, before.removesuffix(" "), after)
+    return PromptFormat.of(*load_template("tiny").text_parts())

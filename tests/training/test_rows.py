@@ -135,7 +135,7 @@ def test_group_of_relations_states_a_single_fact_of_a_subject():
     assert len(group) == 3
     stated: set = set()
     facts = [
-        statement.question.fact
+        statement.questions[0].fact
         for relation in group
         for _ in range(60)
         for statement in book.statements(relation, 3, rng, stated)

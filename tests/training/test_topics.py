@@ -71,8 +71,8 @@ def test_questions_name_the_facts_that_a_document_states():
     (statement,) = book.statements(without_subject, 1, rng, set())
     stated: set = set()
     book.statements(without_subject, 1, rng, stated)
-    assert statement.question.fact in stated
-    assert statement.question.shift(7).fact == statement.question.fact
+    assert statement.questions[0].fact in stated
+    assert statement.questions[0].shift(7).fact == statement.questions[0].fact
 
 
 def test_prose_remains_when_its_facts_are_used_up():

@@ -1,4 +1,4 @@
-"""`specprefill study`: where draft KV fails, and what it gains: numbers, pictures, one page."""
+"""`specprefill study`: where draft KV fails, and what it gains: numbers, pictures, one figures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def study(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.plots import require_matplotlib
-    from specprefill_cli.lab.study import equal_cost, measurements, page
+    from specprefill_cli.lab.study import equal_cost, figures, measurements
     from specprefill_cli.lab.study.summary import summary
     from specprefill_cli.record import SCHEMA
 
@@ -73,7 +73,7 @@ def study(
     if answers:
         with notes.progress("answering") as update:
             cost = equal_cost.equal_cost(session, items[:answers], settings, update)
-    record = page.finite(
+    record = figures.finite(
         {
             "schema": SCHEMA,
             "left_out": [item.identifier for item, _ in left_out],
@@ -83,8 +83,8 @@ def study(
         }
     )
     write_whole(out / "study.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-    write_whole(out / "study.html", page.render_study(record))
-    for name, svg in page.study_plots(record).items():
+    write_whole(out / "study.html", figures.render_study(record))
+    for name, svg in figures.study_plots(record).items():
         write_whole(out / f"{name}.svg", svg)
     notes.tell(f"wrote study.json, study.html and pictures to {out}")
-    console(sys.stdout).print(page.study_tables(record))
+    console(sys.stdout).print(figures.study_tables(record))

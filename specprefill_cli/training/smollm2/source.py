@@ -37,7 +37,6 @@ HELD_OUT_PASSAGES = 200
 HELD_OUT_SEED = 977
 # Share of the contexts that are used, of sets with many questions on little text or with doubtful answers.
 SHARES = {"policyqa": 0.3, "qamr": 0.6}
-BLANK = " "
 # Memory for documents that are asked about again.
 CACHE_BYTES = 2**27
 
@@ -62,7 +61,8 @@ class ChatRowSource:
         groups, _ = question_groups(self.data, forbidden)
         passages = list(stream_text(self.data, self.characters_per_file, forbidden))
         tokenizer = Tokenizer.from_file(str(self.model / "tokenizer.json"))
-        template = chat_format(self.model)
+        # The fixed texts of the template `smollm2` in the model's chat format.
+        template = PromptFormat.of(*chat_parts(load_template("smollm2"), AutoTokenizer.from_pretrained(self.model)))
         ranking = DraftRanking()
         training = [group for group in groups if not held_out(group) and used(group)]
         measured = [group for group in groups if held_out(group) and group.source.startswith("squad")]
@@ -117,12 +117,6 @@ def held_out_questions(data: Path) -> list[dict]:
         if held_out(group) and group.source.startswith("squad")
         for place, (question, answer, _) in enumerate(group.questions)
     ]
-
-
-def chat_format(model: Path) -> PromptFormat:
-    """The fixed texts of the template `smollm2` in the model's chat format."""
-    prefix, before, after = chat_parts(load_template("smollm2"), AutoTokenizer.from_pretrained(model))
-    return PromptFormat(prefix, before.removesuffix(BLANK), after)
 
 
 def measured_rows(maker: ChatRowMaker, questions: int) -> list[ChatRow]:

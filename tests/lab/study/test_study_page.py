@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from specprefill_cli.lab.study.figures import budget_plot, sections
-from specprefill_cli.lab.study.page import finite, render_study, study_plots, study_tables
+from specprefill_cli.lab.study.figures import budget_plot, finite, render_study, sections, study_plots, study_tables
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\u202e ]]> &lt; \u200d"
