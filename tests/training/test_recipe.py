@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training import corpus
@@ -15,7 +16,6 @@ from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.network import (
-    LanguageModel,
     ProbeTargets,
     blocked_attention,
     pointer_loss,
@@ -73,25 +73,20 @@ def row_source(data, run):
     return RowSource(data, run / "tokenizer", characters_per_file=100_000, context=16_384)
 
 
-def test_drops_questions_that_share_eight_words_with_dev(data):
+def test_drops_questions_and_text_that_share_eight_words_with_dev(data):
     groups, dropped = corpus.question_groups(data, corpus.dev_grams(data))
     assert dropped == 1
     assert [group.context for group in groups] == [PROSE]
     assert groups[0].questions == (("Where does the mill stand?", "by the river", PROSE.index("by the river")),)
-
-
-def test_drops_text_that_shares_eight_words_with_dev(data):
-    forbidden = corpus.word_grams(PROSE)
-    assert not any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
-    assert any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, set()))
+    for forbidden, dropped in ((corpus.word_grams(PROSE), True), (set(), False)):
+        assert dropped != any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
 
 
 def test_skips_characters_of_each_text_file(data):
     passages = list(corpus.stream_text(data, 100_000, set()))
     rest = list(corpus.stream_text(data, 100_000, set(), skip=1))
     assert passages[0] not in rest
-    assert rest
-    assert rest == passages[-len(rest) :]
+    assert rest == passages[-len(rest) :] != []
 
 
 def test_synthesised_answers_stand_at_their_positions():
@@ -202,18 +197,9 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     assert continued.steps == 0
     name = "target.model.layers.0.mlp.up_proj.weight"
     torch.testing.assert_close(continued.models.state_dict()[name], second.models.state_dict()[name].half().float())
-    from transformers import AutoModelForCausalLM
-
-    for name, sizes in shape.items():
-        trained = LanguageModel(sizes)
-        state = {
-            key.removeprefix(f"{name}."): value
-            for key, value in second.models.state_dict().items()
-            if key.startswith(name)
-        }
-        trained.load_state_dict({key: value.half().float() for key, value in state.items()})
+    tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
+    for name, trained in continued.pair.items():
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
-        tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
         with torch.no_grad():
             expected = trained.logits(trained(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
