@@ -19,18 +19,8 @@ def calibrate(call, random_session, tmp_path, monkeypatch):
     path.write_text("".join(json.dumps({"id": str(n), **row}) + "\n" for n in range(20)))
 
     def run(*arguments):
-        return call(
-            "calibrate",
-            "--heads",
-            str(path),
-            "--distractors",
-            "0",
-            "--look-ahead",
-            "1",
-            "--out",
-            str(tmp_path / "out"),
-            *arguments,
-        )
+        options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"))
+        return call("calibrate", "--heads", str(path), *options, *arguments)
 
     return run
 

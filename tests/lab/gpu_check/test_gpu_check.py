@@ -64,13 +64,10 @@ def test_a_step_that_hangs_crashes_or_fails_ends_no_other_and_is_reported(tmp_pa
     )
 
 
-def test_time_that_a_step_leaves_is_the_later_ones(tmp_path):
+def test_time_that_a_step_leaves_is_the_later_ones_and_every_step_gets_a_least_time(tmp_path, monkeypatch):
     first, second = run_steps([python("a", ""), python("b", "")], tmp_path, 60, lambda _: None)
     assert first["limit_seconds"] == pytest.approx(30, rel=0.01)
     assert second["limit_seconds"] == pytest.approx(60 - first["seconds"], rel=0.01)
-
-
-def test_every_step_gets_a_least_time_while_any_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(steps_module, "LEAST_SECONDS", 40.0)
     first, second, third = run_steps([python(name, "") for name in "abc"], tmp_path, 60, lambda _: None)
     assert first["limit_seconds"] == second["limit_seconds"] == 40

@@ -72,14 +72,6 @@ def test_each_mode_is_tuned_to_the_reference_time(monkeypatch):
     assert calls[0] == ("draft-kv", 9)
 
 
-def test_gap_recovered_is_relative_to_draft_and_full():
-    assert gap_recovered(30, 20, 60) == pytest.approx(0.25)
-    assert gap_recovered(20, 20, 60) == 0
-    assert gap_recovered(10, 20, 60) == pytest.approx(-0.25)
-    # There is no gap to recover if the draft is as good as the target.
-    assert gap_recovered(50, 40, 40) is None
-
-
 def tally(scores, seconds, **options):
     return Tally(Configuration(DRAFT_KV), list(scores), [seconds] * len(scores), [0.1] * len(scores), [True], **options)
 
@@ -96,6 +88,8 @@ def test_rows_report_equal_ttft_and_recovered_gap():
     assert [rows[name]["equal_ttft"] for name in (FULL, DRAFT_KV, "a", "b")] == [False, True, True, False]
     assert rows[DRAFT_KV]["gap_recovered"] == pytest.approx((75 - 25) / (100 - 25))
     assert (rows[FULL]["gap_recovered"], rows[FULL]["ttft_ratio"]) == (1, 2)
+    # There is no gap to recover if the draft is as good as the target.
+    assert (gap_recovered(10, 20, 60), gap_recovered(50, 40, 40)) == (pytest.approx(-0.25), None)
     assert rows["a"]["f1_low"] <= 50 <= rows["a"]["f1_high"]
     assert rows["a"]["n"] == 2
 
@@ -170,9 +164,7 @@ def test_controls_differ_from_draft_kv_and_each_other(random_session):
     assert at_random.kept_tokens == pytest.approx(drafted_plan.kept_tokens, abs=drafted_plan.checkpoints)
     assert {span.fate for span in plans[MAPPED_ONLY].spans} == {Fate.ACCEPT}
     zero, wrong_state = streams["zero KV"].prefilled.state, streams[WRONG].prefilled.state
-    start, end = zero.length - 30, zero.length - 25
-    assert streams["zero KV"].request.prompt.document[1] > end
-    assert zero.cache.layers[1].keys[..., :start, :].abs().max() == 0
+    assert zero.cache.layers[1].keys[..., : zero.length - 30, :].abs().max() == 0
     assert torch.equal(wrong_state.cache.layers[1].keys[..., 30:50, :], wrong.layers[1][0][None, :, 30:50])
     # Only the accepted KV differs; the computed KV is the same.
     drafted, zeros, foreign = (streams[name].prefilled.state for name in (DRAFT_KV, ZEROS_ACCEPTED, WRONG_ACCEPTED))
@@ -187,7 +179,6 @@ def test_controls_differ_from_draft_kv_and_each_other(random_session):
         layer, drafted_layer = state.cache.layers[0], drafted.cache.layers[0]
         torch.testing.assert_close(layer.keys[0][:, ~accepted], drafted_layer.keys[0][:, ~accepted])
         assert not torch.allclose(layer.values[0][:, accepted], drafted_layer.values[0][:, accepted])
-    assert all(stream.ttft_seconds > 0 for stream in streams.values())
 
 
 @pytest.mark.slow
