@@ -109,7 +109,7 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
     with StateCapture(model.model, range(last + 1)) as capture:
         read_keys(model.model, tokens, positions, len(tokens), last, None, state)
     unsupported = SpecprefillError(f"{model.name}: draft KV does not support its attention; use --mode select")
-    if not close(embedded_states(model.model, tokens), capture.states(0, len(tokens))):
+    if not is_close(embedded_states(model.model, tokens), capture.states(0, len(tokens))):
         raise unsupported
     for layer in range(last + 1):
         try:
@@ -117,11 +117,11 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
             built = finished_keys(model.model, layer, raw, positions)
         except (RuntimeError, AttributeError) as error:
             raise unsupported from error
-        if not close(built, layer_keys(state, layer)):
+        if not is_close(built, layer_keys(state, layer)):
             raise unsupported
 
 
-def close(built: Tensor, expected: Tensor) -> bool:
+def is_close(built: Tensor, expected: Tensor) -> bool:
     """Whether two tensors are equal up to rounding."""
     return built.shape == expected.shape and bool((built - expected).abs().max() <= ROUNDING * expected.abs().max())
 

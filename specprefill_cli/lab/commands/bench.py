@@ -79,7 +79,7 @@ def prefill(
 
     cases = configurations(modes, keeps, [settings.scorer])
     session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
-    cases = [case.named(session) for case in cases]
+    cases = [case.resolve(session) for case in cases]
     peers = baselines(session.pair, Notes(quiet)) if baseline else []
     measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=peers)
     show_benchmark(measure, COLUMNS, json, quiet, plot, speedup_plot)
@@ -189,7 +189,7 @@ def throughput(
 
     cases = configurations(modes, keeps, [settings.scorer])
     session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
-    cases = [case.named(session) for case in cases]
+    cases = [case.resolve(session) for case in cases]
     measure = partial(bench_throughput, session, length, cases, concurrencies, requests, limit, settings)
     show_benchmark(measure, COLUMNS, json, quiet, plot, partial(throughput_plot, limit=limit))
 
@@ -235,7 +235,7 @@ def peer(
 
     with Notes(quiet).progress("loading the models"):
         session, llama_cpp = open_with_llama_cpp(settings, sizes, gguf)
-    cases = [case.named(session) for case in configurations(modes, keeps, [settings.scorer])]
+    cases = [case.resolve(session) for case in configurations(modes, keeps, [settings.scorer])]
     measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=[llama_cpp])
     show_benchmark(measure, COLUMNS, json, quiet)
 

@@ -94,7 +94,7 @@ def evaluate(
             outcomes = confirming.measure(session, items, keeps, settings, lambda row: write(f": {row['item']}", row))
             show_rows(confirming.figures(outcomes), confirming.COLUMNS, json)
             return
-        cases = [case.named(session) for case in cases]
+        cases = [case.resolve(session) for case in cases]
 
         def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
             extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}

@@ -68,7 +68,7 @@ class Configuration:
             values["scorer"] = self.scorer
         return base.varied(**values)
 
-    def named(self, session: Session) -> Configuration:
+    def resolve(self, session: Session) -> Configuration:
         """The configuration with the scorer `auto` resolved for the session's pair."""
         if self.scorer is None:
             return self

@@ -27,7 +27,6 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.lexical import question_seed
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import Settings
 
@@ -147,8 +146,7 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         fates = fates_at(request, risks, budget)
         trials.repair(f"recompute {budget:g}", checked, fates)
         if budget:
-            drawn = fates[controls.random_order(len(fates), question_seed(request))]
-            trials.repair(f"recompute {budget:g} at random", checked, drawn)
+            trials.repair(f"recompute {budget:g} at random", checked, controls.shuffle_fates(request, fates))
     fates = fates_at(request, risks, REFERENCE_BUDGET)
     accepted = controls.accepted_slots(request, fates, inspection.computed)
     for name, contents in others.items():

@@ -136,24 +136,24 @@ class ChatRowMaker:
             if self.everyday and self.rng.random() < self.mixture.everyday_share:
                 made = self.everyday_row(self.rng.choice(self.everyday))
             else:
-                made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.whole_row()
+                made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.full_row()
             if made is not None:
                 return made
 
-    def whole_row(self) -> ChatRow | None:
+    def full_row(self) -> ChatRow | None:
         """One written context, alone or among one or two others, shown whole; the row asks about it."""
         topic = self.topic()
         contexts = [self.block_maker.context_block(topic.group()) for _ in range(self.rng.choice([1, 1, 1, 2, 3]))]
         order = [contexts[0], *(Block(block.text) for block in contexts[1:])]
         self.rng.shuffle(order)
         document = join_blocks(order, "\n\n")
-        shown = self.shown(document.text, None)
+        shown = self.show_document(document.text, None)
         # Of what follows in the topic's source, or of contexts from random places.
         if isinstance(topic, SingleTopic):
             others = self.block_maker.neighbours(topic, True)
         else:
             others = [self.block_maker.context_block(topic.group()) for _ in range(2)]
-        return self.with_questions(shown, document, [question for block in others for question in block.questions])
+        return self.add_questions(shown, document, [question for block in others for question in block.questions])
 
     def thinned_row(self) -> ChatRow | None:
         """A long document of which the draft's choice for some of its questions is shown."""
@@ -168,19 +168,19 @@ class ChatRowMaker:
             return None
         near = self.rng.choice(questions[: self.mixture.questions])
         rest = [question for question in questions if abs(question.start - near.start) < 400]
-        shown = self.shown(document.text, chosen)
-        return self.with_questions(shown, Block(document.text, (*chosen, *rest)), foreign or [])
+        shown = self.show_document(document.text, chosen)
+        return self.add_questions(shown, Block(document.text, (*chosen, *rest)), foreign or [])
 
     def everyday_row(self, document: Block) -> ChatRow | None:
         """A written document of which the draft's choice for one to three questions is shown."""
         answered = [question for question in document.questions if question.start >= 0]
         chosen = self.rng.sample(answered, min(self.rng.randint(1, 3), len(answered)))
-        return self.with_questions(self.shown(document.text, chosen), document, []) if chosen else None
+        return self.add_questions(self.show_document(document.text, chosen), document, []) if chosen else None
 
     def topic(self) -> Scattered:
         return draw_topic(self.block_maker.material, self.rng, self.mixture.single_topic)
 
-    def shown(self, text: str, questions: Sequence[Question] | None) -> Shown:
+    def show_document(self, text: str, questions: Sequence[Question] | None) -> Shown:
         """A document as it is shown: the draft's chunks for some questions; None: whole."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         ids, offsets = np.array(encoding.ids), np.array(encoding.offsets)
@@ -212,7 +212,7 @@ class ChatRowMaker:
         shortened = shorten_gaps(places, first + tokens, len(places) + GAP_SHARE * len(places))
         return shortened.positions[first:].numpy(), shortened.end
 
-    def with_questions(self, shown: Shown, document: Block, foreign: Sequence[Question]) -> ChatRow | None:
+    def add_questions(self, shown: Shown, document: Block, foreign: Sequence[Question]) -> ChatRow | None:
         """A row of the shown text with questions that it answers, and some that it does not; None where none fits."""
         answered, absent = [], []
         for question in dict.fromkeys(drop_ambiguous(document.questions)):

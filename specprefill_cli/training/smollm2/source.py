@@ -64,8 +64,8 @@ class ChatRowSource:
         # The fixed texts of the template `smollm2` in the model's chat format.
         template = PromptFormat.of(*chat_parts(load_template("smollm2"), AutoTokenizer.from_pretrained(self.model)))
         ranking = DraftRanking()
-        training = [group for group in groups if not held_out(group) and used(group)]
-        measured = [group for group in groups if held_out(group) and group.source.startswith("squad")]
+        training = [group for group in groups if not is_held_out(group) and is_used(group)]
+        measured = [group for group in groups if is_held_out(group) and group.source.startswith("squad")]
 
         def maker(
             contexts: list[ContextQuestions], texts: list[str], stream: int, everyday: Sequence[Block]
@@ -98,12 +98,12 @@ class DraftRanking:
         return rank_chunks(add_neighbours(chunk_scores(importance, CHUNK), scores.neighbours)).tolist()
 
 
-def used(group: ContextQuestions) -> bool:
+def is_used(group: ContextQuestions) -> bool:
     """Whether a context belongs to the share of its set that is used."""
     return crc32(group.context[::-1].encode()) % 100 < 100 * SHARES.get(group.source.split("/")[0], 1.0)
 
 
-def held_out(group: ContextQuestions) -> bool:
+def is_held_out(group: ContextQuestions) -> bool:
     """Whether a context is kept for measuring."""
     return crc32(group.context.encode()) % HELD_OUT == 0
 
@@ -114,12 +114,12 @@ def held_out_questions(data: Path) -> list[dict]:
     return [
         {"id": f"{number}-{place}", "context": group.context, "question": question, "answers": [answer]}
         for number, group in enumerate(groups)
-        if held_out(group) and group.source.startswith("squad")
+        if is_held_out(group) and group.source.startswith("squad")
         for place, (question, answer, _) in enumerate(group.questions)
     ]
 
 
-def measured_rows(maker: ChatRowMaker, questions: int) -> list[ChatRow]:
+def rows_to_measure(maker: ChatRowMaker, questions: int) -> list[ChatRow]:
     """Rows with at least `questions` questions together, always the same for a fresh maker."""
     rows: list[ChatRow] = []
     while sum(int(row.segments.max()) for row in rows) < questions:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specprefill_cli.training.smollm2.network import AdaptedModel, Rank
 from specprefill_cli.training.smollm2.rows import ChatRow, ChatRowMaker
-from specprefill_cli.training.smollm2.source import ChatRowSource, measured_rows
+from specprefill_cli.training.smollm2.source import ChatRowSource, rows_to_measure
 from specprefill_cli.training.synthesis import NOT_FOUND
 from specprefill_cli.training.train import append_log, save_checkpoint
 
@@ -205,7 +205,7 @@ def train_adapter(
     # A resumed run draws other rows than before.
     maker, held_out = source.makers(settings.seed + 1_000_000 * (1 + trainer.updates))
     not_found = [*maker.ids(NOT_FOUND), maker.end]
-    measured = measured_rows(held_out, settings.questions)
+    measured = rows_to_measure(held_out, settings.questions)
     model.update()
     trainer.measure(measured, not_found)
     saved = clock = time.monotonic()

@@ -50,9 +50,9 @@ def item(number, answers, facts=()):
 
 
 def test_all_evidence_must_be_kept_and_an_answer_only_there(rows):
-    both_facts, last_fact = Marks("all", FIRST, SECOND), Marks("last", SECOND)
+    all_facts, last_fact = Marks("all", FIRST, SECOND), Marks("last", SECOND)
     items = [item(1, ("two pounds",), (FIRST, SECOND)), item(2, ("nine pounds",)), item(3, ("a yacht",))]
-    first, second = rows(items, both_facts, last_fact)
+    first, second = rows(items, all_facts, last_fact)
     assert [first[key] for key in ("n", "recall", "answer")] == [2, 100, 100], "the third answer stands nowhere"
     assert (second["recall"], second["answer"]) == (0, 50)
     assert (first["delta"], second["delta"]) == (None, -100)

@@ -137,7 +137,7 @@ def test_synchronisations_are_counted_by_line():
         for _ in range(3):
             warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
-    (row,) = probes.counted("decoding", caught)
+    (row,) = probes.count_synchronisations("decoding", caught)
     assert (row["situation"], row["times"]) == ("decoding", 3)
     assert row["place"].startswith("lab/gpu_check/test_gpu_check.py:")
 

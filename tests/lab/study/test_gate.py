@@ -98,8 +98,8 @@ def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recompute
 @pytest.fixture
 def questions(tmp_path, monkeypatch, random_session):
     """A file of questions; the random pair takes the place of the bundled one."""
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
-    monkeypatch.setattr("specprefill_cli.lab.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
+    monkeypatch.setattr("specprefill_cli.lab.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr(gate_calibration, "FEWEST_PROMPTS", 2)
     path = tmp_path / "questions.jsonl"
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}

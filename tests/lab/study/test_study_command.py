@@ -22,7 +22,7 @@ def questions(tmp_path):
 
 @pytest.mark.slow
 def test_study_writes_json_plots_and_html(call, random_session, questions, tmp_path, monkeypatch):
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     out = tmp_path / "a" / "study"
     options = "--answers 2 --distractors 0 --scorer question --look-ahead 1 --quiet"
