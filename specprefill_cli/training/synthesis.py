@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
+from specprefill_cli.record import NOT_FOUND
 from specprefill_cli.training.values import WORDS, draw, fill
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
-NOT_FOUND = "not found"
 
 
 @dataclass(frozen=True)

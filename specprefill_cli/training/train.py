@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.placement import bfloat16_gain
 from specprefill_cli.training.batches import Batch, Stream
-from specprefill_cli.training.muon import Muon, fast_dtype
+from specprefill_cli.training.muon import Muon
 from specprefill_cli.training.network import LanguageModel
 from specprefill_cli.training.recipe import PairShape, TrainSettings
 
@@ -41,7 +42,10 @@ class Trainer:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
-        self.dtype = fast_dtype(settings.device)
+        # The faster one for matrix products.
+        sizes = shape["target"].hidden_size, shape["target"].intermediate_size
+        slow = torch.device(settings.device).type == "cpu" and bfloat16_gain(*sizes) < 1
+        self.dtype = torch.float32 if slow else torch.bfloat16
         self.pair = {name: LanguageModel(sizes) for name, sizes in shape.items()}
         self.models = nn.ModuleDict(self.pair).to(settings.device)
         parameters = dict(self.models.named_parameters())

@@ -13,10 +13,11 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_rows
-from specprefill_cli.lab.evaluation.metrics import NOT_FOUND, contains_answer
+from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import percentile_interval, resample
 from specprefill_cli.lab.tables import Columns, Row, figure
 from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.record import NOT_FOUND
 from specprefill_cli.settings import Settings
 
 FALSE_ALARMS = 0.05

@@ -110,15 +110,15 @@ def test_questions_do_not_see_each_other(folder):
 def test_training_lowers_the_loss_of_a_row(folder):
     model = make_adapted_model(folder)
     example = make_row(torch.randint(0, 96, (20,)), answers=[15, 16, 17])
-    first, weight = model.accumulate(example)
-    assert weight == 3
+    rows, tokens, first, weight = model.accumulate(example).tolist()
+    assert (rows, tokens, weight) == (1, 20, 3)
     optimizer = torch.optim.AdamW([model.parameters], lr=1e-2)
     for _ in range(20):
         model.parameters.grad = model.gradient.clone()
         optimizer.step()
         model.update()
         model.gradient.zero_()
-        last, _ = model.accumulate(example)
+        last = float(model.accumulate(example)[2])
     assert last < 0.5 * first
 
 

@@ -140,8 +140,8 @@ class AdaptedModel:
         down = flat[first.start : last.stop].view(-1, size)
         return down, [self.view(flat, f"{name}.lora_B.weight") for name in names]
 
-    def accumulate(self, row: ChatRow) -> tuple[float, float]:
-        """Add a row's gradient to `gradient`; returns its weighted loss, and the sum of its weights."""
+    def accumulate(self, row: ChatRow) -> Tensor:
+        """Add a row's gradient to `gradient`; returns counts [4]: rows, tokens, weighted loss, sum of weights."""
         losses = F.cross_entropy(self.logits(row), row.targets, reduction="none")
         loss = (losses * row.weights).sum()
         # Leaves of their own: the gradient of a view would be as large as what it is a view of.
@@ -152,7 +152,7 @@ class AdaptedModel:
                 if leaf.grad is not None:
                     total += leaf.grad
                 leaf.grad = None
-        return float(loss.detach()), float(row.weights.sum())
+        return torch.tensor([1.0, len(row.tokens), float(loss.detach()), float(row.weights.sum())], dtype=torch.double)
 
     @torch.no_grad()
     def hits(self, row: ChatRow) -> tuple[Tensor, Tensor]:

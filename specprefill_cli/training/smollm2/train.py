@@ -85,11 +85,6 @@ class Exchange:
         return taken
 
 
-def row_counts(row: ChatRow, loss: float, weight: float) -> Tensor:
-    """Counts [4] of a row: rows, tokens, weighted loss, weight."""
-    return torch.tensor([1.0, len(row.tokens), loss, weight], dtype=torch.double)
-
-
 def help_training(source: ChatRowSource, rank: Rank, exchange: Exchange, seed: int) -> None:
     """Compute gradients for ever; the leading process ends this one."""
     torch.set_num_threads(1)
@@ -104,7 +99,7 @@ def help_training(source: ChatRowSource, rank: Rank, exchange: Exchange, seed: i
                 model.parameters.copy_(exchange.parameters)
             model.update()
         model.gradient.zero_()
-        counts = row_counts(row, *model.accumulate(row))
+        counts = model.accumulate(row)
         exchange.add(model.gradient, counts)
 
 
@@ -227,7 +222,6 @@ def collect(model: AdaptedModel, maker: ChatRowMaker, exchange: Exchange, rows: 
     model.gradient.zero_()
     counts = torch.zeros(4, dtype=torch.double)
     while counts[0] + exchange.counts[0] < rows:
-        row = maker.row()
-        counts += row_counts(row, *model.accumulate(row))
+        counts += model.accumulate(maker.row())
     gradient, helpers_counts = exchange.take()
     return model.gradient + gradient, counts + helpers_counts
