@@ -172,9 +172,6 @@ def throughput(
     if server:
         if given or plot is not None or shapes is not None:
             raise UsageError("--server measures the server as it was started; give it only --clients and --seconds")
-        from specprefill_cli.cli.serve import check_extra
-
-        check_extra("--server")
         from specprefill_cli.lab.benchmarks import server_load
         from specprefill_cli.lab.tables import show_benchmark
 
