@@ -94,9 +94,8 @@ def test_synthesised_answers_stand_at_their_positions():
     seen = absent = 0
     for number in range(300):
         domain = rng.choice(book.domains)
-        block = [fact_block(book, domain, PROSE, 4, rng, set()), table_block(book, rng), key_value_block(book, rng)][
-            number % 3
-        ]
+        blocks = fact_block(book, domain, PROSE, 4, rng, set()), table_block(book, rng), key_value_block(book, rng)
+        block = blocks[number % 3]
         for question in block.questions:
             if question.answer == NOT_FOUND:
                 absent += 1

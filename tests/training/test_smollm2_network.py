@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specprefill_cli.training.smollm2.network import AdaptedModel, MergedLinear, Rank, merge
+from specprefill_cli.training.smollm2.network import AdaptedModel, MergedLinear, Rank
 from specprefill_cli.training.smollm2.rows import ChatRow
 
 RANK = Rank(rank=4, alpha=8)
@@ -69,12 +69,6 @@ def test_gradients_are_those_of_separate_adapters():
         strict=True,
     ):
         torch.testing.assert_close(gradient, reference)
-
-
-def test_merging_adds_the_scaled_product():
-    down, up = torch.randn(2, 6), torch.randn(5, 2)
-    base = torch.randn(5, 6).bfloat16()
-    assert torch.equal(merge(base, down, [up], 2.0), (base.float() + 2.0 * (up @ down)).bfloat16())
 
 
 def test_logits_agree_with_transformers(folder):

@@ -29,7 +29,7 @@ PREDICTIONS = {
     "auroc_to_changed_first_token": "Best predictor of a changed first token (AUROC, where 0.5 is chance)",
     "auroc_to_changed_answer": "Best predictor of a changed answer (AUROC)",
 }
-number = partial(figure, unknown="-")
+figure_or_dash = partial(figure, unknown="-")
 
 
 def signal_name(signal: Row) -> str:
@@ -40,15 +40,15 @@ def signal_name(signal: Row) -> str:
 
 SIGNALS: Columns = {
     "signal": signal_name,
-    "Spearman: true error": number("spearman_to_true_error", ".2f"),
-    "Spearman: KL": number("spearman_to_kl", ".2f"),
-    "AUROC: first token changed": number("auroc_to_changed_first_token", ".2f"),
-    "AUROC: answer changed": number("auroc_to_changed_answer", ".2f"),
+    "Spearman: true error": figure_or_dash("spearman_to_true_error", ".2f"),
+    "Spearman: KL": figure_or_dash("spearman_to_kl", ".2f"),
+    "AUROC: first token changed": figure_or_dash("auroc_to_changed_first_token", ".2f"),
+    "AUROC: answer changed": figure_or_dash("auroc_to_changed_answer", ".2f"),
 }
 FIRST_TOKEN: Columns = {
     "cache": figure("name"),
-    "median KL": number("kl_median", ".3f"),
-    "mean KL": number("kl_mean", ".3f"),
+    "median KL": figure_or_dash("kl_median", ".3f"),
+    "mean KL": figure_or_dash("kl_mean", ".3f"),
     "first token kept": figure("same_first_token", ".0%"),
 }
 DRIFT: Columns = {
@@ -68,8 +68,8 @@ COST: Columns = {
     "TTFT": duration("ttft_seconds"),
     "x reference": figure("ttft_ratio", ".2f"),
     "equal": lambda row: "yes" if row["equal_ttft"] else "no",
-    "first-token KL": number("first_token_kl", ".3f"),
-    "gap recovered": number("gap_recovered", ".2f"),
+    "first-token KL": figure_or_dash("first_token_kl", ".3f"),
+    "gap recovered": figure_or_dash("gap_recovered", ".2f"),
     "same as full": figure("same_answer", ".0%"),
 }
 DUELS: Columns = {
@@ -141,7 +141,7 @@ def layer_section(record: dict[str, Any]) -> Section:
     ]
     if lower is not None and upper is not None:
         verdict = f"lower layers are {'' if lower < upper else 'not '}mapped better"
-        verdict += f" (Spearman of layer and error {number('spearman_layer_to_error', '.2f')(stability)})"
+        verdict += f" (Spearman of layer and error {figure_or_dash('spearman_layer_to_error', '.2f')(stability)})"
         findings.append(
             f"Mean error of the lower half of the mapped layers {lower:.2f}, of the upper half {upper:.2f}: "
             f"{verdict if record['questions'] >= FEWEST_QUESTIONS else TOO_FEW}."

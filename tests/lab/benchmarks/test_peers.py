@@ -87,9 +87,7 @@ def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
     assert "transformers is not measured" in capsys.readouterr().err
 
 
-@pytest.fixture
-def stub_llama(monkeypatch):
-    """The part of xllamacpp that is used, and the requests to it."""
+def test_llama_cpp_starts_cold_with_the_same_threads(monkeypatch, tmp_path):
     requests = []
 
     class Server:
@@ -100,20 +98,17 @@ def stub_llama(monkeypatch):
             requests.append((self.options, request))
             return {"choices": [{"logprobs": {"content": [{"id": sum(request["prompt"])}]}}]}
 
-    def options():
-        parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
-        return types.SimpleNamespace(**parts)
+    def make_options():
+        return types.SimpleNamespace(
+            **{name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+        )
 
-    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
-    return requests
-
-
-def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):
+    stub = types.SimpleNamespace(Server=Server, CommonParams=make_options)
+    monkeypatch.setitem(sys.modules, "xllamacpp", stub)
     peer = llama_cpp_peer(tmp_path / "a.gguf", 512, 3)
     assert peer.read(torch.tensor([4, 5])) == 9
-    options, request = stub_llama[0]
-    assert request["cache_prompt"] is False
-    assert (request["max_tokens"], request["temperature"]) == (1, 0)
+    options, request = requests[0]
+    assert (request["cache_prompt"], request["max_tokens"], request["temperature"]) == (False, 1, 0)
     assert options.cpuparams.n_threads == options.cpuparams_batch.n_threads == 3
     assert (options.model.path, options.n_ctx, options.n_gpu_layers) == (str(tmp_path / "a.gguf"), 512, 0)
 

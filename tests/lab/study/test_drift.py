@@ -3,22 +3,16 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.study.drift import Drift, continuation, drift, drift_row, kl_rows
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
-
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
-
-
-def request_of(session):
-    collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
-    return session.request(collection, "When?", Settings(scorer="question", look_ahead=1))
+from tests.lab.study.test_equal_cost import item
 
 
 def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_session):
-    request = request_of(random_session)
+    settings = Settings(scorer="question", look_ahead=1)
+    request = random_session.request(item().collection, "When?", settings)
     model, tokens = request.target.model, request.prompt.tokens
     result = MODES["full"].prefill(request)
     first_choice = frozenset({int(result.logits.argmax())})
