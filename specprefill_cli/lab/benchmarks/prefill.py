@@ -7,7 +7,6 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
@@ -46,19 +45,18 @@ COLUMNS: Columns = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The figures of a single run: times in seconds by phase, memory in bytes (None if the system does not report it).
+    """The figures of a single run: times in seconds, memory in bytes or None where unknown. The run itself can be freed.
 
     limit: the ratio of counted operations, None if they are not counted; growth: what the peak adds to the memory before
     """
 
-    ttft: float
-    phases: dict[str, float]
-    peak: int | None
-    growth: int | None
-    kept_ratio: float = 1.0
-    limit: float | None = None
+    def __init__(
+        self, clock: PhaseClock, memory: PeakMemory, kept_ratio: float = 1.0, limit: float | None = None
+    ) -> None:
+        self.ttft, self.phases, self.peak = clock.ttft, clock.phases(), memory.bytes()
+        self.growth = None if self.peak is None or memory.before is None else self.peak - memory.before
+        self.kept_ratio, self.limit = kept_ratio, limit
 
 
 def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Collection:
@@ -133,25 +131,17 @@ def return_freed_memory() -> None:
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill in a mode."""
     stream = session.ask(collection, QUESTION, settings)
-    return measurement(
-        stream.request.clock, stream.memory, kept_ratio=stream.prefilled.plan.kept_ratio, limit=operations_ratio(stream)
-    )
+    kept = stream.prefilled.plan.kept_ratio
+    return Measurement(stream.request.clock, stream.memory, kept, operations_ratio(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill by a peer, of the target's tokens in mode `full`."""
-    memory = PeakMemory()
+    watch = PeakMemory()
     request = session.request(collection, QUESTION, settings.varied(mode=BASELINE))
     with request.clock.phase("target_prefill"):
         peer.read(request.prompt.tokens)
-    return measurement(request.clock, memory)
-
-
-def measurement(clock: PhaseClock, memory: PeakMemory, **figures: float | None) -> Measurement:
-    """The figures of a clock and a watch on the memory, without a reference to the run."""
-    peak = memory.bytes()
-    growth = None if peak is None or memory.before is None else peak - memory.before
-    return Measurement(ttft=clock.ttft, phases=clock.phases(), peak=peak, growth=growth, **figures)  # type: ignore[arg-type]
+    return Measurement(request.clock, watch)
 
 
 def operations_ratio(stream: AnswerStream) -> float | None:
