@@ -60,13 +60,13 @@ def test_draft_ranks_the_answer_chunk_in_the_top_tenth(tiny_session, answerable)
 
 def test_target_answers_at_least_14_questions(answered):
     _, (full, _) = answered
-    assert full.right >= 14
+    assert full["right"] >= 14
 
 
 def test_select_answers_about_as_well_as_full(answered):
     _, (full, select) = answered
-    assert select.right >= max(14, full.right - 2)
-    assert select.kept_ratio < 0.32
+    assert select["right"] >= max(14, full["right"] - 2)
+    assert select["kept_ratio"] < 0.32
 
 
 def test_correct_answers_are_cited(answered):

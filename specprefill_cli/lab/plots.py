@@ -91,7 +91,8 @@ def line_plot(
         if x_log:
             axes.set_xscale("log", base=2)
         shown = space_ticks(places, math.log2 if x_log else float)
-        axes.set_xticks(shown, [f"{x:.0%}" if x_percent else tick_label(x) for x in shown])
+        forms = [".0%" if x_percent else ",.0f" if x == int(x) else ".2g" for x in shown]
+        axes.set_xticks(shown, list(map(format, shown, forms)))
         axes.set_xticks([], minor=True)
         axes.set(xlabel=x_label, ylabel=y_label)
         highest = max(y for line in series for _, y in line.points)
@@ -102,11 +103,6 @@ def line_plot(
         columns = 1 if max(map(len, names)) > LONGEST_NAME_IN_TWO_COLUMNS else 2
         figure.legend(loc="outside lower left", ncols=columns, frameon=False)
         return svg_text(figure, title)
-
-
-def tick_label(value: float) -> str:
-    """A whole number as it is, any other with two digits."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:.2g}"
 
 
 def space_ticks(places: Sequence[float], scale: Callable[[float], float]) -> list[float]:

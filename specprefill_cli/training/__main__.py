@@ -9,25 +9,23 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.answering.session import open_session
-from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
-from specprefill_cli.training.corpus import dev_grams, stream_text
+from specprefill_cli.training.corpus import EVERYDAY, dev_grams, stream_text, written_documents
 from specprefill_cli.training.encoder_tuning import TuningSettings, tune_encoder
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.recipe import TrainSettings
-from specprefill_cli.training.shapes import PAIR_SHAPES
+from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
+from specprefill_cli.training.rows import RowSource
 from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.smollm2.network import Rank
 from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
 from specprefill_cli.training.smollm2.train import AdapterSettings, train_adapter
-from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import train
 from specprefill_cli.training.unanswerable import COLUMNS, measure_not_found, question_pairs
-from specprefill_cli.training.written import EVERYDAY, written_documents
 
 app = typer.Typer(
     help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, in this order. corpus and pretrain may "
@@ -52,7 +50,7 @@ Characters = Annotated[int, typer.Option(help="Most characters to use of each te
 @app.command()
 def tokenizer(data: Data, run: Run, characters: Characters = 8_000_000) -> None:
     """Train the byte-level BPE and write it for transformers and tiktoken."""
-    shape = PAIR_SHAPES["cpu"].target
+    shape = PAIR_SHAPES["cpu"]["target"]
     trained = train_tokenizer(stream_text(data, characters, set()), shape.vocabulary)
     save_tokenizer(trained, run / "tokenizer", shape.context)
 
@@ -76,7 +74,7 @@ def pretrain(
     seed: int = 1,
 ) -> None:
     """Train target and draft on RUN/shards as language models. Writes checkpoint and log to RUN/pretrain."""
-    context = PAIR_SHAPES[shape].target.context
+    context = PAIR_SHAPES[shape]["target"].context
     stream = ShardStream(run / "shards", load_tokenizer(run / "tokenizer"), tokens_per_batch, context, seed)
     settings = TrainSettings(
         minutes=minutes,
@@ -133,7 +131,7 @@ def tune(
         draft_every=draft_every,
         curriculum_from=0.75 if exported else 0.0,
     )
-    source = RowSource(data, run / "tokenizer", characters, pair.target.context, skipped_characters=skip)
+    source = RowSource(data, run / "tokenizer", characters, pair["target"].context, skipped_characters=skip)
     train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
 
 
@@ -149,9 +147,7 @@ def export(
         ),
     ] = None,
     weight: Annotated[float, typer.Option(min=0, max=1, help="Weight of the run's pair in that mean.")] = 0.5,
-    gguf: Annotated[
-        bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp; needs the package gguf.")
-    ] = False,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp.")] = False,
 ) -> None:
     """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
     export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average, weight)
@@ -206,7 +202,7 @@ def not_found(
     """Measure how often a pair's `not found` is right, at 5 % false alarms and in greedy decoding."""
     settings = Settings(pair=pair, mode="full", max_new_tokens=LONGEST_ANSWER)
     pairs = question_pairs(data / "dev" / "squad11_dev.jsonl.xz", questions, 0)
-    figures = measure_not_found(open_session(settings, draft=False), pairs, settings, lambda _done: None)
+    figures = measure_not_found(open_session(settings, draft=False), pairs, settings)
     print(markdown([figures], COLUMNS), flush=True)
 
 

@@ -62,18 +62,31 @@ class Batch:
         return Batch(**tensors, probes=self.probes.to(device) if self.probes else None)
 
 
-class BatchStream(IterableDataset):
+class Stream(IterableDataset):
     """Endless batches. The training process moves the shared `progress` from 0 to 1."""
 
-    def __init__(self, source: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
-        self.source = source
-        self.tokens_per_batch = tokens_per_batch
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
 
+    def batches(self, worker: int) -> Iterator[Batch]:
+        """The batches of a worker process."""
+        raise NotImplementedError
+
     def __iter__(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
-        maker = self.source(self.seed * 1_000 + (info.id if info else 0))
+        return self.batches(info.id if info else 0)
+
+
+class BatchStream(Stream):
+    """Batches of the curriculum's rows."""
+
+    def __init__(self, source: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
+        super().__init__(seed)
+        self.source, self.tokens_per_batch = source, tokens_per_batch
+
+    def batches(self, worker: int) -> Iterator[Batch]:
+        maker = self.source(self.seed * 1_000 + worker)
         while True:
             yield make_batch(maker, self.progress.value, self.tokens_per_batch)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specprefill_cli.training.cloze import cloze_block, thin_words
@@ -11,6 +10,7 @@ from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import Names, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question, fact_block, key_value_block, table_block
+from specprefill_cli.training.synthesis import join_blocks as join_blocks
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 
@@ -83,13 +83,3 @@ class BlockMaker:
         if written:
             return [self.context_block(topic.group()) for _ in range(2)]
         return [cloze_block(topic.passage(), 4, self.rng) for _ in range(3)]
-
-
-def join_blocks(blocks: Sequence[Block], separator: str) -> Block:
-    """Join blocks to a document with all their questions."""
-    text, questions = "", []
-    for block in blocks:
-        text += separator if text else ""
-        questions += [question.shift(len(text)) for question in block.questions]
-        text += block.text
-    return Block(text, tuple(questions))

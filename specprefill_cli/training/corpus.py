@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
+
+# Everyday documents with paraphrased questions, written for training by a large language model; see `written_documents`.
+EVERYDAY = Path(__file__).with_name("everyday.jsonl.xz")
 WORD = re.compile(r"\w+")
 OVERLAP_WORDS = 8
 LONGEST_CONTEXT = 3_000
@@ -32,6 +36,20 @@ def read_rows(path: Path) -> Iterator[dict]:
     """Rows of a JSONL file compressed with xz."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
+
+
+def written_documents(path: Path = EVERYDAY) -> list[Block]:
+    """Documents with their questions, in the file's order.
+
+    Each row has a text, and questions with answer and start, its first character in the text. Unanswerable questions have
+    the answer null and the start -1.
+    """
+    return [
+        Block(
+            row["text"], tuple(Question(q["question"], q["answer"] or NOT_FOUND, q["start"]) for q in row["questions"])
+        )
+        for row in read_rows(path)
+    ]
 
 
 def word_grams(text: str) -> set[int]:

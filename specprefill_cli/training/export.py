@@ -8,10 +8,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from specprefill_cli.training.network import LanguageModel
-from specprefill_cli.training.shapes import ModelShape, PairShape
+from specprefill_cli.training.recipe import ModelShape, PairShape
 from specprefill_cli.training.tokenizer import BOS, EOS, PAD
 
 
@@ -57,12 +56,13 @@ def export_pair(
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
     token_ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    for name, model_shape in (("target", shape.target), ("draft", shape.draft)):
+    for name, model_shape in shape.items():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         weights = {key: state[f"{name}.{key}"].float() for key in LanguageModel(model_shape).state_dict()}
         if average is not None:
-            weights = mean_weights(weights, load_file(average / name / "model.safetensors"), weight)
+            others = load_file(average / name / "model.safetensors")
+            weights = {key: torch.lerp(others[key].float(), value, weight) for key, value in weights.items()}
         weights = {key: value.to(torch.float16).contiguous() for key, value in weights.items()}
         # `save_file` would create a file that other users cannot read.
         (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
@@ -71,8 +71,3 @@ def export_pair(
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(tokenizer_folder / file, folder / file)
     shutil.copyfile(tokenizer_folder / "tokenizer.tiktoken", out / "tokenizer.tiktoken")
-
-
-def mean_weights(weights: dict[str, Tensor], others: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
-    """The weighted mean of two models' weights, by name, in float32."""
-    return {key: weight * value.float() + (1 - weight) * others[key].float() for key, value in weights.items()}

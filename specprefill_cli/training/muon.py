@@ -6,7 +6,6 @@ torch's Muon orthogonalises in bfloat16. On a CPU without bfloat16 instructions 
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -71,19 +70,3 @@ def orthogonalise(matrices: Tensor) -> Tensor:
         gram = wide @ wide.mT
         wide = torch.baddbmm(wide, torch.baddbmm(gram, gram, gram, beta=second, alpha=third), wide, beta=first)
     return wide if matrices.shape[1] <= matrices.shape[2] else wide.mT
-
-
-def fast_dtype(device: str) -> torch.dtype:
-    """The faster dtype for matrix products: bfloat16 on a GPU, measured against float32 on a CPU."""
-    if torch.device(device).type != "cpu":
-        return torch.bfloat16
-
-    def seconds(dtype: torch.dtype) -> float:
-        matrix, times = torch.ones(256, 256, dtype=dtype), []
-        for _ in range(4):
-            start = time.perf_counter()
-            matrix @ matrix
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    return min((torch.float32, torch.bfloat16), key=seconds)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specprefill_cli.training.shapes import ModelShape
+from specprefill_cli.training.recipe import ModelShape
 
 
 @dataclass(kw_only=True)
@@ -63,14 +63,12 @@ class Attention(nn.Module):
         keys = rotate(self.k_proj(states).view(split).transpose(1, 2), cos, sin)
         values = self.v_proj(states).view(split).transpose(1, 2)
         groups = self.shape.heads // self.shape.key_value_heads
-        in_blocks = queries.device.type == "cpu" and queries.dtype == torch.bfloat16
-        attend = blocked_attention if in_blocks else causal_attention
-        mixed = attend(queries, keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1))
+        repeated = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+        if queries.device.type == "cpu" and queries.dtype == torch.bfloat16:
+            mixed = blocked_attention(queries, *repeated)
+        else:
+            mixed = F.scaled_dot_product_attention(queries, *repeated, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)), queries, keys
-
-
-def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
 
 
 def blocked_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

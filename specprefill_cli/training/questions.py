@@ -25,6 +25,11 @@ class PromptFormat:
     before_question: str
     after_question: str
 
+    @classmethod
+    def of(cls, prefix: str, before: str, after: str) -> PromptFormat:
+        """The format of a template's texts; the blank before the question belongs to the question's first token."""
+        return cls(prefix, before.removesuffix(" "), after)
+
 
 @dataclass(frozen=True)
 class ShownDocument:

@@ -1,8 +1,11 @@
-"""The mixture of training data, and the settings of a run."""
+"""The mixture of training data, the settings of a run, and the models' sizes, from shapes.json."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,3 +54,33 @@ class TrainSettings:
     seed: int = 1
     device: str = "cpu"
     compile: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a Llama model, and the layers with guided heads (see `network.ProbeTargets`)."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    intermediate_size: int
+    region_layers: Sequence[int]
+    pointer_layers: Sequence[int]
+    head_size: int = 64
+    vocabulary: int = 8_192
+    rope_theta: float = 500_000.0
+    context: int = 16_384
+    norm_epsilon: float = 1e-5
+
+    @property
+    def key_value_heads(self) -> int:
+        return max(1, self.heads // 2)
+
+
+# A pair's sizes as target and draft.
+PairShape = Mapping[str, ModelShape]
+# Pairs for runs on a CPU, on a GPU, and for a smoke test.
+PAIR_SHAPES: Mapping[str, PairShape] = {
+    name: {role: ModelShape(**sizes) for role, sizes in pair.items()}
+    for name, pair in json.loads((resources.files(__package__) / "shapes.json").read_text(encoding="utf-8")).items()
+}

@@ -6,19 +6,22 @@ import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from specprefill_cli.training.blocks import BlockMaker, join_blocks
-from specprefill_cli.training.corpus import ContextQuestions
+from specprefill_cli.prompting import load_template
+from specprefill_cli.training.blocks import BlockMaker
+from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
 from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
 from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
-from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question
-from specprefill_cli.training.tokenizer import PAD, token_id
-from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question, join_blocks
+from specprefill_cli.training.tokenizer import PAD, load_tokenizer, token_id
+from specprefill_cli.training.topics import Material, draw_topic
 
 CHARACTERS_PER_TOKEN = 3.9
 # (longest row, part of the row that its document takes).
@@ -106,7 +109,7 @@ class RowMaker:
 
     def document(self, characters: int, written_ratio: float) -> tuple[Block, list[Question]]:
         """Draw a document with its questions in random order, and questions that it does not answer."""
-        topic = (SingleTopic if self.rng.random() < self.recipe.single_topic else Scattered)(self.material, self.rng)
+        topic = draw_topic(self.material, self.rng, self.recipe.single_topic)
         written = self.rng.random() < written_ratio
         blocks, unanswered = self.block_maker.blocks(characters, written, topic)
         document = join_blocks(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
@@ -153,3 +156,31 @@ class RowMaker:
             if failures > 3:
                 break
         self.recent_questions.extend(questions[:2])
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Called with a seed, loads text, questions and tokenizer, and returns a maker of rows."""
+
+    data: Path
+    tokenizer: Path
+    characters_per_file: int
+    context: int
+    skipped_characters: int = 0
+
+    def __call__(self, seed: int) -> RowMaker:
+        forbidden = dev_grams(self.data)
+        groups, dropped = question_groups(self.data, forbidden)
+        passages = list(stream_text(self.data, self.characters_per_file, forbidden, self.skipped_characters))
+        print(
+            f"{len(passages):,} passages, {len(groups):,} contexts with {sum(len(g.questions) for g in groups):,} "
+            f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",
+            flush=True,
+        )
+        tokenizer = load_tokenizer(self.tokenizer)
+        return RowMaker(tokenizer, prompt_format(), passages, groups, self.context, seed)
+
+
+def prompt_format() -> PromptFormat:
+    """Fixed texts of the template `tiny`, so that training uses the product's prompts."""
+    return PromptFormat.of(*load_template("tiny").text_parts())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from torch.utils.data import IterableDataset
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.training.batches import Batch
+from specprefill_cli.training.batches import Batch, Stream
 from specprefill_cli.training.positions import skipped_positions
 from specprefill_cli.training.tokenizer import BOS, EOS, token_id
 
@@ -50,39 +48,37 @@ def write_shards(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, shard
         pending += [np.array([*encoding.ids, end], dtype=np.uint16) for encoding in encodings]
         if sum(map(len, pending)) >= shard_tokens:
             write_shard(pending, folder, counts)
-            pending = []
     if pending:
         write_shard(pending, folder, counts)
     (folder / "counts.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
     return counts
 
 
-def write_shard(pending: Sequence[np.ndarray], folder: Path, counts: dict[str, int]) -> None:
+def write_shard(pending: list[np.ndarray], folder: Path, counts: dict[str, int]) -> None:
+    """Write the pending tokens to the next shard."""
     tokens = np.concatenate(pending)
     tokens.tofile(folder / f"{counts['shards']:03d}.bin")
     counts["tokens"] += len(tokens)
     counts["shards"] += 1
+    pending.clear()
 
 
-class ShardStream(IterableDataset):
-    """Endless batches of text rows drawn at random places of the shards, some with skips in their positions.
+class ShardStream(Stream):
+    """Batches of text rows drawn at random places of the shards, some with skips in their positions.
 
     Raises SpecprefillError for a folder without shards.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, tokens_per_batch: int, context: int, seed: int) -> None:
+        super().__init__(seed)
         self.files = sorted(folder.glob("*.bin"))
         if not self.files:
             raise SpecprefillError(f"{folder}: holds no shards; make them with the step `corpus`")
         self.begin = token_id(tokenizer, BOS)
         self.rows = max(1, tokens_per_batch // ROW_TOKENS)
         self.context = context
-        self.seed = seed
-        self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
 
-    def __iter__(self) -> Iterator[Batch]:
-        info = torch.utils.data.get_worker_info()
-        worker = info.id if info else 0
+    def batches(self, worker: int) -> Iterator[Batch]:
         generator = np.random.default_rng([self.seed, worker])
         position_rng = random.Random(self.seed * 1_000 + worker)
         shards = [np.memmap(file, dtype=np.uint16, mode="r") for file in self.files]

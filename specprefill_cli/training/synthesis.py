@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from specprefill_cli.training.values import WORDS, brand_name, draw, place_name
+from specprefill_cli.record import NOT_FOUND
+from specprefill_cli.training.values import WORDS, draw, fill
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
-NOT_FOUND = "not found"
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,14 @@ class Block:
     questions: tuple[Question, ...] = ()
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A sentence that states a fact, and the question for its value."""
-
-    text: str
-    question: Question
+def join_blocks(blocks: Sequence[Block], separator: str) -> Block:
+    """Join blocks to a text with all their questions."""
+    text, questions = "", []
+    for block in blocks:
+        text += separator if text else ""
+        questions += [question.shift(len(text)) for question in block.questions]
+        text += block.text
+    return Block(text, tuple(questions))
 
 
 class FactBook:
@@ -58,10 +60,7 @@ class FactBook:
         self.pools: Mapping[str, Sequence[str]] = book["pools"] | WORDS["pools"]
         self.domains = sorted({relation["domain"] for relation in self.relations})
 
-    def relations_of(self, domain: str) -> list[Mapping]:
-        return [relation for relation in self.relations if relation["domain"] == domain]
-
-    def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Statement]:
+    def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Block]:
         """Draw up to `count` statements of a relation about different subjects; one statement where it has no subject.
 
         stated: (group, subject) pairs that the document states already, because a second value would contradict the first
@@ -71,8 +70,8 @@ class FactBook:
         stated.update((group_of(relation), subject) for subject in new_subjects)
         return [self.state(relation, subject, rng) for subject in new_subjects]
 
-    def state(self, relation: Mapping, subject: str, rng: random.Random) -> Statement:
-        """Draw a statement of the relation about `subject`, with a random value."""
+    def state(self, relation: Mapping, subject: str, rng: random.Random) -> Block:
+        """Draw a sentence that states the relation of `subject` with a random value, and the question for the value."""
         value = draw(relation["value"], self.pools, rng)
         text = rng.choice(relation["statements"])
         question = rng.choice(relation["questions"]).replace("{subject}", subject)
@@ -80,7 +79,7 @@ class FactBook:
         answer = capital(value) if "{value_cap}" in text else value
         start = min(index for index in (text.find("{value_cap}"), text.find("{value}")) if index >= 0)
         text = text.replace("{value_cap}", answer).replace("{value}", answer)
-        return Statement(text, Question(capital(question), answer, start, (group_of(relation), subject)))
+        return Block(text, (Question(capital(question), answer, start, (group_of(relation), subject)),))
 
 
 def group_of(relation: Mapping) -> str:
@@ -92,22 +91,12 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def weave(prose: str, statements: Sequence[Statement], rng: random.Random) -> Block:
+def weave(prose: str, statements: Sequence[Block], rng: random.Random) -> Block:
     """Insert each statement between two random sentences of the prose."""
-    pieces: list[str | Statement] = [sentence for sentence in SENTENCE_END.split(prose) if sentence]
+    pieces = [Block(sentence) for sentence in SENTENCE_END.split(prose) if sentence]
     for statement in statements:
         pieces.insert(rng.randint(0, len(pieces)), statement)
-    return join(pieces)
-
-
-def join(pieces: Sequence[str | Statement]) -> Block:
-    text, questions = "", []
-    for piece in pieces:
-        text += " " if text else ""
-        if isinstance(piece, Statement):
-            questions.append(piece.question.shift(len(text)))
-        text += piece.text if isinstance(piece, Statement) else piece
-    return Block(text, tuple(questions))
+    return join_blocks(pieces, " ")
 
 
 def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.Random, stated: set) -> Block:
@@ -115,8 +104,8 @@ def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.
 
     stated: as in `FactBook.statements`; updated with the facts of this block, withheld ones included
     """
-    relations = book.relations_of(domain)
-    statements: list[Statement] = []
+    relations = [relation for relation in book.relations if relation["domain"] == domain]
+    statements: list[Block] = []
     for relation in rng.sample(relations, min(count, len(relations))):
         statements += book.statements(relation, rng.choice([1, 1, 2, 3]), rng, stated)
         if len(statements) >= count:
@@ -125,12 +114,12 @@ def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.
     # Withheld facts make questions that only a search among similar facts shows to be unanswerable.
     withheld = [statement for statement in statements if rng.random() < 0.12] if len(statements) > 2 else []
     statements = [statement for statement in statements if statement not in withheld]
-    absent = tuple(replace(statement.question, answer=NOT_FOUND, start=-1) for statement in withheld)
-    block = join(statements) if statements and rng.random() < 0.35 else weave(prose, statements, rng)
+    absent = [replace(question, answer=NOT_FOUND, start=-1) for block in withheld for question in block.questions]
+    block = join_blocks(statements, " ") if statements and rng.random() < 0.35 else weave(prose, statements, rng)
     if rng.random() < 0.3:
         heading = f"{rng.choice(['', '# ', '## ', '3.2 '])}{capital(rng.choice(relations)['name'].replace('_', ' '))}\n"
         block = Block(heading + block.text, tuple(question.shift(len(heading)) for question in block.questions))
-    return Block(block.text, block.questions + absent)
+    return Block(block.text, (*block.questions, *absent))
 
 
 def table_block(book: FactBook, rng: random.Random) -> Block:
@@ -166,7 +155,7 @@ def key_value_block(book: FactBook, rng: random.Random) -> Block:
     for _ in range(rng.randint(2, 6)):
         value_kind = rng.choice(list(WORDS["labels"]))
         value = draw(value_kind, book.pools, rng)
-        owner = rng.choice([brand_name, place_name])(rng)
+        owner = fill(rng.choice(["Brand", "City"]), {}, rng)
         label = rng.choice(WORDS["labels"][value_kind])
         if needles:
             leads = ["The {label} for {owner} is ", "The {owner} {label} is ", "For {owner} the {label} is "]

@@ -85,3 +85,8 @@ class SingleTopic(Scattered):
 
     def domain(self) -> str:
         return self.only_domain
+
+
+def draw_topic(material: Material, rng: random.Random, single: float) -> Scattered:
+    """The source of a document's blocks, with a probability `single` of a single topic."""
+    return (SingleTopic if rng.random() < single else Scattered)(material, rng)

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.training.batches import Batch, BatchStream
-from specprefill_cli.training.muon import Muon, fast_dtype
+from specprefill_cli.models.placement import bfloat16_gain
+from specprefill_cli.training.batches import Batch, Stream
+from specprefill_cli.training.muon import Muon
 from specprefill_cli.training.network import LanguageModel
-from specprefill_cli.training.recipe import TrainSettings
-from specprefill_cli.training.shapes import PairShape
-from specprefill_cli.training.shards import ShardStream
+from specprefill_cli.training.recipe import PairShape, TrainSettings
 
 WEIGHT_DECAY = 0.05
 SECONDS_BETWEEN_SAVES = 300.0
@@ -43,8 +42,11 @@ class Trainer:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
-        self.dtype = fast_dtype(settings.device)
-        self.pair = {"target": LanguageModel(shape.target), "draft": LanguageModel(shape.draft)}
+        # The faster one for matrix products.
+        sizes = shape["target"].hidden_size, shape["target"].intermediate_size
+        slow = torch.device(settings.device).type == "cpu" and bfloat16_gain(*sizes) < 1
+        self.dtype = torch.float32 if slow else torch.bfloat16
+        self.pair = {name: LanguageModel(sizes) for name, sizes in shape.items()}
         self.models = nn.ModuleDict(self.pair).to(settings.device)
         parameters = dict(self.models.named_parameters())
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
@@ -89,17 +91,11 @@ class Trainer:
         self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
 
     def save(self) -> None:
-        """Write the checkpoint atomically."""
-        state = {
-            "models": self.models.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "tokens": self.tokens,
-        }
-        partial = self.folder / "checkpoint.partial"
-        torch.save(state, partial)
-        partial.replace(self.folder / "checkpoint.pt")
+        """Write the checkpoint."""
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        counts = {"seconds": self.seconds, "steps": self.steps, "tokens": self.tokens}
+        state = {"models": self.models.state_dict(), "optimizers": optimizers, **counts}
+        save_checkpoint(state, self.folder)
 
     @property
     def progress(self) -> float:
@@ -160,7 +156,7 @@ class Trainer:
 def train(
     shape: PairShape,
     settings: TrainSettings,
-    stream: BatchStream | ShardStream,
+    stream: Stream,
     folder: Path,
     start: Path | None = None,
 ) -> Trainer:
@@ -171,9 +167,8 @@ def train(
     Raises SpecprefillError for a loss that is not finite, and for a run that began with other settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    record_settings(
-        folder, {"shape": asdict(shape), "settings": asdict(settings), "start": start and str(start.resolve())}
-    )
+    sizes = {name: asdict(model) for name, model in shape.items()}
+    record_settings(folder, {"shape": sizes, "settings": asdict(settings), "start": start and str(start.resolve())})
     trainer = Trainer(shape, settings, folder, start)
     # A resumed run gets new rows.
     stream.seed += trainer.steps
@@ -227,14 +222,26 @@ def record_settings(folder: Path, values: dict[str, Any]) -> None:
 
 
 def log(folder: Path, trainer: Trainer, averages: dict[str, float]) -> None:
-    row = {
-        "step": trainer.steps,
-        "minutes": round(trainer.seconds / 60, 2),
-        "tokens": trainer.tokens,
-        "tokens_per_second": round(trainer.tokens / max(trainer.seconds, 1e-9)),
+    append_log(
+        folder / "train.jsonl",
+        step=trainer.steps,
+        minutes=round(trainer.seconds / 60, 2),
+        tokens=trainer.tokens,
+        tokens_per_second=round(trainer.tokens / max(trainer.seconds, 1e-9)),
         **{key: round(value, 3) for key, value in averages.items()},
-    }
-    line = json.dumps(row)
-    with (folder / "train.jsonl").open("a", encoding="utf-8") as out:
-        out.write(line + "\n")
+    )
+
+
+def append_log(path: Path, **values: Any) -> None:
+    """Append a line of JSON to a log, and print it."""
+    line = json.dumps(values)
     print(line, flush=True)
+    with path.open("a", encoding="utf-8") as log:
+        log.write(line + "\n")
+
+
+def save_checkpoint(state: dict[str, Any], folder: Path) -> None:
+    """Write `folder/checkpoint.pt`, whole or not at all."""
+    partial = folder / "checkpoint.partial"
+    torch.save(state, partial)
+    partial.replace(folder / "checkpoint.pt")

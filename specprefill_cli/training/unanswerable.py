@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_rows
-from specprefill_cli.lab.evaluation.metrics import NOT_FOUND, contains_answer
-from specprefill_cli.lab.evaluation.statistics import detection_interval, detection_threshold
-from specprefill_cli.lab.tables import Columns, number
+from specprefill_cli.lab.evaluation.metrics import contains_answer
+from specprefill_cli.lab.evaluation.statistics import percentile_interval, resample
+from specprefill_cli.lab.tables import Columns, Row, figure
 from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.record import NOT_FOUND
 from specprefill_cli.settings import Settings
 
 FALSE_ALARMS = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotFoundFigures:
-    """Percentages of n answerable and n unanswerable questions with the answer `not found`.
-
-    right: of the unanswerable questions at the threshold, with its 95 % interval; false_alarms: of the answerable ones
-    threshold: on the margin, in nats, so that false alarms are at most `FALSE_ALARMS`
-    greedy_right, greedy_false_alarms: the same at a threshold of 0, which is greedy decoding
-    """
-
-    n: int
-    threshold: float
-    right: float
-    right_low: float
-    right_high: float
-    false_alarms: float
-    greedy_right: float
-    greedy_false_alarms: float
-
-
 COLUMNS: Columns = {
     "measure": lambda _figures: "dev, own and other paragraph",
-    "n": lambda figures: f"{figures.n} + {figures.n}",
-    "threshold": lambda figures: number(figures.threshold, "+.2f"),
-    "not found right, % [95 %]": lambda figures: number(figures.right, ".1f", figures.right_low, figures.right_high),
-    "false alarms, %": lambda figures: number(figures.false_alarms, ".1f"),
-    "right, greedy, %": lambda figures: number(figures.greedy_right, ".1f"),
-    "false alarms, greedy, %": lambda figures: number(figures.greedy_false_alarms, ".1f"),
+    "n": lambda figures: f"{figures['n']} + {figures['n']}",
+    "threshold": figure("threshold", "+.2f"),
+    "not found right, % [95 %]": figure("right", ".1f", interval=True),
+    "false alarms, %": figure("false_alarms", ".1f"),
+    "right, greedy, %": figure("greedy_right", ".1f"),
+    "false alarms, greedy, %": figure("greedy_false_alarms", ".1f"),
 }
 
 
@@ -97,34 +80,45 @@ def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
     return not_found - float(logits.max())
 
 
-def measure_not_found(
-    session: Session, pairs: Sequence[tuple[Item, Item]], settings: Settings, step: Callable[[int], None]
-) -> NotFoundFigures:
-    """Measure questions on both paragraphs in the settings' mode. step: called with the number of finished pairs."""
-    answerable, unanswerable = [], []
-    for done, (answerable_item, unanswerable_item) in enumerate(pairs, 1):
-        answerable.append(not_found_margin(session, answerable_item, settings))
-        unanswerable.append(not_found_margin(session, unanswerable_item, settings))
-        step(done)
+def measure_not_found(session: Session, pairs: Sequence[tuple[Item, Item]], settings: Settings) -> Row:
+    """Measure questions on both paragraphs in the settings' mode."""
+    answerable, unanswerable = (
+        [not_found_margin(session, item, settings) for item in items] for items in zip(*pairs, strict=True)
+    )
     return not_found_figures(answerable, unanswerable)
 
 
-def not_found_figures(answerable: Sequence[float], unanswerable: Sequence[float]) -> NotFoundFigures:
-    """The figures of margins. Equal indices belong to the same question."""
-    threshold = detection_threshold(answerable, FALSE_ALARMS)
-    low, high = detection_interval(unanswerable, answerable, FALSE_ALARMS)
-    return NotFoundFigures(
-        n=len(answerable),
-        threshold=threshold,
-        right=percent_above(unanswerable, threshold),
-        right_low=100 * low,
-        right_high=100 * high,
-        false_alarms=percent_above(answerable, threshold),
-        greedy_right=percent_above(unanswerable, 0.0),
-        greedy_false_alarms=percent_above(answerable, 0.0),
-    )
+def not_found_figures(answerable: Sequence[float], unanswerable: Sequence[float]) -> Row:
+    """Percentages of n answerable and n unanswerable questions with the answer `not found`, from their margins.
+
+    Equal indices belong to the same question.
+
+    right: of the unanswerable questions at the threshold, with its 95 % interval; false_alarms: of the answerable ones
+    threshold: on the margin, in nats: the lowest of the answerable questions' margins with false alarms of at most
+        `FALSE_ALARMS`. In the interval each draw has a threshold of its own, so that its uncertainty counts too
+    greedy_right, greedy_false_alarms: the same at a threshold of 0, which is greedy decoding
+    """
+    negatives, positives = np.array(answerable), np.array(unanswerable)
+    draws = resample(len(negatives))
+    low, high = percentile_interval((positives[draws] > lowest_threshold(negatives[draws])[:, None]).mean(1))
+    threshold = float(lowest_threshold(negatives))
+    return {
+        "n": len(answerable),
+        "threshold": threshold,
+        "right": percent_above(positives, threshold),
+        "right_low": 100 * low,
+        "right_high": 100 * high,
+        "false_alarms": percent_above(negatives, threshold),
+        "greedy_right": percent_above(positives, 0.0),
+        "greedy_false_alarms": percent_above(negatives, 0.0),
+    }
 
 
-def percent_above(values: Sequence[float], threshold: float) -> float:
+def lowest_threshold(margins: np.ndarray) -> np.ndarray:
+    """The lowest of margins [..., n] that at most a share of `FALSE_ALARMS` of them lie above."""
+    return np.quantile(margins, 1 - FALSE_ALARMS, axis=-1, method="inverted_cdf")
+
+
+def percent_above(values: np.ndarray, threshold: float) -> float:
     """The percentage of values above a threshold."""
-    return 100 * sum(value > threshold for value in values) / len(values)
+    return 100 * float((values > threshold).mean())

@@ -53,13 +53,3 @@ def fill(slot: str, pools: Mapping[str, Sequence[str]], rng: random.Random) -> s
         return f"{drawn / int(divisor):.1f}" if divisor else format(drawn * int(factor or 1), form or "")
     value = draw(slot.lower(), pools, rng)
     return value[:1].upper() + value[1:] if slot != slot.lower() else value
-
-
-def place_name(rng: random.Random) -> str:
-    """The invented name of a place."""
-    return draw("city", {}, rng)
-
-
-def brand_name(rng: random.Random) -> str:
-    """An invented brand name."""
-    return fill("Brand", {}, rng)

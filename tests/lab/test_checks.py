@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
+from specprefill_cli.lab.commands.options import make_folder, refuse_ranks
 
 
 def test_rejects_ranks_for_single_process_commands():

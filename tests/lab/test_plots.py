@@ -35,23 +35,18 @@ def test_plots_are_deterministic_and_undated():
     assert "date" not in first.lower()
 
 
-def test_ratios_are_shown_as_percentages():
-    assert {"5%", "15%"} <= set(texts(line_plot("T", "x", "y", [Series("a", [(0.05, 1), (0.15, 2)])], x_percent=True)))
-
-
-def test_labels_of_the_axis_do_not_run_into_one_another():
-    percent = texts(
-        line_plot("T", "x", "y", [Series("a", [(x, 1) for x in (0, 0.01, 0.02, 0.15, 0.5)])], x_percent=True)
-    )
-    assert {"0%", "15%", "50%"} <= set(percent)
-    assert not {"1%", "2%"} & set(percent)
-    lengths = texts(
-        line_plot("T", "x", "y", [Series("a", [(x, 1) for x in (1_024, 8_000, 8_192, 65_536)])], x_log=True)
-    )
-    assert {"1,024", "8,000", "65,536"} <= set(lengths)
-    rates = texts(line_plot("T", "x", "y", [Series("a", [(0.384398, 1), (3.1719, 1), (12.0, 1)])], x_log=True))
-    assert {"0.38", "3.2", "12"} <= set(rates)
-    assert "8,192" not in lengths
+@pytest.mark.parametrize(
+    ("places", "scale", "shown", "left_out"),
+    [
+        ((0, 0.01, 0.02, 0.15, 0.5), "x_percent", {"0%", "15%", "50%"}, {"1%", "2%"}),
+        ((1_024, 8_000, 8_192, 65_536), "x_log", {"1,024", "8,000", "65,536"}, {"8,192"}),
+        ((0.384398, 3.1719, 12.0), "x_log", {"0.38", "3.2", "12"}, set()),
+    ],
+)
+def test_labels_of_the_axis_do_not_run_into_one_another(places, scale, shown, left_out):
+    labels = set(texts(line_plot("T", "x", "y", [Series("a", [(x, 1) for x in places])], **{scale: True})))
+    assert shown <= labels
+    assert not left_out & labels
 
 
 @pytest.mark.parametrize("name", ["speedup.svg", "draft-kv.svg"])

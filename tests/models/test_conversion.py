@@ -209,7 +209,7 @@ def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, m
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """The bundled draft in a folder, and the bundled target in a GGUF file with 8-bit weights."""
-    from specprefill_cli.lab.benchmarks.gguf_export import export_gguf
+    from specprefill_cli.lab.benchmarks.gguf import export_gguf
 
     folder = tmp_path_factory.mktemp("gguf")
     shutil.copytree(BUNDLED_FOLDER / "draft", folder / "draft")

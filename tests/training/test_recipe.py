@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training import corpus
@@ -15,17 +16,14 @@ from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.network import (
-    LanguageModel,
     ProbeTargets,
     blocked_attention,
-    causal_attention,
     pointer_loss,
     region_loss,
 )
-from specprefill_cli.training.recipe import TrainSettings
-from specprefill_cli.training.shapes import PAIR_SHAPES
+from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
+from specprefill_cli.training.rows import RowSource
 from specprefill_cli.training.shards import ShardStream, write_shards
-from specprefill_cli.training.sources import RowSource
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import Trainer, train
@@ -75,25 +73,20 @@ def row_source(data, run):
     return RowSource(data, run / "tokenizer", characters_per_file=100_000, context=16_384)
 
 
-def test_drops_questions_that_share_eight_words_with_dev(data):
+def test_drops_questions_and_text_that_share_eight_words_with_dev(data):
     groups, dropped = corpus.question_groups(data, corpus.dev_grams(data))
     assert dropped == 1
     assert [group.context for group in groups] == [PROSE]
     assert groups[0].questions == (("Where does the mill stand?", "by the river", PROSE.index("by the river")),)
-
-
-def test_drops_text_that_shares_eight_words_with_dev(data):
-    forbidden = corpus.word_grams(PROSE)
-    assert not any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
-    assert any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, set()))
+    for forbidden, dropped in ((corpus.word_grams(PROSE), True), (set(), False)):
+        assert dropped != any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
 
 
 def test_skips_characters_of_each_text_file(data):
     passages = list(corpus.stream_text(data, 100_000, set()))
     rest = list(corpus.stream_text(data, 100_000, set(), skip=1))
     assert passages[0] not in rest
-    assert rest
-    assert rest == passages[-len(rest) :]
+    assert rest == passages[-len(rest) :] != []
 
 
 def test_synthesised_answers_stand_at_their_positions():
@@ -101,9 +94,8 @@ def test_synthesised_answers_stand_at_their_positions():
     seen = absent = 0
     for number in range(300):
         domain = rng.choice(book.domains)
-        block = [fact_block(book, domain, PROSE, 4, rng, set()), table_block(book, rng), key_value_block(book, rng)][
-            number % 3
-        ]
+        blocks = fact_block(book, domain, PROSE, 4, rng, set()), table_block(book, rng), key_value_block(book, rng)
+        block = blocks[number % 3]
         for question in block.questions:
             if question.answer == NOT_FOUND:
                 absent += 1
@@ -204,18 +196,9 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
     assert continued.steps == 0
     name = "target.model.layers.0.mlp.up_proj.weight"
     torch.testing.assert_close(continued.models.state_dict()[name], second.models.state_dict()[name].half().float())
-    from transformers import AutoModelForCausalLM
-
-    for name, sizes in (("target", shape.target), ("draft", shape.draft)):
-        trained = LanguageModel(sizes)
-        state = {
-            key.removeprefix(f"{name}."): value
-            for key, value in second.models.state_dict().items()
-            if key.startswith(name)
-        }
-        trained.load_state_dict({key: value.half().float() for key, value in state.items()})
+    tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
+    for name, trained in continued.pair.items():
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
-        tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
         with torch.no_grad():
             expected = trained.logits(trained(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
@@ -234,10 +217,9 @@ def test_draft_without_updates_stays_unchanged(data, run, tmp_path):
 
 def test_blocked_attention_equals_the_fused_kernel():
     torch.manual_seed(0)
-    queries, keys, values = torch.randn(3, 2, 3, 700, 16).unbind(0)
-    torch.testing.assert_close(
-        blocked_attention(queries, keys, values), causal_attention(queries, keys, values), atol=1e-5, rtol=1e-4
-    )
+    parts = torch.randn(3, 2, 3, 700, 16).unbind(0)
+    expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+    torch.testing.assert_close(blocked_attention(*parts), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path):

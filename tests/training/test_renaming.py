@@ -6,35 +6,33 @@ from specprefill_cli.training.renaming import Names, names_in, other_number, ren
 from specprefill_cli.training.synthesis import Block, Question
 
 TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
-
-
-def make_names(*pool):
-    return Names(pool, frozenset())
-
-
-def make_question(text, answer):
-    return Question(text, answer, TEXT.index(answer))
-
-
 BLOCK = Block(
     TEXT,
-    (
-        make_question("Who opened the bridge in 1904?", "Ana Rossi"),
-        make_question("What did it cost?", "250 crowns"),
-        make_question("When?", "March 1911"),
+    tuple(
+        Question(text, answer, TEXT.index(answer))
+        for text, answer in (
+            ("Who opened the bridge in 1904?", "Ana Rossi"),
+            ("What did it cost?", "250 crowns"),
+            ("When?", "March 1911"),
+        )
     ),
 )
 
 
+def rename(block, *pool, seed=1, ordinary=()):
+    (result,) = rename_blocks([block], Names(pool, frozenset(ordinary)), random.Random(seed))
+    return result
+
+
 def test_answers_still_stand_at_their_positions():
     for seed in range(50):
-        block = rename_blocks([BLOCK], make_names("Byron", "Kalmar", "Oslo"), random.Random(seed))[0]
+        block = rename(BLOCK, "Byron", "Kalmar", "Oslo", seed=seed)
         for question in block.questions:
             assert block.text[question.start : question.start + len(question.answer)] == question.answer
 
 
 def test_replaces_names_and_numbers_alike_but_not_months():
-    block = rename_blocks([BLOCK], make_names("Byron"), random.Random(1))[0]
+    block = rename(BLOCK, "Byron")
     assert "Rossi" not in block.text
     assert "Lisbon" not in block.text
     assert block.questions[0].answer == "Byron Byron"
@@ -48,9 +46,8 @@ def test_replaces_names_and_numbers_alike_but_not_months():
 
 def test_different_names_stay_different():
     text = "In May the bridge of Ana was sold to Bo by Cy, and the mill of Dora to Eve."
-    pool = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
     for seed in range(30):
-        (block,) = rename_blocks([Block(text)], make_names(*pool), random.Random(seed))
+        block = rename(Block(text), *(f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"), seed=seed)
         drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
         assert len(drawn) == len(set(drawn)) > 2
 
@@ -61,16 +58,13 @@ def test_years_stay_years_and_numbers_keep_their_length():
     assert {len(other_number("250", rng)) for _ in range(50)} == {3}
 
 
-def test_pool_holds_names_from_inside_sentences():
-    names_found = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
-    assert names_found.pool == ["Oslo", "Bergen", "Hague"]
-    assert {"rain", "the", "came"} <= names_found.ordinary
-
-
-def test_keeps_words_that_are_not_names():
+def test_names_are_words_from_inside_sentences_that_are_never_in_lower_case():
+    names = names_in(["Rain fell on Oslo and on Bergen.", "Nobody came to The Hague.", "the rain"])
+    assert names.pool == ["Oslo", "Bergen", "Hague"]
+    assert {"rain", "the", "came"} <= names.ordinary
     text = "The mill closed. It was sold, the papers say, in The Times, and, When asked, Byron wrote to Rossi."
     block = Block(text, (Question("When was the mill of Rossi sold?", "Byron", text.index("Byron")),))
-    (result,) = rename_blocks([block], Names(["Kalmar", "Oslo"], frozenset({"when"})), random.Random(1))
+    result = rename(block, "Kalmar", "Oslo", ordinary={"when"})
     assert result.text.startswith("The mill closed. It was sold, the papers say, in The ")
     assert "When asked" in result.text
     (question,) = result.questions

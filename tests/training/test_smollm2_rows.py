@@ -36,7 +36,7 @@ def make_maker(tokenizer, monkeypatch):
     def build(everyday=(), **mixture):
         material = Material(PASSAGES, GROUPS, FactBook())
         blocks = BlockMaker(material, names_in(PASSAGES), Recipe(), random.Random(4))
-        return ChatRowMaker(tokenizer, TEMPLATE, material, blocks, Mixture(**mixture), rank_chunks, everyday)
+        return ChatRowMaker(tokenizer, TEMPLATE, blocks, Mixture(**mixture), rank_chunks, everyday)
 
     return build
 

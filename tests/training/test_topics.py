@@ -7,7 +7,7 @@ import pytest
 
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.questions import drop_ambiguous
-from specprefill_cli.training.synthesis import FactBook, Question, fact_block
+from specprefill_cli.training.synthesis import FactBook, Question
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 
@@ -61,25 +61,9 @@ def test_document_gives_a_fact_a_single_value():
         stated: set = set()
         rounds = [book.statements(relation, 3, rng, stated) for _ in range(40)]
         # A pool of subjects runs out, and a relation without a subject is stated once.
+        assert {block.questions[0].shift(7).fact for blocks in rounds for block in blocks} == stated
         assert sum(map(len, rounds)) == len(stated)
         assert relation["subject"] or [len(statements) for statements in rounds] == [1] + [0] * 39
-
-
-def test_questions_name_the_facts_that_a_document_states():
-    book, rng = FactBook(), random.Random(6)
-    without_subject = next(relation for relation in book.relations if relation["subject"] is None)
-    (statement,) = book.statements(without_subject, 1, rng, set())
-    stated: set = set()
-    book.statements(without_subject, 1, rng, stated)
-    assert statement.question.fact in stated
-    assert statement.question.shift(7).fact == statement.question.fact
-
-
-def test_prose_remains_when_its_facts_are_used_up():
-    book, rng = FactBook(), random.Random(5)
-    stated: set = set()
-    blocks = [fact_block(book, "letter", "A plain sentence.", 4, rng, stated) for _ in range(10)]
-    assert all("A plain sentence." in block.text for block in blocks[3:])
 
 
 def test_drops_questions_with_two_answers_in_a_document():

@@ -6,7 +6,6 @@ import pytest
 
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.evaluation.statistics import detection_interval, detection_threshold
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.unanswerable import not_found_figures, not_found_margin, question_on, question_pairs
 
@@ -64,28 +63,19 @@ def test_rows_without_article_are_refused(tmp_path):
 
 def test_threshold_lets_the_given_share_of_answerable_questions_pass():
     answerable = [float(value) for value in range(1, 21)]
-    assert detection_threshold(answerable, 0.05) == 19.0
     figures = not_found_figures(answerable, [18.5, 19.0, 19.5, 25.0] * 5)
-    assert (figures.threshold, figures.false_alarms, figures.right) == (19.0, 5.0, 50.0)
-    assert (figures.greedy_false_alarms, figures.greedy_right) == (100.0, 100.0)
-    assert figures.right_low <= 50.0 <= figures.right_high
-
-
-def test_margins_that_tell_nothing_and_all_have_the_figures_of_chance_and_of_perfection():
-    values = [(7 * number) % 100 - 50.0 for number in range(100)]
-    chance = not_found_figures(values, values)
-    assert chance.right == chance.false_alarms == 5.0
-    perfect = not_found_figures(values, [value + 200 for value in values])
-    assert (perfect.right, perfect.right_low, perfect.right_high) == (100.0, 100.0, 100.0)
+    assert (figures["threshold"], figures["false_alarms"], figures["right"]) == (19.0, 5.0, 50.0)
+    assert (figures["greedy_false_alarms"], figures["greedy_right"]) == (100.0, 100.0)
+    assert figures["right_low"] <= 50.0 <= figures["right_high"]
 
 
 def test_interval_counts_the_uncertainty_of_the_threshold():
-    # All unanswerable questions have the same margin, and the answerable ones lie around it.
-    answerable = [float(number) for number in range(100)]
-    low, high = detection_interval([95.0] * 100, answerable, 0.05)
-    assert (low, high) == (0.0, 1.0)
-    low, high = detection_interval([150.0] * 100, answerable, 0.05)
-    assert (low, high) == (1.0, 1.0)
+    values = [float(number) for number in range(100)]
+    assert not_found_figures(values, values)["right"] == 5.0, "margins that tell nothing have the figures of chance"
+    # All unanswerable questions have the same margin: above all answerable ones, and among them.
+    for margin, interval in ((150.0, (100.0, 100.0)), (95.0, (0.0, 100.0))):
+        figures = not_found_figures(values, [margin] * 100)
+        assert (figures["right_low"], figures["right_high"]) == interval
 
 
 def test_margin_is_positive_where_greedy_decoding_says_not_found(tiny_session):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.models.encoder import Encoder, load_encoder
+from specprefill_cli.training.corpus import written_documents
 from specprefill_cli.training.encoder_tuning import (
     loss_of,
     neighbouring_contexts,
@@ -14,7 +15,6 @@ from specprefill_cli.training.encoder_tuning import (
     some_questions,
 )
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
-from specprefill_cli.training.written import written_documents
 from tests.helpers.written_questions import harbour_groups
 
 TEXT = (

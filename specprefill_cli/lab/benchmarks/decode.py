@@ -12,6 +12,7 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.statistics import mean_or_none, quartiles
+from specprefill_cli.lab.tables import Columns, Row, figure
 from specprefill_cli.record import Record
 from specprefill_cli.settings import OFF, Settings
 
@@ -24,6 +25,18 @@ SHORT_QUESTIONS = (
     "Who is the chair of the board?",
     "Where is the safety induction held?",
 )
+COLUMNS: Columns = {
+    "task": figure("task"),
+    "speculate": figure("speculate"),
+    "tokens": figure("answer_tokens"),
+    "plain": lambda row: f"{row['plain_tokens_per_second']:,.0f}/s",
+    "speculative": lambda row: f"{row['tokens_per_second']:,.0f}/s",
+    "x plain [quartiles]": figure("speedup", ".2f", interval=True),
+    "accepted": figure("acceptance_rate", ".2f"),
+    "a round": figure("accepted_length_mean", ".1f"),
+    "proposer": figure("proposer"),
+    "tokens the same": lambda row: {None: "", True: "yes", False: "no"}[row["identical"]],
+}
 
 
 @dataclass(frozen=True)
@@ -38,28 +51,13 @@ class Query:
     ignore_stop_tokens: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecodeRow:
-    """A task under one value of `--speculate`: medians over rounds, of decoding alone.
+@dataclass(frozen=True)
+class Round:
+    """All answers of a task with their token ids, and the speed of decoding after each first token."""
 
-    speedup: tokens per second divided by those of plain decoding in the same round; low and high: its quartiles
-    identical: whether all answers have the tokens of plain decoding; None if they were sampled
-    acceptance_rate, accepted_length_mean, proposer, speculation: of the last round
-    """
-
-    task: str
-    speculate: str
-    answer_tokens: int
+    answers: Sequence[Record]
+    token_ids: Sequence[Sequence[int]]
     tokens_per_second: float
-    plain_tokens_per_second: float
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    identical: bool | None
-    acceptance_rate: float | None
-    accepted_length_mean: float | None
-    proposer: str | None
-    speculation: list[str]
 
 
 def quote_task(collection: Collection) -> list[Query]:
@@ -83,15 +81,6 @@ TASKS: dict[str, Callable[[Collection], list[Query]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Round:
-    """All answers of a task with their token ids, and the speed of decoding after each first token."""
-
-    answers: Sequence[Record]
-    token_ids: Sequence[Sequence[int]]
-    tokens_per_second: float
-
-
 def check_tasks(tasks: Sequence[str]) -> None:
     """Raise UsageError for an unknown task."""
     for task in tasks:
@@ -107,7 +96,7 @@ def bench_decode(
     repeat: int,
     base: Settings,
     step: Callable[[str], None],
-) -> list[DecodeRow]:
+) -> list[Row]:
     """Measure plain decoding and every value of `--speculate` `repeat` times in turns, after a warm-up round.
 
     length: prompt tokens
@@ -126,7 +115,7 @@ def bench_decode(
                 if number:
                     rounds[speculate].append(result)
         greedy = base.temperature == 0
-        rows += [decode_row(task, speculate, rounds[speculate], rounds[OFF], greedy) for speculate in speculates]
+        rows += [row_of(task, speculate, rounds[speculate], rounds[OFF], greedy) for speculate in speculates]
     return rows
 
 
@@ -144,28 +133,30 @@ def run_task(session: Session, collection: Collection, queries: Sequence[Query],
     return Round(answers, token_ids, sum(speed.tokens for speed in speeds) / seconds if seconds else 0.0)
 
 
-def decode_row(
-    task: str, speculate: str | int, rounds: Sequence[Round], plain: Sequence[Round], greedy: bool
-) -> DecodeRow:
-    """The figures for one value of `--speculate`, paired with plain decoding round by round."""
+def row_of(task: str, speculate: str | int, rounds: Sequence[Round], plain: Sequence[Round], greedy: bool) -> Row:
+    """The figures of decoding alone for one value of `--speculate`, paired with plain decoding round by round.
+
+    speedup: over plain decoding in the same round, the median, with its quartiles
+    identical: whether all answers have the tokens of plain decoding; None if they were sampled
+    acceptance_rate, accepted_length_mean, proposer, speculation: of the last round
+    """
     pairs = list(zip(rounds, plain, strict=True))
-    ratios = [
-        ours.tokens_per_second / base.tokens_per_second if base.tokens_per_second else 1.0 for ours, base in pairs
-    ]
-    low, high = quartiles(ratios)
-    last = rounds[-1].answers
-    return DecodeRow(
-        task=task,
-        speculate=str(speculate),
-        answer_tokens=sum(answer.generated_tokens for answer in last),
-        tokens_per_second=statistics.median(result.tokens_per_second for result in rounds),
-        plain_tokens_per_second=statistics.median(result.tokens_per_second for result in plain),
-        speedup=statistics.median(ratios),
-        speedup_low=low,
-        speedup_high=high,
-        identical=all(ours.token_ids == base.token_ids for ours, base in pairs) if greedy else None,
-        acceptance_rate=mean_or_none(answer.acceptance_rate for answer in last),
-        accepted_length_mean=mean_or_none(answer.accepted_length_mean for answer in last),
-        proposer=", ".join(dict.fromkeys(answer.proposer for answer in last if answer.proposer)) or None,
-        speculation=[answer.speculation.reason or answer.speculation.state for answer in last],
+    low, speedup, high = quartiles(
+        [ours.tokens_per_second / base.tokens_per_second if base.tokens_per_second else 1.0 for ours, base in pairs]
     )
+    last = rounds[-1].answers
+    return {
+        "task": task,
+        "speculate": str(speculate),
+        "answer_tokens": sum(answer.generated_tokens for answer in last),
+        "tokens_per_second": statistics.median(result.tokens_per_second for result in rounds),
+        "plain_tokens_per_second": statistics.median(result.tokens_per_second for result in plain),
+        "speedup": speedup,
+        "speedup_low": low,
+        "speedup_high": high,
+        "identical": all(ours.token_ids == base.token_ids for ours, base in pairs) if greedy else None,
+        "acceptance_rate": mean_or_none(answer.acceptance_rate for answer in last),
+        "accepted_length_mean": mean_or_none(answer.accepted_length_mean for answer in last),
+        "proposer": ", ".join(dict.fromkeys(answer.proposer for answer in last if answer.proposer)) or None,
+        "speculation": [answer.speculation.reason or answer.speculation.state for answer in last],
+    }

@@ -13,11 +13,12 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.plots import Series, line_plot
+from specprefill_cli.lab.tables import Columns, Row, duration, figure, memory, ttft
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.record import Record
 from specprefill_cli.settings import Settings
 
-THINGS = ("door code", "locker number", "pass number", "ticket number", "account number")
+OBJECTS = ("door code", "locker number", "pass number", "ticket number", "account number")
 NAMES = ("Ashcombe", "Bellwater", "Coldbrook", "Deepdale", "Elmstead", "Farrow", "Greyling", "Holloway")
 # Characters from which the text's characters for each token are counted.
 SAMPLE = 200_000
@@ -25,6 +26,14 @@ SAMPLE = 200_000
 MARGIN = 0.9
 # Tokens that the time is given for.
 UNIT = 100_000
+COLUMNS: Columns = {
+    "prompt": lambda row: f"{row['prompt_tokens']:,} tokens",
+    "right": lambda row: f"{row['right']} of {row['n']}",
+    "kept": figure("kept_tokens", ",d"),
+    "TTFT [quartiles]": ttft,
+    "for 100,000 tokens": duration("unit_seconds"),
+    "peak memory": memory("peak_memory_bytes"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,26 +45,6 @@ class Needle:
     value: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeedleRow:
-    """Figures of the needles of one length; times are medians, ttft_low and ttft_high quartiles.
-
-    right: answers that contain the value; prompt_tokens: median; kept_tokens, peak_memory_bytes: the largest
-    unit_seconds: the time to first token for 100,000 tokens
-    """
-
-    length: int
-    n: int
-    right: int
-    prompt_tokens: int
-    kept_tokens: int
-    ttft_seconds: float
-    ttft_low: float
-    ttft_high: float
-    unit_seconds: float
-    peak_memory_bytes: int | None
-
-
 def bench_needles(
     session: Session,
     text: str,
@@ -64,7 +53,7 @@ def bench_needles(
     kept_tokens: int,
     settings: Settings,
     step: Callable[[str], None],
-) -> list[NeedleRow]:
+) -> list[Row]:
     """Ask `count` questions at every length, at depths spread evenly over slices of a text at random places.
 
     Raises UsageError for a length that the text does not have.
@@ -84,7 +73,7 @@ def bench_needles(
             needle = hide_needle(text, int(length * characters), (number + 0.5) / count, generator)
             answer = session.ask(needle.collection, needle.question, keep_settings).finished()
             answers.append((answer, contains_answer(answer.answer, [needle.value])))
-        table.append(needle_row(length, answers))
+        table.append(row_of(length, answers))
     return table
 
 
@@ -94,37 +83,41 @@ def hide_needle(text: str, size: int, depth: float, generator: random.Random) ->
     prose = text[start : start + size]
     end = prose.find(". ", int(depth * size))
     place = end + 2 if end >= 0 else size
-    thing, name, value = generator.choice(THINGS), generator.choice(NAMES), str(generator.randint(10_000, 99_999))
-    document = f"{prose[:place]}The {thing} for {name} is {value}. {prose[place:]}"
+    item, name, value = generator.choice(OBJECTS), generator.choice(NAMES), str(generator.randint(10_000, 99_999))
+    document = f"{prose[:place]}The {item} for {name} is {value}. {prose[place:]}"
     return Needle(
         collection=Collection((one_page_document("needle", document, "text/plain"),)),
-        question=f"What is the {thing} for {name}?",
+        question=f"What is the {item} for {name}?",
         value=value,
     )
 
 
-def needle_row(length: int, answers: Sequence[tuple[Record, bool]]) -> NeedleRow:
-    """The figures of the answers at one length, each with whether it is right."""
-    times = [answer.ttft_seconds for answer, _ in answers]
-    low, high = quartiles(times)
-    peaks = [answer.peak_memory_bytes for answer, _ in answers if answer.peak_memory_bytes is not None]
-    return NeedleRow(
-        length=length,
-        n=len(answers),
-        right=sum(right for _, right in answers),
-        prompt_tokens=int(statistics.median(answer.prompt_tokens for answer, _ in answers)),
-        kept_tokens=max(answer.kept_tokens for answer, _ in answers),
-        ttft_seconds=statistics.median(times),
-        ttft_low=low,
-        ttft_high=high,
-        unit_seconds=statistics.median(UNIT * answer.ttft_seconds / answer.prompt_tokens for answer, _ in answers),
-        peak_memory_bytes=max(peaks, default=None),
-    )
+def row_of(length: int, answers: Sequence[tuple[Record, bool]]) -> Row:
+    """The figures of the answers at one length, each with whether it contains the value.
+
+    Times are medians with quartiles, prompt_tokens is a median; kept_tokens, peak_memory_bytes: the largest
+    unit_seconds: the time to first token for 100,000 tokens
+    """
+    records = [answer for answer, _ in answers]
+    low, median, high = quartiles([answer.ttft_seconds for answer in records])
+    peaks = [answer.peak_memory_bytes for answer in records if answer.peak_memory_bytes is not None]
+    return {
+        "length": length,
+        "n": len(records),
+        "right": sum(right for _, right in answers),
+        "prompt_tokens": int(statistics.median(answer.prompt_tokens for answer in records)),
+        "kept_tokens": max(answer.kept_tokens for answer in records),
+        "ttft_seconds": median,
+        "ttft_low": low,
+        "ttft_high": high,
+        "unit_seconds": statistics.median(UNIT * answer.ttft_seconds / answer.prompt_tokens for answer in records),
+        "peak_memory_bytes": max(peaks, default=None),
+    }
 
 
-def needle_plot(rows: Sequence[NeedleRow]) -> str:
+def needle_plot(rows: Sequence[Row]) -> str:
     """Seconds to the first token for 100,000 tokens against the prompt's length, as SVG."""
-    points = [(float(row.prompt_tokens), row.unit_seconds) for row in sorted(rows, key=lambda row: row.length)]
+    points = sorted((row["prompt_tokens"], row["unit_seconds"]) for row in rows)
     return line_plot(
         "Time to first token of long documents",
         "prompt length in tokens (logarithmic)",

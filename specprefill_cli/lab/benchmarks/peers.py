@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from specprefill_cli.errors import SpecprefillError, first_line
+import torch
+from torch import Tensor
+
+from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 from specprefill_cli.installation import install_command
+from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.models.attention import ATTENTION
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.hub import model_source
+from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.settings import Settings
 
 TRANSFORMERS = "transformers"
 LLAMA_CPP = "llama.cpp"
 PLAIN_ATTENTION = "sdpa"
+# A prompt may be a few tokens longer than its nominal length.
+SLACK = 64
 
 
 @dataclass(frozen=True)
@@ -35,8 +42,6 @@ def transformers_peer(target: LoadedModel) -> Peer:
     It runs the loaded target's weights on their devices: a second copy would double the memory. While it reads, the
     model has transformers' attention again.
     """
-    import torch
-
     # Any: transformers' annotations do not know `generate` on every model.
     model: Any = target.model
 
@@ -87,3 +92,23 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         return int(server.handle_completions(question)["choices"][0]["logprobs"]["content"][0]["id"])
 
     return Peer(LLAMA_CPP, read)
+
+
+def open_with_llama_cpp(settings: Settings, lengths: Sequence[int], gguf: Path | None) -> tuple[Session, Peer]:
+    """A pair whose target has a GGUF file's weights, and llama.cpp with that file on the CPU.
+
+    gguf: None makes that of the bundled pair
+
+    Raises SpecprefillError where a model or llama.cpp cannot be loaded, UsageError where the file is missing.
+    """
+    session = open_session(settings.varied(devices="cpu"), draft=True, target_weights=False)
+    name = session.pair.target.name
+    if gguf is None and ModelRef(name).kind is not Kind.BUNDLED:
+        raise UsageError(f"--gguf is needed: give the GGUF file of {name}")
+    with tempfile.TemporaryDirectory() as folder:
+        if gguf is None:
+            gguf = Path(folder) / "target.gguf"
+            export_gguf(Path(model_source(name)), gguf)
+        peer = llama_cpp_peer(gguf, max(lengths) + SLACK, torch.get_num_threads())
+        load_gguf_target(session.pair, gguf, settings.dtype)
+    return session, peer

@@ -2,57 +2,61 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
-from specprefill_cli.lab.benchmarks.memory import growth, return_freed_memory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
+from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
+from specprefill_cli.lab.tables import Columns, Row, figure, keep_text, memory, ttft
 from specprefill_cli.models.cost import ModelCost, cost_of
 from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.record import BASELINE
+from specprefill_cli.reporting.table import phase_text
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
 QUESTION = "Which torque is given for the mounting screws?"
 # A run that spends time in these phases does more than scoring and prefill, whose operations are counted.
 UNCOUNTED_PHASES = ("mapping", "checkpoints")
+COLUMNS: Columns = {
+    "tokens": figure("length", ",d"),
+    "mode": figure("mode"),
+    "keep": keep_text,
+    "TTFT [quartiles]": ttft,
+    "x full": figure("speedup", ".2f"),
+    "operations, x full": figure("limit", ".2f"),
+    "speedup / operations": figure("efficiency", ".2f"),
+    "peak memory": memory("peak_memory_bytes"),
+    "of it new": memory("memory_growth_bytes"),
+    "phases": lambda row: phase_text(row["phases"]),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchRow:
-    """One configuration at one prompt length: medians; ttft_low, ttft_high: quartiles.
+class Measurement:
+    """The figures of a single run: times in seconds, memory in bytes or None where unknown. The run itself can be freed.
 
-    mode: a mode, or the name of a peer; speedup: over `full` at the same length, None without it
-    limit: the ratio of counted operations, `full` over this row, None if they are not counted; efficiency: speedup / limit.
-        Above 1 it means that the target's short pass, or the draft, computes more a second than `full` does
-    peak_memory_bytes: the most memory in use, and memory_growth_bytes what of it was not in use before the prompt;
-        None if the system does not report it
+    limit: the ratio of counted operations, None if they are not counted; growth: what the peak adds to the memory before
     """
 
-    length: int
-    mode: str
-    keep: float | None
-    ttft_seconds: float
-    ttft_low: float
-    ttft_high: float
-    speedup: float | None
-    limit: float | None
-    efficiency: float | None
-    kept_ratio: float
-    peak_memory_bytes: int | None
-    memory_growth_bytes: int | None
-    phases: dict[str, float]
+    def __init__(
+        self, clock: PhaseClock, memory: PeakMemory, kept_ratio: float = 1.0, limit: float | None = None
+    ) -> None:
+        self.ttft, self.phases, self.peak = clock.ttft, clock.phases(), memory.bytes()
+        self.growth = None if self.peak is None or memory.before is None else self.peak - memory.before
+        self.kept_ratio, self.limit = kept_ratio, limit
 
 
 def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Collection:
@@ -81,7 +85,7 @@ def bench_prefill(
     base: Settings,
     step: Callable[[str], None],
     peers: Sequence[Peer] = (),
-) -> list[BenchRow]:
+) -> list[Row]:
     """Measure every configuration and peer at every length `repeat` times in turns, after a round that measures memory.
 
     Raises UsageError for a length that the question alone fills, PromptTooLong for one beyond the pair's context.
@@ -98,9 +102,7 @@ def bench_prefill(
         session.warm_up(configuration.settings(base))
     table = []
     for length, collection in prompts.items():
-        runs: dict[Configuration, list[Measurement]] = {
-            configuration: [] for configuration in (*configurations, *reads)
-        }
+        runs: dict[Configuration, list[Measurement]] = {case: [] for case in (*configurations, *reads)}
         for number in range(repeat + 1):
             for configuration, measured in runs.items():
                 step(f"{length:,} tokens, {configuration.mode}, round {number} of {repeat}")
@@ -110,42 +112,39 @@ def bench_prefill(
                     measured.append(measure_peer(reads[configuration], session, collection, base))
                 else:
                     measured.append(measure_mode(session, collection, configuration.settings(base)))
-        table += rows(length, runs)
+        table += rows_of(length, runs)
     return table
 
 
-class Measurement:
-    """The figures of one run, times in seconds and memory in bytes; the run itself is not held on to."""
+def return_freed_memory() -> None:
+    """Collect garbage and have glibc return freed pages, so that they do not count as in use before a measurement."""
+    gc.collect()
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
 
-    def __init__(
-        self,
-        clock: PhaseClock,
-        memory: PeakMemory,
-        kept_ratio: float = 1.0,
-        limit: float | None = None,
-    ) -> None:
-        self.ttft, self.phases = clock.ttft, clock.phases()
-        self.peak, self.growth = memory.bytes(), growth(memory)
-        self.kept_ratio, self.limit = kept_ratio, limit
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill in a mode."""
     stream = session.ask(collection, QUESTION, settings)
     kept = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.request.clock, stream.memory, kept, limit(stream))
+    return Measurement(stream.request.clock, stream.memory, kept, operations_ratio(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
     """One prefill by a peer, of the target's tokens in mode `full`."""
-    memory = PeakMemory()
+    watch = PeakMemory()
     request = session.request(collection, QUESTION, settings.varied(mode=BASELINE))
     with request.clock.phase("target_prefill"):
         peer.read(request.prompt.tokens)
-    return Measurement(request.clock, memory)
+    return Measurement(request.clock, watch)
 
 
-def limit(stream: AnswerStream) -> float | None:
+def operations_ratio(stream: AnswerStream) -> float | None:
     """The ratio of counted operations: 1 for `full`, None if a run did more than scoring and prefill."""
     if stream.resolved.mode == BASELINE:
         return 1.0
@@ -170,32 +169,67 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
     return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
-def rows(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[BenchRow]:
-    """One row for each configuration: the memory of its first run, and medians over the others."""
-    medians = {
-        configuration: statistics.median(run.ttft for run in measured[1:]) for configuration, measured in runs.items()
-    }
-    full = next((median for configuration, median in medians.items() if configuration.mode == BASELINE), None)
+def rows_of(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[Row]:
+    """A row for each configuration: the memory of its first run, and figures of the others.
+
+    mode: a mode, or the name of a peer; ttft_low, ttft_high: quartiles; speedup: over `full`, None without it
+    limit: operations of `full` over this row's; efficiency: speedup / limit. Above 1 it means that the target's short
+        pass, or the draft, computes more a second than `full` does
+    """
+    times = {case: quartiles([run.ttft for run in measured[1:]]) for case, measured in runs.items()}
+    full = next((median for case, (_, median, _) in times.items() if case.mode == BASELINE), None)
     table = []
-    for configuration, (first, *measured) in runs.items():
-        low, high = quartiles([run.ttft for run in measured])
-        speedup = full / medians[configuration] if full is not None else None
-        bound = measured[0].limit
+    for case, (first, *measured) in runs.items():
+        low, median, high = times[case]
+        speedup, limit = None if full is None else full / median, measured[0].limit
         table.append(
-            BenchRow(
-                length=length,
-                mode=configuration.mode,
-                keep=configuration.keep,
-                ttft_seconds=medians[configuration],
-                ttft_low=low,
-                ttft_high=high,
-                speedup=speedup,
-                limit=bound,
-                efficiency=speedup / bound if speedup is not None and bound is not None else None,
-                kept_ratio=measured[0].kept_ratio,
-                peak_memory_bytes=first.peak,
-                memory_growth_bytes=first.growth,
-                phases={name: statistics.median(run.phases[name] for run in measured) for name in first.phases},
-            )
+            {
+                "length": length,
+                "mode": case.mode,
+                "keep": case.keep,
+                "ttft_seconds": median,
+                "ttft_low": low,
+                "ttft_high": high,
+                "speedup": speedup,
+                "limit": limit,
+                "efficiency": None if speedup is None or limit is None else speedup / limit,
+                "kept_ratio": measured[0].kept_ratio,
+                "peak_memory_bytes": first.peak,
+                "memory_growth_bytes": first.growth,
+                "phases": {name: statistics.median(run.phases[name] for run in measured) for name in first.phases},
+            }
         )
     return table
+
+
+def speedup_plot(rows: Sequence[Row]) -> str:
+    """Speedup over `full` against the prompt's length as SVG: a line for each mode and keep ratio, and its operations."""
+    return line_plot(
+        "Speedup of the time to first token over full prefill",
+        "prompt length in tokens (logarithmic)",
+        f"speedup over {BASELINE}",
+        speedup_lines(rows),
+        x_log=True,
+        bound_name="ratio of counted operations",
+        baseline=(BASELINE, 1.0),
+    )
+
+
+def speedup_lines(rows: Sequence[Row]) -> list[Series]:
+    """The rows with a speedup by mode and keep ratio, in the order in which they came; with ratios of operations."""
+    lines: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["length"]):
+        if row["mode"] != BASELINE and row["speedup"] is not None:
+            keep = keep_text(row)
+            lines[f"{row['mode']}, keep {keep}" if keep else row["mode"]].append(row)
+    series = []
+    for name, line in lines.items():
+        bound = [(row["length"], row["limit"]) for row in line]
+        series.append(
+            Series(
+                name,
+                [(row["length"], row["speedup"]) for row in line],
+                bound=() if any(limit is None for _, limit in bound) else bound,
+            )
+        )
+    return series

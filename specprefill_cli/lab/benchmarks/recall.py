@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specprefill_cli.answering.passages import best_passages, rank_sentences
@@ -16,7 +19,9 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, facts_kept
 from specprefill_cli.lab.evaluation.metrics import contains_answer
-from specprefill_cli.lab.evaluation.statistics import mean_interval, wilson_interval
+from specprefill_cli.lab.evaluation.statistics import mean_figures, mean_or_none, share_figures
+from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
+from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
@@ -29,52 +34,51 @@ from specprefill_cli.settings import Settings
 UNIT, PASSAGES = 1_000, 3
 # Memory for what a scorer keeps between questions.
 CACHE_BYTES = 2**27
+# Words of a passage of `PassageScorer`, words between the starts of two, and documents that it keeps.
+WORDS, STRIDE, KEPT_DOCUMENTS = 100, 50, 2
+COLUMNS: Columns = {
+    "scorer": figure("scorer"),
+    "keep": keep_text,
+    "n": figure("n"),
+    "recall [95 %]": figure("recall", ".1f", interval=True),
+    "- first [95 %]": figure("delta", "+.1f", interval=True),
+    "answer": figure("answer", ".1f"),
+    "in passages": figure("shown", ".1f"),
+    "kept": figure("kept_ratio", ".3f"),
+    "new, 1,000 tokens": lambda row: f"{row['new_ms']:,.0f} ms",
+    "known": lambda row: f"{row['known_ms']:,.0f} ms",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecallRow:
-    """Figures of one scorer at one keep ratio (None: `auto`); percentages with Wilson's 95 % intervals.
+class PassageScorer(Scorer):
+    """What retrieval tools do: passages of 100 words, ranked by the encoder's cosine.
 
-    recall: questions of which all evidence is kept where the row names some, else one place where a reference stands
-    delta: paired difference from the first scorer in points, with its bootstrap interval; None for that scorer
-    answer: questions with a reference kept, in the evidence where the row names some
-    shown: questions with a reference in the passages that stand under an answer
-    kept_ratio: mean; new_ms: median time for 1,000 tokens of a document that is new; known_ms: of a question about one
-    that a question was asked about before
+    A token is as important as the best passage that holds it, so that whole passages fill the budget.
     """
 
-    scorer: str
-    keep: float | None
-    n: int
-    recall: float
-    recall_low: float
-    recall_high: float
-    delta: float | None
-    delta_low: float | None
-    delta_high: float | None
-    answer: float | None
-    shown: float
-    kept_ratio: float
-    new_ms: float
-    known_ms: float
-    missed: tuple[str, ...]
+    name = "passages"
+
+    def score(self, request: PrefillRequest) -> Scores:
+        offsets, text = request.prompt.offsets, request.document_text
+        with request.clock.phase("scoring"):
+            device = request.pair.target.device
+            ranges, vectors = passage_vectors(text, device)
+            cosines = (vectors @ load_encoder(device).text_vector(request.question)).numpy()
+            best = np.full(len(text) + 1, -1.0)
+            for (start, end), cosine in zip(ranges, cosines, strict=True):
+                best[start:end] = np.maximum(best[start:end], cosine)
+            # Importance is not negative.
+            return Scores(importance=torch.from_numpy(1 + best[offsets[:, 0]]).float())
 
 
-@dataclass
-class Tally:
-    """What one scorer kept of each question, in order, by keep ratio; and its times in seconds, `new` for `UNIT` tokens.
-
-    cache: what its questions leave for each other; documents: the texts that it knows
-    """
-
-    recall: dict[float | None, list[bool]] = field(default_factory=dict)
-    answer: dict[float | None, list[bool | None]] = field(default_factory=dict)
-    kept_ratio: dict[float | None, list[float]] = field(default_factory=dict)
-    shown: list[bool] = field(default_factory=list)
-    cache: DocumentCache = field(default_factory=lambda: DocumentCache(draft=PrefixCache(capacity_bytes=CACHE_BYTES)))
-    documents: set[str] = field(default_factory=set)
-    new: list[float] = field(default_factory=list)
-    known: list[float] = field(default_factory=list)
+@lru_cache(KEPT_DOCUMENTS)
+def passage_vectors(text: str, device: str) -> tuple[list[tuple[int, int]], Tensor]:
+    """Character ranges of a text's passages, and their unit vectors [n, width]."""
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    starts = range(0, max(1, len(words) - WORDS + STRIDE), STRIDE)
+    ranges = [(words[first][0], words[min(first + WORDS, len(words)) - 1][1]) for first in starts]
+    encoder = load_encoder(device)
+    return ranges, torch.stack([encoder.text_vector(text[start:end]) for start, end in ranges])
 
 
 def bench_recall(
@@ -84,65 +88,62 @@ def bench_recall(
     keeps: Sequence[float | None],
     settings: Settings,
     step: Callable[[str], None],
-) -> list[RecallRow]:
+) -> list[Row]:
     """Score every question with every scorer; rows by scorer and keep ratio.
 
     A question whose evidence, or an answer, stands nowhere in its documents is left out.
     Raises SpecprefillError where no question is left.
     """
-    tallies = {scorer.name: Tally() for scorer in scorers}
-    identifiers: list[str] = []
+    caches = {scorer.name: DocumentCache(draft=PrefixCache(capacity_bytes=CACHE_BYTES)) for scorer in scorers}
+    outcomes: dict[tuple[str, float | None], list[Row]] = {(name, keep): [] for name in caches for keep in keeps}
+    seen: set[str] = set()
     for number, item in enumerate(items):
         step(f"{number:,} of {len(items):,} questions")
         for scorer in scorers:
-            counted = tally(tallies[scorer.name], session, item, scorer, keeps, settings, warm=number == 0)
-        if counted:
-            identifiers.append(item.identifier)
-    if not identifiers:
+            # What is resolved for a registered scorer that needs no draft serves one that is not registered.
+            name = scorer.name if scorer.name in SCORERS else LexicalScorer.name
+            cached = session.with_cache(caches[scorer.name])
+            request = cached.request(item.collection, item.question, settings.varied(scorer=name))
+            if number == 0:
+                # The first run loads libraries.
+                scorer.score(request.without_caches())
+            for keep, outcome in score_question(item, scorer, request, keeps, item.collection.text not in seen):
+                outcomes[scorer.name, keep].append(outcome)
+        # Scoring caches the document, also that of a question that is left out.
+        seen.add(item.collection.text)
+    if not all(outcomes.values()):
         raise SpecprefillError("no answer stands in its documents; give questions whose answers do")
+    first = scorers[0].name
     return [
-        recall_row(scorer.name, keep, tallies[scorer.name], tallies[scorers[0].name] if number else None, identifiers)
-        for number, scorer in enumerate(scorers)
-        for keep in keeps
+        row_of(name, keep, cases, outcomes[first, keep] if name != first else ())
+        for (name, keep), cases in outcomes.items()
     ]
 
 
-def tally(
-    counts: Tally,
-    session: Session,
-    item: Item,
-    scorer: Scorer,
-    keeps: Sequence[float | None],
-    settings: Settings,
-    warm: bool,
-) -> bool:
-    """Score one question and count what each keep ratio keeps; whether it could be counted. warm: score once before."""
-    # What is resolved for a registered scorer that needs no draft serves one that is not registered.
-    name = scorer.name if scorer.name in SCORERS else LexicalScorer.name
-    request = session.with_cache(counts.cache).request(item.collection, item.question, settings.varied(scorer=name))
+def score_question(
+    item: Item, scorer: Scorer, request: PrefillRequest, keeps: Sequence[float | None], new: bool
+) -> list[tuple[float | None, Row]]:
+    """What each keep ratio keeps, and seconds of scoring; nothing for a question that cannot be counted.
+
+    recall: whether all evidence was kept, or a place of an answer where the row names none; answer: whether an answer was
+    new: whether the document is; new_seconds: for `UNIT` tokens of a new document, else None
+    """
     offsets = request.prompt.offsets
-    # Scoring caches the document, also that of a question that is then left out.
-    fresh = item.collection.text not in counts.documents
-    counts.documents.add(item.collection.text)
-    if warm:
-        scorer.score(request.without_caches())
     scores, seconds = time_scorer(scorer, request)
-    kept = {}
+    common = {
+        "item": item.identifier,
+        "shown": answer_shown(item, offsets, scores.importance),
+        "new_seconds": seconds * UNIT / request.document_tokens if new else None,
+        "known_seconds": time_scorer(scorer, request)[1],
+    }
+    outcomes: list[tuple[float | None, Row]] = []
     for keep in keeps:
         plan = select_scored(replace(request, keep=keep), scores, capped=False).plan
         answer, facts = answer_kept(item, plan, offsets), facts_kept(item, plan, offsets)
-        kept[keep] = answer if facts is None else facts, answer, plan.kept_ratio
-    if any(recall is None for recall, _, _ in kept.values()):
-        return False
-    for keep, (recall, answer, ratio) in kept.items():
-        counts.recall.setdefault(keep, []).append(bool(recall))
-        counts.answer.setdefault(keep, []).append(answer)
-        counts.kept_ratio.setdefault(keep, []).append(ratio)
-    counts.shown.append(answer_shown(item, offsets, scores.importance))
-    if fresh:
-        counts.new.append(seconds * UNIT / request.document_tokens)
-    counts.known.append(time_scorer(scorer, request)[1])
-    return True
+        recall = answer if facts is None else facts
+        if recall is not None:
+            outcomes.append((keep, {**common, "recall": recall, "answer": answer, "kept_ratio": plan.kept_ratio}))
+    return outcomes
 
 
 def answer_shown(item: Item, offsets: np.ndarray, importance: Tensor) -> bool:
@@ -160,31 +161,25 @@ def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]
     return scores, time.perf_counter() - started
 
 
-def recall_row(
-    name: str, keep: float | None, counts: Tally, first: Tally | None, identifiers: Sequence[str]
-) -> RecallRow:
-    """The figures of one scorer at one keep ratio; first: what they are compared with; identifiers: of the questions."""
-    recalled = counts.recall.get(keep, [])
-    n, hits = len(recalled), sum(recalled)
-    low, high = wilson_interval(hits, n)
-    difference: tuple[float | None, float | None, float | None] = (None, None, None)
-    if first is not None:
-        difference = mean_interval([100.0 * (a - b) for a, b in zip(recalled, first.recall[keep], strict=True)])
-    answers = [kept for kept in counts.answer[keep] if kept is not None]
-    return RecallRow(
-        scorer=name,
-        keep=keep,
-        n=n,
-        recall=100 * hits / n,
-        recall_low=100 * low,
-        recall_high=100 * high,
-        delta=difference[0],
-        delta_low=difference[1],
-        delta_high=difference[2],
-        answer=100 * sum(answers) / len(answers) if answers else None,
-        shown=100 * statistics.fmean(counts.shown),
-        kept_ratio=statistics.fmean(counts.kept_ratio[keep]),
-        new_ms=1_000 * statistics.median(counts.new),
-        known_ms=1_000 * statistics.median(counts.known),
-        missed=tuple(question for question, kept in zip(identifiers, recalled, strict=True) if not kept),
-    )
+def row_of(name: str, keep: float | None, cases: Sequence[Row], first: Sequence[Row]) -> Row:
+    """The figures of one scorer at one keep ratio.
+
+    recall, answer, shown: percentages; shown: of questions with a reference in the passages that stand under an answer
+    delta: paired difference from the first scorer in points; None for that scorer, where `first` is empty
+    new_ms: median time for 1,000 tokens of a document that is new; known_ms: of another question about it
+    """
+    answer = mean_or_none(case["answer"] for case in cases)
+    pairs = zip(cases, first, strict=True) if first else ()
+    return {
+        "scorer": name,
+        "keep": keep,
+        "n": len(cases),
+        **share_figures("recall", [case["recall"] for case in cases]),
+        **mean_figures("delta", [100.0 * (ours["recall"] - theirs["recall"]) for ours, theirs in pairs]),
+        "answer": None if answer is None else 100 * answer,
+        "shown": 100 * statistics.fmean(case["shown"] for case in cases),
+        "kept_ratio": statistics.fmean(case["kept_ratio"] for case in cases),
+        "new_ms": 1_000 * statistics.median(case["new_seconds"] for case in cases if case["new_seconds"] is not None),
+        "known_ms": 1_000 * statistics.median(case["known_seconds"] for case in cases),
+        "missed": [case["item"] for case in cases if not case["recall"]],
+    }

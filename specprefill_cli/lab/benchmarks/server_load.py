@@ -5,64 +5,56 @@ Each client begins with another question.
 
 from __future__ import annotations
 
-import asyncio
 import json
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
 import numpy as np
 import psutil
 
+from specprefill_cli.engine.http import UnixConnection, server_sent
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.tables import Columns, Row, figure, memory
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.control import server_state
 from specprefill_cli.serving.listening import HTTP_SOCKET, runtime_folder
 
 # Seconds between two looks at the server's memory.
 MEMORY_INTERVAL = 1.0
+COLUMNS: Columns = {
+    "clients": figure("clients", ",d"),
+    "seconds": figure("seconds", "g"),
+    "answers": figure("answers", ",d"),
+    "answers/s": figure("rate", ".2f"),
+    "errors": figure("errors", ",d"),
+    "TTFT median": figure("ttft_median", ".2f"),
+    "99 %": figure("ttft_p99", ".2f"),
+    "same answer": lambda row: f"{row['same_answer']} of {row['questions']}",
+    "memory": memory("memory_early_bytes"),
+    "at the end": memory("memory_late_bytes"),
+}
 
 
 @dataclass
 class Load:
     """What clients have seen.
 
-    ttfts: seconds from a request to its first piece; answers: all that a question has had
-    memory: resident bytes of the largest of the server's processes, over time; seconds: until the last answer
+    ttfts: seconds from a request to its first event; answers: all that a question has had
+    memory: resident bytes of the largest of the server's processes, over time
     """
 
     ttfts: list[float] = field(default_factory=list)
     answers: dict[int, set[str]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerRow:
-    """The figures of a load; times in seconds.
-
-    rate: answers a second; ttft: from a request to the first piece of its answer
-    same_answer: questions, of those asked, that had the same answer every time; the first time each was asked alone
-    memory_early_bytes, memory_late_bytes: medians of the second and the last quarter of the time
-    """
-
-    clients: int
-    seconds: float
-    answers: int
-    rate: float
-    errors: int
-    first_errors: list[str]
-    ttft_median: float | None
-    ttft_p99: float | None
-    questions: int
-    same_answer: int
-    memory_early_bytes: int
-    memory_late_bytes: int
 
 
 def sample_questions() -> list[dict[str, Any]]:
@@ -80,88 +72,86 @@ def sample_questions() -> list[dict[str, Any]]:
     ]
 
 
-async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, str]:
-    """The seconds to the first event of an answer, and its text. Raises OSError or ValueError for an error."""
-    began, first, name, text = time.perf_counter(), None, "", ""
-    async with client.stream("POST", "/v1/ask", json=body) as response:
-        if response.status_code != 200:
-            raise ValueError(f"status {response.status_code}: {(await response.aread()).decode()}")
-        async for line in response.aiter_lines():
-            first = time.perf_counter() if first is None else first
-            if line.startswith("event: "):
-                name = line.removeprefix("event: ")
-            elif line and name == "answer":
-                text = json.loads(line.removeprefix("data: "))["answer"]
-    if first is None or name != "answer":
-        raise ValueError(f"the stream ended with '{name}'")
-    return first - began, text
+def ask(body: dict[str, Any]) -> tuple[float, str]:
+    """The seconds to the first event of an answer, and its text. Raises OSError, HTTPException or ValueError."""
+    began, first = time.perf_counter(), None
+    with closing(UnixConnection(Path(runtime_folder()) / HTTP_SOCKET)) as connection:
+        connection.request("POST", "/v1/ask", json.dumps(body), {"Content-Type": "application/json"})
+        connection.sock.settimeout(None)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise ValueError(f"status {response.status}: {response.read().decode()}")
+        for name, values in server_sent(response):
+            first = first or time.perf_counter()
+            if name == "answer":
+                return first - began, values["answer"]
+    raise ValueError("the stream ended without an answer")
 
 
-async def run_client(number: int, deadline: float, bodies: list[dict[str, Any]], load: Load) -> None:
-    """Ask until the deadline, on the clock of `time.perf_counter`."""
-    transport = httpx.AsyncHTTPTransport(uds=str(Path(runtime_folder()) / HTTP_SOCKET))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
-        question = number
-        while time.perf_counter() < deadline:
-            index = question % len(bodies)
-            question += 1
-            try:
-                ttft, text = await ask(client, bodies[index])
-            except (httpx.HTTPError, OSError, ValueError) as error:
-                load.errors.append(f"{type(error).__name__}: {error}")
-                continue
-            load.ttfts.append(ttft)
-            load.answers.setdefault(index, set()).add(text)
+def run_client(number: int, bodies: list[dict[str, Any]], load: Load, ended: threading.Event) -> None:
+    """Ask again and again."""
+    while not ended.is_set():
+        index = number % len(bodies)
+        number += 1
+        try:
+            ttft, text = ask(bodies[index])
+        except (HTTPException, OSError, ValueError) as error:
+            load.errors.append(f"{type(error).__name__}: {error}")
+            continue
+        load.ttfts.append(ttft)
+        load.answers[index].add(text)
 
 
-async def watch_memory(process: int, load: Load) -> None:
+def watch_memory(process: int, load: Load, ended: threading.Event) -> None:
     """Note the memory of the server and its engine again and again."""
     server = psutil.Process(process)
-    while True:
+    while not ended.wait(MEMORY_INTERVAL if load.memory else 0):
         # A process may end between two looks.
         with suppress(psutil.NoSuchProcess):
             load.memory.append(max(member.memory_info().rss for member in (server, *server.children())))
-        await asyncio.sleep(MEMORY_INTERVAL)
 
 
-async def measure(clients: int, seconds: float, process: int) -> Load:
-    """Ask with so many clients for so long, after one client has asked every question once."""
-    load, bodies = Load(), sample_questions()
-    transport = httpx.AsyncHTTPTransport(uds=str(Path(runtime_folder()) / HTTP_SOCKET))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
-        for index, body in enumerate(bodies):
-            load.answers[index] = {(await ask(client, body))[1]}
-    memory = asyncio.create_task(watch_memory(process, load))
-    began = time.perf_counter()
-    await asyncio.gather(*(run_client(number, began + seconds, bodies, load) for number in range(clients)))
-    load.seconds = time.perf_counter() - began
-    memory.cancel()
-    return load
+def bench_server(clients: int, seconds: float, step: Callable[[str], None]) -> list[Row]:
+    """The figures of the running server under a load, as the one row of a table; times in seconds.
 
+    rate: answers a second; ttft: from a request to the first event of its answer
+    same_answer: of the questions, those that had the same answer every time; the first time each was asked without load
+    memory_early_bytes, memory_late_bytes: medians of the second and the last quarter of the time
 
-def bench_server(clients: int, seconds: float) -> list[ServerRow]:
-    """The figures of the running server under a load, as the one row of a table. Raises SpecprefillError without a server."""
+    Raises SpecprefillError without a server.
+    """
     state = server_state()
     if state is None:
         raise SpecprefillError("no server is running; start one with `specprefill serve`")
-    load = asyncio.run(measure(clients, seconds, state["process"]))
-    return [row_of(load, clients)]
-
-
-def row_of(load: Load, clients: int) -> ServerRow:
-    """The figures of a load."""
+    step(f"{clients:,} clients ask for {seconds:g} s")
+    load, bodies, ended = Load(), sample_questions(), threading.Event()
+    load.answers = {index: {ask(body)[1]} for index, body in enumerate(bodies)}
+    began = time.perf_counter()
+    with ThreadPoolExecutor(clients + 1) as pool:
+        running = [pool.submit(run_client, number, bodies, load, ended) for number in range(clients)]
+        running.append(pool.submit(watch_memory, state["process"], load, ended))
+        try:
+            time.sleep(seconds)
+        finally:
+            ended.set()
+    for task in running:
+        task.result()
+    duration = time.perf_counter() - began
     quarter = max(1, len(load.memory) // 4)
-    return ServerRow(
-        clients=clients,
-        seconds=load.seconds,
-        answers=len(load.ttfts),
-        rate=len(load.ttfts) / load.seconds,
-        errors=len(load.errors),
-        first_errors=load.errors[:3],
-        ttft_median=float(np.median(load.ttfts)) if load.ttfts else None,
-        ttft_p99=float(np.percentile(load.ttfts, 99)) if load.ttfts else None,
-        questions=len(load.answers),
-        same_answer=sum(len(texts) == 1 for texts in load.answers.values()),
-        memory_early_bytes=int(median(load.memory[quarter : 2 * quarter] or load.memory)),
-        memory_late_bytes=int(median(load.memory[-quarter:])),
-    )
+    median_ttft, p99 = np.percentile(load.ttfts, (50, 99)).tolist() if load.ttfts else (None, None)
+    return [
+        {
+            "clients": clients,
+            "seconds": duration,
+            "answers": len(load.ttfts),
+            "rate": len(load.ttfts) / duration,
+            "errors": len(load.errors),
+            "first_errors": load.errors[:3],
+            "ttft_median": median_ttft,
+            "ttft_p99": p99,
+            "questions": len(load.answers),
+            "same_answer": sum(len(texts) == 1 for texts in load.answers.values()),
+            "memory_early_bytes": int(median(load.memory[quarter : 2 * quarter] or load.memory)),
+            "memory_late_bytes": int(median(load.memory[-quarter:])),
+        }
+    ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
+from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
@@ -99,37 +99,35 @@ def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:
     import torch
     from transformers import AutoTokenizer
 
-    names = dict(zip(("draft", "target"), shape_pair(text), strict=True))
-    configs = {role: named_config(name, role) for role, name in names.items()}
+    draft_name, target_name = shape_pair(text)
+    target_config = named_config(target_name, "target")
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    dtype = choose_dtype(settings.dtype, placement, configs["target"])
-    tokenizer = AutoTokenizer.from_pretrained(model_source("tiny:target"))
-
-    def make(role: str, placement: Placement) -> LoadedModel:
-        check_memory(configs[role], f"--shapes {text}, {role}", placement, dtype)
-        name = f"random {names[role]} {role}"
-        return random_model(name, configs[role], tokenizer, placement, dtype, ranks, may_be_whole=role == "draft")
-
+    dtype = choose_dtype(settings.dtype, placement, target_config)
+    make = partial(random_model, tokenizer=AutoTokenizer.from_pretrained(model_source("tiny:target")), ranks=ranks)
     try:
-        target = make("target", placement)
-        near = device_of(target.model.get_input_embeddings()).index
-        draft = make("draft", draft_placement(placement, near))
+        check_memory(target_config, f"--shapes {text}, target", placement, dtype)
+        target = make(f"random {target_name} target", target_config, placement, dtype)
+        placement = draft_placement(placement, device_of(target.model.get_input_embeddings()).index)
+        draft_config = named_config(draft_name, "draft")
+        check_memory(draft_config, f"--shapes {text}, draft", placement, dtype)
+        draft = make(f"random {draft_name} draft", draft_config, placement, dtype, may_be_whole=True)
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
             f"--shapes {text}: does not fit its devices; use smaller shapes, or --dtype bfloat16"
         ) from error
     template = load_template(settings.prompt or "tiny")
-    pair = CalibratedPair(Pair(text, names["draft"], names["target"], "tiny"), target, draft, ranks)
+    pair = CalibratedPair(Pair(text, draft_name, target_name, "tiny"), target, draft, ranks)
     return Session(pair=pair, template=template)
 
 
 def random_model(
     name: str,
     config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
     placement: Placement,
     dtype: torch.dtype,
-    ranks: Ranks = ALONE,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    ranks: Ranks,
     may_be_whole: bool = False,
 ) -> LoadedModel:
     """A model with random weights and no stop tokens; may_be_whole: as in `load_model`."""
@@ -138,14 +136,12 @@ def random_model(
     reason = explain_undivided(placement, config, name, quantized=False, optional=may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
     needed = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
-    class_of_model: Any = model_class(config)
     avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
+    # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
+    weights: dict[str, Any] = {"state_dict": {}, **how_to_place(prefer_one_gpu(placement, needed), config)}
     with quiet_library(name):
-        # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
-        place: dict[str, Any] = how_to_place(prefer_one_gpu(placement, needed), config)
-        model = class_of_model.from_pretrained(
-            None, config=config, state_dict={}, dtype=dtype, attn_implementation=ATTENTION, **place
-        )
+        model: Any = model_class(config)
+        model = model.from_pretrained(None, config=config, dtype=dtype, attn_implementation=ATTENTION, **weights)
     divide_heads(model, placement.shards, ranks.rank)
     return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), undivided=reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
@@ -18,12 +18,13 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Deliver, Done, Event, Failed, Piece, Request
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.decode import SHORT_QUESTIONS
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
+from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
@@ -34,46 +35,18 @@ FIRST_RATE, GROWTH = 0.6, 1.2
 ARRIVING = 0.8
 # Questions that are asked alone to find that out.
 UNLOADED_QUESTIONS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What one rate did: medians and 95th percentiles, in seconds.
-
-    rate: questions a second; gap: between two pieces of an answer's text
-    arriving: share of the time up to the last answer's end in which questions still arrived
-    """
-
-    rate: float
-    arriving: float
-    ttft_median: float
-    ttft_p95: float
-    gap_median: float | None
-    gap_p95: float | None
-
-    def holds(self, limit: float) -> bool:
-        """Whether the rate can go on for ever with a median time to first token of `limit` seconds."""
-        return self.ttft_median <= limit and self.arriving >= ARRIVING
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThroughputRow:
-    """One way to answer, at its largest rate; figures at that rate as in `Load`, None where no rate was slow enough.
-
-    ratio: the rate over that of `full` with the same concurrency; loads: all rates that were tried
-    """
-
-    length: int
-    mode: str
-    keep: float | None
-    concurrency: str
-    rate: float | None
-    ratio: float | None
-    ttft_median: float | None
-    ttft_p95: float | None
-    gap_median: float | None
-    gap_p95: float | None
-    loads: list[Load]
+COLUMNS: Columns = {
+    "tokens": figure("length", ",d"),
+    "mode": figure("mode"),
+    "keep": keep_text,
+    "concurrency": figure("concurrency"),
+    "questions/s": figure("rate", ".2f", unknown="none"),
+    "x full": figure("ratio", ".2f"),
+    "TTFT median": figure("ttft_median", ".2f"),
+    "95 %": figure("ttft_p95", ".2f"),
+    "gap median": figure("gap_median", ".3f"),
+    "gap 95 %": figure("gap_p95", ".3f"),
+}
 
 
 @dataclass
@@ -114,24 +87,32 @@ class Traffic:
         elif isinstance(event, Piece) or (isinstance(event, Done) and number not in self.pieces):
             self.pieces[number].append(self.clock())
 
-    def load(self, rate: float) -> Load:
-        """The figures of what has run."""
+    def load(self, rate: float) -> Row:
+        """What a rate did: medians and 95th percentiles, in seconds.
+
+        rate: questions a second; gap: between two pieces of an answer's text
+        arriving: share of the time up to the last answer's end in which questions still arrived
+        """
         ttft = [self.pieces[number][0] - arrived for number, arrived in self.arrived.items()]
         gaps = [later - earlier for times in self.pieces.values() for earlier, later in pairwise(times)]
         first, last = min(self.arrived.values()), max(self.arrived.values())
-        return Load(
-            rate=rate,
-            arriving=(last - first) / (max(times[-1] for times in self.pieces.values()) - first),
-            ttft_median=percentile(ttft, 50),
-            ttft_p95=percentile(ttft, 95),
-            gap_median=percentile(gaps, 50) if gaps else None,
-            gap_p95=percentile(gaps, 95) if gaps else None,
-        )
+        return {
+            "rate": rate,
+            "arriving": (last - first) / (max(times[-1] for times in self.pieces.values()) - first),
+            **median_and_p95("ttft", ttft),
+            **median_and_p95("gap", gaps),
+        }
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """A percentile, interpolated linearly."""
-    return float(np.percentile(values, share))
+def median_and_p95(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The median and the 95th percentile, interpolated linearly; None without values."""
+    median, p95 = np.percentile(values, (50, 95)).tolist() if values else (None, None)
+    return {f"{name}_median": median, f"{name}_p95": p95}
+
+
+def holds(load: Row, limit: float) -> bool:
+    """Whether the rate can go on for ever with a median time to first token of `limit` seconds."""
+    return load["ttft_median"] <= limit and load["arriving"] >= ARRIVING
 
 
 def poisson_arrivals(count: int, rate: float, seed: int = 0) -> list[float]:
@@ -148,7 +129,7 @@ def bench_throughput(
     limit: float,
     base: Settings,
     step: Callable[[str], None],
-) -> list[ThroughputRow]:
+) -> list[Row]:
     """The largest rate of every case at every concurrency (None: automatic), `requests` questions at each rate.
 
     limit: seconds of the median time to first token; questions share no work
@@ -156,14 +137,15 @@ def bench_throughput(
     collection = prompt_of_length(session, length, base)
     for case in cases:
         check_context(session.request(collection, SHORT_QUESTIONS[0], case.settings(base)), case.settings(base))
-    table: list[ThroughputRow] = []
+    table: list[Row] = []
     for concurrency in concurrencies:
-        of_concurrency = []
+        rows = []
         for case in cases:
             name = f"{case.mode} {'' if case.keep is None else case.keep}, concurrency {concurrency or AUTO}"
             loads = rising_loads(session, collection, case.settings(base), concurrency, requests, limit, name, step)
-            of_concurrency.append(row_of(length, case, concurrency, loads, limit))
-        table += with_ratios(of_concurrency)
+            rows.append({"length": length, **row_of(case, concurrency, loads, limit)})
+        full = next((row["rate"] for row in rows if row["mode"] == BASELINE), None)
+        table += [row | {"ratio": row["rate"] / full if row["rate"] and full else None} for row in rows]
     return table
 
 
@@ -176,7 +158,7 @@ def rising_loads(
     limit: float,
     name: str,
     step: Callable[[str], None],
-) -> list[Load]:
+) -> list[Row]:
     """Loads at rising rates, of which only the last exceeds the limit.
 
     Raises UsageError where even one question alone exceeds it.
@@ -202,56 +184,33 @@ def rising_loads(
     if first > limit:
         raise UsageError(f"--limit {limit:g}: one question alone takes {first:.2f} s ({name}); give a longer one")
     rate = FIRST_RATE / seconds
-    loads: list[Load] = []
-    while not loads or loads[-1].holds(limit):
+    loads: list[Row] = []
+    while not loads or holds(loads[-1], limit):
         step(f"{name}: {rate:.2f} questions a second")
         loads.append(traffic(poisson_arrivals(requests, rate), concurrency).load(rate))
         rate *= GROWTH
     return loads
 
 
-def row_of(
-    length: int, case: Configuration, concurrency: int | None, loads: Sequence[Load], limit: float
-) -> ThroughputRow:
-    """The row of one way to answer."""
-    held = [load for load in loads if load.holds(limit)]
-    best = held[-1] if held else None
-    return ThroughputRow(
-        length=length,
-        mode=case.mode,
-        keep=case.keep,
-        concurrency=str(concurrency or AUTO),
-        rate=best.rate if best else None,
-        ratio=None,
-        ttft_median=best.ttft_median if best else None,
-        ttft_p95=best.ttft_p95 if best else None,
-        gap_median=best.gap_median if best else None,
-        gap_p95=best.gap_p95 if best else None,
-        loads=list(loads),
-    )
+def row_of(case: Configuration, concurrency: int | None, loads: Sequence[Row], limit: float) -> Row:
+    """One way to answer, with the figures of its largest rate that holds, None where no rate was slow enough."""
+    best = next((load for load in reversed(loads) if holds(load, limit)), dict.fromkeys(loads[0]))
+    return {
+        "mode": case.mode,
+        "keep": case.keep,
+        "concurrency": str(concurrency or AUTO),
+        **{name: value for name, value in best.items() if name != "arriving"},
+        "loads": list(loads),
+    }
 
 
-def with_ratios(rows: Sequence[ThroughputRow]) -> list[ThroughputRow]:
-    """Rows of one concurrency with their rate over that of `full`."""
-    full = next((row.rate for row in rows if row.mode == BASELINE), None)
-    return [replace(row, ratio=row.rate / full if row.rate and full else None) for row in rows]
-
-
-def throughput_plot(rows: Sequence[ThroughputRow], limit: float) -> str:
-    """Median time to first token against the rate, a line for each way to answer, as SVG.
-
-    Raises SpecprefillError for rows without a load.
-    """
-    series = [
-        Series(
-            f"{row.mode}{'' if row.keep is None else f', keep {row.keep:g}'}, concurrency {row.concurrency}",
-            [(load.rate, load.ttft_median) for load in row.loads],
-        )
-        for row in rows
-        if row.loads
-    ]
-    if not series:
-        raise SpecprefillError("nothing was measured that a plot could show")
+def throughput_plot(rows: Sequence[Row], limit: float) -> str:
+    """Median time to first token against the rate, a line for each way to answer, as SVG."""
+    series = []
+    for row in rows:
+        keep = "" if row["keep"] is None else f", keep {row['keep']:g}"
+        points = [(load["rate"], load["ttft_median"]) for load in row["loads"]]
+        series.append(Series(f"{row['mode']}{keep}, concurrency {row['concurrency']}", points))
     return line_plot(
         "Time to first token under load",
         "questions a second (logarithmic)",

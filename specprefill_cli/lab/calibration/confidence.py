@@ -14,7 +14,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import RIGHT
 from specprefill_cli.lab.evaluation.metrics import f1
-from specprefill_cli.lab.session import answer_with
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 
@@ -37,7 +36,7 @@ def fit_confidence(
     rows, right = [], []
     for number, item in enumerate(items):
         step(f"answering: {number:,} of {len(items):,}")
-        stream = answer_with(session, item.collection, item.question, settings)
+        stream = session.ask(item.collection, item.question, settings)
         answer = stream.finished()
         signals = stream.signals(answer.answer, answer.citations)
         if signals is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -62,38 +63,38 @@ def calibrate_kv(
             f"{draft.name} and {target.name} have different tokenizers: draft KV cannot be mapped between them; "
             "use mode select"
         )
+    draft_size, target_size = (model.config.get_text_config().hidden_size for model in (draft, target))
     layers, candidates = layer_count(target.model), draft_candidates(layer_count(draft.model))
-    fitted, held_out = (new_gram(draft, target, candidates) for _ in range(2))
+    outputs = {layer: 2 * math.prod(key_value_size(target.model, layer)) for layer in range(1, layers)}
+    fitted, held_out = (Gram.empty(target_size + len(candidates) * draft_size, outputs) for _ in range(2))
     count = 0
     for count, tokens in enumerate(sequences(texts, target), 1):
         step(f"mapping {draft.name}: sequence {count:,}")
         if count == 1:
             check_keys(target, tokens)
         draft_states = all_states(draft, tokens, candidates, window)
-        target_states = all_states(target, tokens, range(layers))
+        states = all_states(target, tokens, range(layers))
+        inputs = [states[0], *(draft_states[layer] for layer in candidates)]
         gram = held_out if count % HELD_OUT == 0 else fitted
-        add_sequence(gram, target, [draft_states[number] for number in candidates], target_states)
-    draft_size, target_size = hidden_size(draft), hidden_size(target)
-    check_text(count, fitted.rows, 3 * draft_size + 2 * target_size, len(fitted.inputs))
+        gram.add(
+            torch.cat([part.float().to(states[0].device) for part in inputs], dim=-1),
+            {layer: torch.cat(raw_keys_values(target.model, layer, states[layer]), dim=-1) for layer in outputs},
+        )
+    check_text(count, fitted.rows, min(3 * draft_size + 2 * target_size, len(fitted.inputs)))
     kv_map = fit_map(fitted, held_out, candidates, draft_size, target_size)
     return KvCalibration(pair_identity(pair), fitted.rows + held_out.rows, replace(kv_map, window=window))
 
 
-def hidden_size(model: LoadedModel) -> int:
-    """Width of a model's hidden states."""
-    return model.config.get_text_config().hidden_size
-
-
-def check_text(sequence_count: int, rows: int, used_inputs: int, all_inputs: int) -> None:
+def check_text(sequence_count: int, rows: int, inputs: int) -> None:
     """Raise SpecprefillError if the text is too short to fit maps with this many inputs."""
     if sequence_count < FEWEST_SEQUENCES:
         raise SpecprefillError(
             f"the text gives {sequence_count} sequences of {SEQUENCE} tokens; draft KV needs at least {FEWEST_SEQUENCES}"
         )
-    fewest = ROWS_PER_INPUT * min(used_inputs, all_inputs)
-    if rows < fewest:
+    if rows < ROWS_PER_INPUT * inputs:
         raise SpecprefillError(
-            f"the text gives {rows:,} tokens to fit on; this pair needs at least {fewest:,}: give more text"
+            f"the text gives {rows:,} tokens to fit on; this pair needs at least {ROWS_PER_INPUT * inputs:,}: "
+            "give more text"
         )
 
 
@@ -109,7 +110,7 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
     with StateCapture(model.model, range(last + 1)) as capture:
         read_keys(model.model, tokens, positions, len(tokens), last, None, state)
     unsupported = SpecprefillError(f"{model.name}: draft KV does not support its attention; use --mode select")
-    if not close(embedded_states(model.model, tokens), capture.states(0, len(tokens))):
+    if not is_close(embedded_states(model.model, tokens), capture.states(0, len(tokens))):
         raise unsupported
     for layer in range(last + 1):
         try:
@@ -117,11 +118,11 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
             built = finished_keys(model.model, layer, raw, positions)
         except (RuntimeError, AttributeError) as error:
             raise unsupported from error
-        if not close(built, layer_keys(state, layer)):
+        if not is_close(built, layer_keys(state, layer)):
             raise unsupported
 
 
-def close(built: Tensor, expected: Tensor) -> bool:
+def is_close(built: Tensor, expected: Tensor) -> bool:
     """Whether two tensors are equal up to rounding."""
     return built.shape == expected.shape and bool((built - expected).abs().max() <= ROUNDING * expected.abs().max())
 
@@ -131,26 +132,6 @@ def draft_candidates(layers: int) -> list[int]:
     usable = range(1 if layers > 2 else 0, layers)
     places = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
     return [usable[int(place)] for place in places]
-
-
-def new_gram(draft: LoadedModel, target: LoadedModel, candidates: Sequence[int]) -> Gram:
-    """An empty Gram for the target layers above the first."""
-    outputs = {}
-    for layer in range(1, layer_count(target.model)):
-        heads, size = key_value_size(target.model, layer)
-        outputs[layer] = 2 * heads * size
-    return Gram.empty(hidden_size(target) + len(candidates) * hidden_size(draft), outputs)
-
-
-def add_sequence(
-    gram: Gram, target: LoadedModel, draft_states: Sequence[Tensor], target_states: dict[int, Tensor]
-) -> None:
-    """Add the rows of one sequence: draft states [N, hidden_size] by candidate, target states by layer."""
-    inputs = [target_states[0], *draft_states]
-    outputs = {
-        layer: torch.cat(raw_keys_values(target.model, layer, target_states[layer]), dim=-1) for layer in gram.outputs
-    }
-    gram.add(torch.cat([part.float().to(inputs[0].device) for part in inputs], dim=-1), outputs)
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Writing what calibration found; the product reads it (`prefill/scoring_heads.py`, `draft_kv/projection.py`)."""
+"""Writing calibrations; the product reads it (`prefill/scoring_heads.py`, `draft_kv/projection.py`)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,16 @@ from typing import Any
 
 from safetensors.torch import save
 
-from specprefill_cli.answering.confidence import FILE as CONFIDENCE
-from specprefill_cli.answering.confidence import ConfidenceModel
 from specprefill_cli.draft_kv.projection import DESCRIPTION, NAME, WEIGHTS, KvCalibration
 from specprefill_cli.files import write_whole
 from specprefill_cli.models.pairs import HEADS_FILE
-from specprefill_cli.prefill.calibration import FILE as TARGET_VALUES
-from specprefill_cli.prefill.calibration import SCHEMA, TargetCalibration
+from specprefill_cli.prefill.calibration import SCHEMA
 from specprefill_cli.prefill.scoring_heads import ScoringHeads
 
 
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:
     """Write the description of scoring heads. Raises SpecprefillError where that is not possible."""
     return write_description(folder / HEADS_FILE, asdict(heads))
-
-
-def save_confidence(model: ConfidenceModel, folder: Path) -> Path:
-    """Write the weights of answers' confidence. Raises SpecprefillError where that is not possible."""
-    return write_description(folder / CONFIDENCE, asdict(model))
-
-
-def save_target_values(values: TargetCalibration, folder: Path) -> Path:
-    """Write what `auto` means for a target. Raises SpecprefillError where that is not possible."""
-    return write_description(folder / TARGET_VALUES, asdict(values))
 
 
 def save_maps(calibration: KvCalibration, folder: Path) -> Path:

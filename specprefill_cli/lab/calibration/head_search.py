@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -96,28 +97,20 @@ def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads:
     return best if recalls[best] >= recalls[0.0] + SMALLEST_GAIN else 0.0
 
 
-def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
-    """Mean over `KEEP_RATIOS` of how often the gold chunks are kept, from the chunk scores [chunks] of each question."""
-    return float(recall(*ranks_and_chunks(scores, golds)))
-
-
-def recalls_by_keep(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> dict[str, float]:
-    """How often the gold chunks are kept, by keep ratio, from the chunk scores [chunks] of each question."""
-    ranks, chunks = ranks_and_chunks(scores, golds)
-    return {f"recall_{keep:g}": float(among_best(ranks, keep, chunks).mean()) for keep in KEEP_RATIOS}
-
-
-def ranks_and_chunks(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """For each question the rank of its last gold chunk, and its number of chunks: [items] each."""
+def recall_at(keep: float, scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
+    """How often a keep ratio keeps the gold chunks, from the chunk scores [chunks] of each question."""
     ranks = np.array([gold_rank(row, gold) for row, gold in zip(scores, golds, strict=True)])
-    return ranks, np.array([len(row) for row in scores])
+    return float(among_best(ranks, keep, np.array([len(row) for row in scores])).mean())
+
+
+def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
+    """The mean of `recall_at` over `KEEP_RATIOS`."""
+    return fmean(recall_at(keep, scores, golds) for keep in KEEP_RATIOS)
 
 
 def auto_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
     """The ratio of the mass for `--keep auto`; see `AUTO_RECALL`."""
-    ranks, chunks = ranks_and_chunks(scores, golds)
-    kept = among_best(ranks, AUTO_REFERENCE, chunks)
-    return smallest_mass(scores, golds, AUTO_RECALL * float(kept.mean()))
+    return smallest_mass(scores, golds, AUTO_RECALL * recall_at(AUTO_REFERENCE, scores, golds))
 
 
 def smallest_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray], recall: float) -> float:

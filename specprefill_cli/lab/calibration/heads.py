@@ -69,27 +69,29 @@ def calibrate_heads(
     searched, held_out = sightings[::2], sightings[1::2]
     chosen = search.search_heads(searched, heads)
     lexical = search.search_lexical(searched, chosen, heads)
+    unlimited = [search.combine_heads(sighting, chosen, heads, lexical) for sighting in sightings]
+    window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
     scores = {
-        "heads": [search.combine_heads(sighting, chosen, heads, lexical) for sighting in held_out],
+        "heads": unlimited[1::2],
         "attention": [search.combine_heads(sighting, chosen, heads) for sighting in held_out],
         "lexical": [sighting.lexical for sighting in held_out],
         "question": [sighting.question for sighting in held_out],
     }
     golds = [sighting.gold for sighting in held_out]
-    recalls = {scorer: search.recalls_by_keep(rows, golds) for scorer, rows in scores.items()}
-    unlimited = [search.combine_heads(sighting, chosen, heads, lexical) for sighting in sightings]
-    window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
-    evidence: dict[str, float | int] = {"questions": len(sightings)}
-    for scorer, by_keep in recalls.items():
-        evidence |= {f"{scorer}_{name}": round(value, 4) for name, value in by_keep.items()}
-    evidence |= {f"mean_recall_window_{name}": round(value, 4) for name, value in window_recalls.items()}
+    recalls = {
+        f"{scorer}_recall_{keep:g}": round(search.recall_at(keep, rows, golds), 4)
+        for scorer, rows in scores.items()
+        for keep in search.KEEP_RATIOS
+    }
+    means = {scorer: search.mean_recall(rows, golds) for scorer, rows in scores.items()}
+    by_window = {f"mean_recall_window_{name}": round(value, 4) for name, value in window_recalls.items()}
     return ScoringHeads(
         heads=chosen,
         lexical=lexical,
         auto_mass=search.auto_mass(windowed, [sighting.gold for sighting in sightings]),
         auto_tokens=int(median(case.request.document_tokens for case in cases)),
-        default=all(sum(recalls["heads"].values()) > sum(recalls[other].values()) for other in UNCALIBRATED),
-        evidence=evidence,
+        default=all(means["heads"] > means[scorer] for scorer in UNCALIBRATED),
+        evidence={"questions": len(sightings), **recalls, **by_window},
         window=window,
         **draft_identity(draft),
     )
@@ -99,7 +101,6 @@ def calibrate_heads(
 class Case:
     """A question whose answer occurs in its own context, at a character range of the document."""
 
-    item: Item
     request: PrefillRequest
     place: tuple[int, int]
 
@@ -113,7 +114,7 @@ def usable_cases(session: Session, items: Sequence[Item], settings: Settings) ->
         for low, high in places[:1]:
             request = session.request(item.collection, item.question, settings)
             if request.draft_prompt.length + settings.look_ahead <= draft.context:
-                yield Case(item, request, (start + low, start + high))
+                yield Case(request, (start + low, start + high))
 
 
 def smallest_window(

@@ -115,18 +115,18 @@ def fit_map(
     candidates: draft layers in the order of their columns, each `draft_size` wide
     own_size: width of the target's embedding before them
     """
-    max_draft_layers = min(MOST_DRAFT_LAYERS, len(candidates))
     best: dict[int, Fit] = {}
-    first: list[tuple[int, ...]] = [(number,) for number in candidates]
-    choices = dict.fromkeys(sorted(fitted.outputs), first)
-    while choices:
+    choices: dict[int, list[tuple[int, ...]]] = {
+        layer: [(number,) for number in candidates] for layer in fitted.outputs
+    }
+    while any(choices.values()):
         winners = best_fits(fitted, held_out, choices, partial(columns_of, candidates, draft_size, own_size))
         choices = {}
         for layer, fit in winners.items():
             if layer in best and fit.error > (1 - SMALLEST_GAIN) * best[layer].error:
                 continue
             best[layer] = fit
-            if len(fit.draft_layers) < max_draft_layers:
+            if len(fit.draft_layers) < MOST_DRAFT_LAYERS:
                 others = (number for number in candidates if number not in fit.draft_layers)
                 choices[layer] = [tuple(sorted((*fit.draft_layers, number))) for number in others]
     fits = tuple(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import fmean
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
-from specprefill_cli.lab.evaluation.runner import ask
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import short_answers
 from specprefill_cli.prefill.calibration import TargetCalibration, weights_fingerprint
@@ -21,15 +21,6 @@ KEEP, AUTO_TOKENS = 0.1, 2_048
 MASSES = (0.3, 0.4, 0.5, 0.6)
 # The F1 points that a smaller mass may lose against the best one: less than what a hundred questions can tell.
 MARGIN = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One way to answer, as the target's calibration and the question's settings."""
-
-    name: str
-    calibration: TargetCalibration
-    settings: Settings
 
 
 def tune_target(
@@ -46,55 +37,34 @@ def tune_target(
     if not items:
         raise SpecprefillError("no questions to tune the target's values on; give some with answers")
     base = short_answers(settings.varied(mode="select"))
-    target = weights_fingerprint(session.pair.loaded_target.model)
-    plain = TargetCalibration(target=target)
-    places = [
-        Variant(name=name, calibration=plain, settings=base.varied(keep=KEEP, positions=name))
-        for name in (ORIGINAL, COMPACT)
-    ]
-    by_place = score_variants(session, items, places, step)
-    original, compact = by_place[ORIGINAL], by_place[COMPACT]
-    difference = mean_interval(
-        [compact_f1 - original_f1 for compact_f1, original_f1 in zip(compact, original, strict=True)]
+    plain = TargetCalibration(target=weights_fingerprint(session.pair.loaded_target.model))
+
+    def f1_scores(name: str, calibration: TargetCalibration, settings: Settings) -> list[float]:
+        calibrated, scores = replace(session, pair=replace(session.pair, target_calibration=calibration)), []
+        for number, item in enumerate(items):
+            step(f"answering with {name}: {number:,} of {len(items):,}")
+            answer = calibrated.ask(item.collection, item.question, settings).finished()
+            scores.append(100 * f1(answer.answer, item.answers))
+        return scores
+
+    original, compact = (
+        f1_scores(f"{name} positions", plain, base.varied(keep=KEEP, positions=name)) for name in (ORIGINAL, COMPACT)
     )
-    chosen = COMPACT if difference[0] > 0 else ORIGINAL
-    masses = [
-        Variant(
-            name=f"{mass:g}",
-            calibration=replace(plain, auto_mass=mass, auto_tokens=AUTO_TOKENS),
-            settings=base.varied(keep=None, positions=chosen),
-        )
-        for mass in MASSES
-    ]
-    means = {name: mean_interval(scores)[0] for name, scores in score_variants(session, items, masses, step).items()}
-    enough = [mass for mass in MASSES if means[f"{mass:g}"] >= max(means.values()) - MARGIN]
-    return TargetCalibration(
-        target=target,
+    difference = mean_interval([ours - theirs for ours, theirs in zip(compact, original, strict=True)])
+    chosen, means = COMPACT if difference[0] > 0 else ORIGINAL, {}
+    for mass in MASSES:
+        calibration = replace(plain, auto_mass=mass, auto_tokens=AUTO_TOKENS)
+        means[mass] = fmean(f1_scores(f"mass {mass:g}", calibration, base.varied(keep=None, positions=chosen)))
+    return replace(
+        plain,
         positions=chosen,
-        auto_mass=min(enough),
+        auto_mass=min(mass for mass in MASSES if means[mass] >= max(means.values()) - MARGIN),
         auto_tokens=AUTO_TOKENS,
         evidence={
             "questions": len(items),
-            "f1_original": round(mean_interval(original)[0], 2),
-            "f1_compact": round(mean_interval(compact)[0], 2),
+            "f1_original": round(fmean(original), 2),
+            "f1_compact": round(fmean(compact), 2),
             "f1_difference": [round(value, 2) for value in difference],
-            **{f"f1_mass_{name}": round(mean, 2) for name, mean in means.items()},
+            **{f"f1_mass_{mass:g}": round(mean, 2) for mass, mean in means.items()},
         },
     )
-
-
-def score_variants(
-    session: Session, items: Sequence[Item], variants: Sequence[Variant], step: Callable[[str], None]
-) -> dict[str, list[float]]:
-    """F1 in percent of every question by variant's name, asked question by question on copies of the session."""
-    scores: dict[str, list[float]] = {variant.name: [] for variant in variants}
-    sessions = {
-        variant.name: replace(session, pair=replace(session.pair, target_calibration=variant.calibration))
-        for variant in variants
-    }
-    for number, item in enumerate(items):
-        step(f"answering {', '.join(scores)}: {number:,} of {len(items):,}")
-        for variant in variants:
-            answer = ask(sessions[variant.name], item, variant.settings)
-            scores[variant.name].append(100 * f1(answer.answer, item.answers))
-    return scores

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
-from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
-from specprefill_cli.lab.commands.options import Distractors, SampleSeed
+from specprefill_cli.lab.commands.options import Distractors, SampleSeed, make_folder, refuse_ranks
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
@@ -88,106 +89,108 @@ def calibrate(
     from specprefill_cli.prefill.calibration import calibration_folder
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
-    notes = Notes(quiet)
-    settings = naming_draft(settings, measured=any((heads, gate, text)))
+    output = Output(Notes(quiet), json)
+    settings = name_measured_draft(settings, measured=any((heads, gate, text)))
     pair = chosen_pair(settings.varied(scorer=AUTO))
     folder = out or calibration_folder(pair)
     make_folder(folder, "--out" if out else "the calibration's folder")
+    draw = partial(read_items, limit=limit, distractors=distractors, seed=sample_seed)
     texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
-    items = [] if heads is None else read_items(heads, limit, distractors, sample_seed)
+    items = [] if heads is None else draw(heads)
     if heads is not None or text:
-        with notes.progress("loading the models"):
+        with output.notes.progress("loading the models"):
             session = open_session(settings, draft=True, calibrated=False)
         if heads is not None:
-            place = out or draft_folder(pair.draft)
-            calibrate_heads([item for item in items if item.answers], session, settings, place, notes, json)
+            calibrate_heads(items, session, settings, out or draft_folder(pair.draft), output)
         if text:
-            fit_maps(session, texts, folder, notes, json)
-        # The others open the pair with what was found, and a device may not hold it twice.
+            fit_maps(session, texts, folder, output)
+        # The other steps open the pair with these calibrations, and a device may not hold it twice.
         del session
     if gate is not None:
-        items = read_items(gate, limit, distractors, sample_seed)
-        find_gate(items, settings, gate_kl, folder, notes, json)
+        find_gate(draw(gate), settings, gate_kl, folder, output)
     if auto is not None:
-        calibrate_target(read_items(auto, limit, distractors, sample_seed), settings, folder, notes, json)
+        calibrate_target(draw(auto), settings, folder, output)
     if confidence is not None:
-        calibrate_confidence(
-            read_items(confidence, limit, distractors, sample_seed), settings, unseen, folder, notes, json
-        )
+        calibrate_confidence(draw(confidence), settings, unseen, folder, output)
 
 
-def naming_draft(settings: Settings, measured: bool) -> Settings:
-    """Settings that name the pair's own draft, where a step measures it and another one would choose."""
+@dataclass(frozen=True)
+class Output:
+    """Where progress and results go; json: print each result as one JSON object."""
+
+    notes: Notes
+    json: bool
+
+    def report(self, path: Path, values: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print what a file holds: its values as JSON, or lines about them."""
+        if self.json:
+            print_json({"file": str(path), **values})
+        else:
+            self.notes.tell(f"wrote {path}")
+            print("\n".join(lines))
+
+
+def name_measured_draft(settings: Settings, measured: bool) -> Settings:
+    """Settings that name the pair's draft, where a step measures it and another one would choose."""
     from specprefill_cli.models.pairs import chosen_pair
 
-    own, chooser = chosen_pair(settings).draft, chosen_pair(settings.varied(scorer=AUTO)).draft
-    return settings.varied(draft=own) if measured and own != chooser else settings
+    draft, chooser = chosen_pair(settings).draft, chosen_pair(settings.varied(scorer=AUTO)).draft
+    return settings.varied(draft=draft) if measured and draft != chooser else settings
 
 
-def calibrate_heads(
-    items: list[Item], session: Session, settings: Settings, folder: Path, notes: Notes, json: bool
-) -> None:
+def calibrate_heads(items: list[Item], session: Session, settings: Settings, folder: Path, output: Output) -> None:
     """Find the scoring heads and the share of importance that `--keep auto` holds, and write both to the folder."""
     from specprefill_cli.lab.calibration import heads as search
     from specprefill_cli.lab.calibration.files import save_heads
 
-    with notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
+    items = [item for item in items if item.answers]
+    with output.notes.progress(f"searching the draft's heads with {len(items):,} questions") as update:
         heads = search.calibrate_heads(session, items, settings, update)
-    path = save_heads(heads, folder)
-    if json:
-        print_json({"file": str(path), **asdict(heads)})
-        return
-    notes.tell(f"wrote {path}")
     places = ", ".join(f"layer {head.layer} head {head.head}" for head in heads.heads)
-    print(f"{len(heads.heads)} heads: {places}")
-    for name, value in heads.evidence.items():
-        print(f"{name}: {value:g}")
     scorer = "heads" if heads.default else "lexical"
-    print(f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}")
+    lines = [
+        f"{len(heads.heads)} heads: {places}",
+        *(f"{name}: {value:g}" for name, value in heads.evidence.items()),
+        f"mass kept by --keep auto: {heads.auto_mass:.3f}; default scorer: {scorer}",
+    ]
+    output.report(save_heads(heads, folder), asdict(heads), lines)
 
 
-def calibrate_target(items: list[Item], settings: Settings, folder: Path, notes: Notes, json: bool) -> None:
+def calibrate_target(items: list[Item], settings: Settings, folder: Path, output: Output) -> None:
     """Find what `auto` means for the target, and write it to the folder."""
-    from specprefill_cli.lab.calibration.files import save_target_values
+    from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.calibration.target_values import tune_target
     from specprefill_cli.lab.session import open_with_heads
+    from specprefill_cli.prefill.calibration import FILE
 
     settings = settings.varied(scorer=AUTO)
     session = open_with_heads(settings, folder)
-    with notes.progress(f"answering {len(items):,} questions") as update:
+    with output.notes.progress(f"answering {len(items):,} questions") as update:
         values = tune_target(session, [item for item in items if item.answers], settings, update)
-    path = save_target_values(values, folder)
-    if json:
-        print_json({"file": str(path), **asdict(values)})
-        return
-    notes.tell(f"wrote {path}")
-    for name, value in values.evidence.items():
-        print(f"{name}: {value}")
-    print(f"--positions auto: {values.positions}; --keep auto: {values.auto_mass:g} of the importance")
+    lines = [f"{name}: {value}" for name, value in values.evidence.items()]
+    lines.append(f"--positions auto: {values.positions}; --keep auto: {values.auto_mass:g} of the importance")
+    output.report(write_description(folder / FILE, asdict(values)), asdict(values), lines)
 
 
 def calibrate_confidence(
-    items: list[Item], settings: Settings, unseen: float | None, folder: Path, notes: Notes, json: bool
+    items: list[Item], settings: Settings, unseen: float | None, folder: Path, output: Output
 ) -> None:
     """Fit the confidence of answers in mode `auto`, as the pair gives them with its other calibrations."""
+    from specprefill_cli.answering.confidence import FILE
     from specprefill_cli.lab.calibration.confidence import fit_confidence
-    from specprefill_cli.lab.calibration.files import save_confidence
+    from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.session import LONGEST_ANSWER, open_with_heads
 
     settings = settings.varied(scorer=AUTO, mode=AUTO, max_new_tokens=LONGEST_ANSWER)
     session = open_with_heads(settings, folder)
-    with notes.progress(f"answering {len(items):,} questions") as update:
+    with output.notes.progress(f"answering {len(items):,} questions") as update:
         model = fit_confidence(session, items, settings, unseen, update)
-    path = save_confidence(model, folder)
-    if json:
-        print_json({"file": str(path), **asdict(model)})
-        return
-    notes.tell(f"wrote {path}")
-    for name, value in {"intercept": model.intercept, **model.weights, **model.evidence}.items():
-        print(f"{name}: {value:.4g}")
+    figures = {"intercept": model.intercept, **model.weights, **model.evidence}
+    lines = [f"{name}: {value:.4g}" for name, value in figures.items()]
+    output.report(write_description(folder / FILE, asdict(model)), asdict(model), lines)
 
 
-def fit_maps(session: Session, texts: list[str], folder: Path, notes: Notes, json: bool) -> None:
+def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -> None:
     """Fit the maps from the draft's KV to the target's, and write them to the folder."""
     from specprefill_cli.draft_kv.projection import NAME
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
@@ -196,26 +199,23 @@ def fit_maps(session: Session, texts: list[str], folder: Path, notes: Notes, jso
     from specprefill_cli.prefill.scoring_heads import load_heads
 
     draft = session.pair.loaded_draft
-    # The draft reads with the window of its scoring heads, where they are known.
+    # The draft reads with the window of its scoring heads, where these are stored.
     stored = (load_heads(place, draft) for place in (folder, draft_folder(session.pair.pair.draft)))
     window = next((heads.window for heads in stored if heads is not None), None)
-    with notes.progress("running the pair over the text") as update:
+    with output.notes.progress("running the pair over the text") as update:
         calibration = calibrate_kv(session.pair, texts, update, window)
-    path = save_maps(calibration, folder)
-    if json:
-        maps = {NAME: [asdict(fit) for fit in calibration.kv_map.fits]}
-        print_json({"file": str(path), "rows": calibration.rows, "maps": maps})
-        return
-    notes.tell(f"wrote {path}")
-    for fit in calibration.kv_map.fits:
-        print(
-            f"target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers))}; "
-            f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
-        )
+    fits = calibration.kv_map.fits
+    lines = [
+        f"target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers))}; "
+        f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
+        for fit in fits
+    ]
+    values = {"rows": calibration.rows, "maps": {NAME: [asdict(fit) for fit in fits]}}
+    output.report(save_maps(calibration, folder), values, lines)
 
 
-def find_gate(items: list[Item], settings: Settings, gate_kl: float, folder: Path, notes: Notes, json: bool) -> None:
-    """Find the gate of the map in the folder, or of the pair's own, and write both there."""
+def find_gate(items: list[Item], settings: Settings, gate_kl: float, folder: Path, output: Output) -> None:
+    """Find the gate of the map in the folder, or of the pair's map, and write both there."""
     from specprefill_cli.draft_kv.projection import NAME, load_calibration, pair_calibration, set_calibration
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.session import open_with_heads
@@ -223,12 +223,8 @@ def find_gate(items: list[Item], settings: Settings, gate_kl: float, folder: Pat
 
     session = open_with_heads(settings.varied(scorer=AUTO), folder)
     set_calibration(session.pair, load_calibration(folder, session.pair) or pair_calibration(session.pair))
-    with notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
+    with output.notes.progress(f"comparing {len(items):,} prompts with full prefill") as update:
         calibration = calibrate_gate(session, items, settings, gate_kl, update)
-    path, gate = save_maps(calibration, folder), calibration.kv_map.gate
-    assert gate is not None
-    if json:
-        print_json({"file": str(path), "gates": {NAME: asdict(gate)}})
-        return
-    notes.tell(f"wrote {path}")
-    print(", ".join(f"{key} {value}" for key, value in asdict(gate).items()))
+    gate = asdict(calibration.kv_map.gate) if calibration.kv_map.gate else {}
+    lines = [", ".join(f"{key} {value}" for key, value in gate.items())]
+    output.report(save_maps(calibration, folder), {"gates": {NAME: gate}}, lines)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import MODE_LIST, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
-from specprefill_cli.lab.commands.lists import KEEP_LIST, SCORER_LIST
-from specprefill_cli.lab.commands.options import Distractors, SampleSeed
+from specprefill_cli.lab.commands.options import KEEP_LIST, SCORER_LIST, Distractors, Limit, SampleSeed
 from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
     from specprefill_cli.lab.evaluation.runner import Configuration, Run
+    from specprefill_cli.lab.tables import Row
     from specprefill_cli.record import Record
 
 
@@ -30,7 +29,7 @@ def evaluate(
     questions: Annotated[
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")
     ],
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; default: all.")] = None,
+    limit: Limit = None,
     distractors: Distractors = 0,
     sample_seed: SampleSeed = 0,
     answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
@@ -59,8 +58,9 @@ def evaluate(
         check_can_write(answers, "--answers")
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
+    from specprefill_cli.lab.evaluation import confirming, runner
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.lab.evaluation.runner import configurations, run
+    from specprefill_cli.lab.tables import show_rows
     from specprefill_cli.record import json_line
 
     notes = Notes(quiet)
@@ -70,7 +70,7 @@ def evaluate(
             f"--distractors {distractors}: rows of {questions} name documents, and only a context can be put among "
             "others; leave it out"
         )
-    cases = configurations(modes, keeps, scorers)
+    cases = runner.configurations(modes, keeps, scorers)
     variants = [case.settings(settings) for case in cases]
     with notes.progress("loading the models"):
         if is_endpoint(settings.target):
@@ -79,71 +79,43 @@ def evaluate(
             session: Session = open_endpoint(settings)
         else:
             session = open_session(settings, draft=any(map(loads_draft, variants)))
-    if settings.confirm:
-        confirm(session, items, keeps, settings, answers, json, notes)
-        return
-    cases = [case.named(session) for case in cases]
-    with ExitStack() as stack:
-        out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
-        update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
+    with (
+        answers.open("w", encoding="utf-8") if answers else nullcontext() as out,
+        notes.progress(f"asking {len(items):,} questions") as update,
+    ):
+
+        def write(text: str, record: Row) -> None:
+            update(f"asking {len(items):,} questions{text}")
+            if out:
+                out.write(json_line(record) + "\n")
+                out.flush()
+
+        if settings.confirm:
+            outcomes = confirming.measure(session, items, keeps, settings, lambda row: write(f": {row['item']}", row))
+            show_rows(confirming.figures(outcomes), confirming.COLUMNS, json)
+            return
+        cases = [case.resolve(session) for case in cases]
 
         def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
-            update(f"asking {len(items):,} questions in {len(cases)} configurations: {number:,} done")
-            if out:
-                extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
-                out.write(json_line(answer.to_json() | extra) + "\n")
+            extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
+            write(f" in {len(cases)} configurations: {number:,} done", answer.to_json() | extra)
 
-        outcome = run(session, items, cases, settings, step)
+        outcome = runner.run(session, items, cases, settings, step)
     report(questions, outcome, json, notes)
 
 
-def confirm(
-    session: Session,
-    items: list[Item],
-    keeps: list[float | None],
-    settings: Settings,
-    answers: Path | None,
-    json: bool,
-    notes: Notes,
-) -> None:
-    """Confirm the answers of `select`, and print the figures."""
-    from specprefill_cli.lab.evaluation.confirming import Confirmed, figures, measure
-    from specprefill_cli.lab.tables import CONFIRMATION, show_table
-    from specprefill_cli.record import json_line
-
-    with ExitStack() as stack:
-        out = stack.enter_context(answers.open("w", encoding="utf-8")) if answers else None
-        update = stack.enter_context(notes.progress(f"asking {len(items):,} questions"))
-
-        def step(outcome: Confirmed) -> None:
-            update(f"asking {len(items):,} questions: {outcome.item}")
-            if out:
-                out.write(json_line(asdict(outcome)) + "\n")
-                out.flush()
-
-        rows = figures(measure(session, items, keeps, settings, step))
-    if json:
-        print_json({"rows": [asdict(row) for row in rows]})
-    else:
-        show_table(rows, CONFIRMATION)
-
-
-def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
+def report(questions: Path, outcome: Run, json: bool, notes: Notes) -> None:
     """Print the figures; raises Exit where the run was interrupted or questions were left out."""
-    from specprefill_cli.lab.evaluation.runner import rows
-    from specprefill_cli.lab.tables import EVALUATION, show_table
+    from specprefill_cli.lab.evaluation.runner import COLUMNS, rows
+    from specprefill_cli.lab.tables import show_rows
 
-    if not any(run.results.values()):
-        run.complete()
-    figures = rows(run.results, run.kept)
-    for item, error in run.left_out:
+    if not any(outcome.results.values()):
+        outcome.complete()
+    for item, error in outcome.left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
-    if json:
-        left_out = [item.identifier for item, _ in run.left_out]
-        print_json({"questions": str(questions), "left_out": left_out, "rows": [asdict(row) for row in figures]})
-    else:
-        show_table(figures, EVALUATION)
-    if run.interrupted:
+    left_out = [item.identifier for item, _ in outcome.left_out]
+    show_rows(rows(outcome.results, outcome.kept), COLUMNS, json, questions=str(questions), left_out=left_out)
+    if outcome.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if run.left_out:
+    if left_out:
         raise typer.Exit(SOME_FAILED)

@@ -1,19 +1,45 @@
-"""Options that several of the lab's commands share."""
+"""Options that several of the lab's commands share, and what these commands refuse before they load anything."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.options import OUTPUT
+from specprefill_cli.cli.options import OUTPUT, Given, ListOption, split
+from specprefill_cli.distributed.launch import in_run
+from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write
+from specprefill_cli.settings import AUTO, Settings
 
+if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
+
+KEEP_LIST = ListOption("keep", "--keep", "Keep ratios, comma-separated; auto is allowed")
+SCORER_LIST = ListOption("scorer", "--scorer", "Scorers, comma-separated")
+SPECULATE_LIST = ListOption(
+    "speculate", "--speculate", "What is compared with plain decoding: auto or numbers, comma-separated", AUTO
+)
 Lengths = Annotated[str, typer.Option(help="Prompt lengths in tokens, comma-separated.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Number of measured rounds, after one warm-up round.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; default: all.")]
 Distractors = Annotated[int, typer.Option(min=0, help="Contexts of other questions to put around each question's own.")]
 SampleSeed = Annotated[int, typer.Option(help="Seed of the draw and of the distractors.")]
+Shapes = Annotated[
+    str | None,
+    typer.Option(help="Sizes DRAFT:TARGET with random weights, such as qwen2.5-0.5b:qwen2.5-7b or tiny:tiny."),
+]
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Raises UsageError for a part that is not a whole number."""
+    try:
+        return [int(part) for part in split(text, option)]
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: not a whole number, or several separated by commas") from error
 
 
 def plot_option(figures: str) -> Any:
@@ -29,3 +55,40 @@ def check_plot(plot: Path | None) -> None:
 
     require_matplotlib("--plot")
     check_can_write(plot, "--plot")
+
+
+def open_measured_session(
+    settings: Settings, variants: Sequence[Settings], shapes: str | None, given: Given
+) -> Session:
+    """Load the pair, or make one with random weights. Raises UsageError for options that `shapes` excludes."""
+    from specprefill_cli.answering.resolve import loads_draft
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.lab.benchmarks.shapes import shaped_session
+    from specprefill_cli.models.quantization import NONE
+
+    if shapes is None:
+        return open_session(settings, draft=any(map(loads_draft, variants)))
+    if {"pair", "draft", "target"} & set(given):
+        raise UsageError("--shapes makes models of its own; leave out --pair, --draft and --target")
+    if settings.quantization != NONE:
+        raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
+    return shaped_session(shapes, settings)
+
+
+def refuse_ranks(tensor_parallel: int, work: str) -> None:
+    """Raise UsageError for work that is done in one process only."""
+    if in_run() or tensor_parallel > 1:
+        raise UsageError(
+            f"{work} runs in one process; call it without torchrun, and with SPECPREFILL_TENSOR_PARALLEL=1"
+        )
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Create a folder. Raises UsageError for one that cannot be created, or cannot be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"{option} {path}: cannot be made ({reason}); give another folder") from error
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{option} {path}: no permission to write there; give another folder")

@@ -1,4 +1,4 @@
-"""`specprefill study`: where draft KV fails, and what it gains: numbers, pictures, one page."""
+"""`specprefill study`: where draft KV fails, and what it gains: numbers, pictures, one figures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.files import write_whole
-from specprefill_cli.lab.commands.checks import make_folder, refuse_ranks
-from specprefill_cli.lab.commands.options import Distractors, SampleSeed
+from specprefill_cli.lab.commands.options import Distractors, SampleSeed, make_folder, refuse_ranks
 from specprefill_cli.settings import Settings
 
 
@@ -54,7 +53,7 @@ def study(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.plots import require_matplotlib
-    from specprefill_cli.lab.study import equal_cost, measurements, page
+    from specprefill_cli.lab.study import equal_cost, figures, measurements
     from specprefill_cli.lab.study.summary import summary
     from specprefill_cli.record import SCHEMA
 
@@ -74,18 +73,18 @@ def study(
     if answers:
         with notes.progress("answering") as update:
             cost = equal_cost.equal_cost(session, items[:answers], settings, update)
-    record = page.finite(
+    record = figures.finite(
         {
             "schema": SCHEMA,
             "left_out": [item.identifier for item, _ in left_out],
             "pair": {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name},
-            **summary(measured, cost.answer_changed if cost else ()),
-            "equal_cost": cost.record() if cost else None,
+            **summary(measured, cost["answer_changed"] if cost else ()),
+            "equal_cost": cost,
         }
     )
     write_whole(out / "study.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-    write_whole(out / "study.html", page.render_study(record))
-    for name, svg in page.study_plots(record).items():
+    write_whole(out / "study.html", figures.render_study(record))
+    for name, svg in figures.study_plots(record).items():
         write_whole(out / f"{name}.svg", svg)
     notes.tell(f"wrote study.json, study.html and pictures to {out}")
-    console(sys.stdout).print(page.study_tables(record))
+    console(sys.stdout).print(figures.study_tables(record))

@@ -7,6 +7,7 @@ import lzma
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from specprefill_cli.documents import read_collection
@@ -50,18 +51,25 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
     contexts = sorted({row["context"] for row in rows if "context" in row})
     if contexts and len(contexts) <= distractors:
         raise SpecprefillError(f"{path}: has {len(contexts)} contexts, too few for --distractors {distractors}")
-    cache: dict[tuple[str, ...], Collection] = {}
+    read = cache(lambda names: read_collection([str(path.parent / name) for name in names], strict=True))
     items = []
     for row in drawn:
-        answers = tuple(str(answer) for answer in row["answers"])
         if "context" in row:
             collection, evidence = bury(row["context"], contexts, distractors, generator)
         else:
-            collection = named_documents(row, path, cache)
+            collection = read(document_names(row))
             evidence = 0, len(collection.text)
-        facts = fact_ranges(row, collection.text, evidence, path)
-        buried = "context" in row and distractors > 0
-        items.append(Item(str(row["id"]), row["question"], answers, collection, evidence, buried, facts))
+        items.append(
+            Item(
+                identifier=str(row["id"]),
+                question=row["question"],
+                answers=tuple(row["answers"]),
+                collection=collection,
+                evidence=evidence,
+                buried="context" in row and distractors > 0,
+                facts=fact_ranges(row, collection.text, evidence, path),
+            )
+        )
     return items
 
 
@@ -73,8 +81,8 @@ def read_rows(path: Path) -> list[dict]:
     try:
         # Windows programs put a byte-order mark before UTF-8.
         with opener(path, "rt", encoding="utf-8-sig") as lines:
-            rows = [
-                (number, parse_row(line, f"{path}, line {number}"))
+            return [
+                parse_row(line, f"{path}, line {number}", number)
                 for number, line in enumerate(lines, 1)
                 if line.strip()
             ]
@@ -84,11 +92,13 @@ def read_rows(path: Path) -> list[dict]:
         ) from error
     except OSError as error:
         raise SpecprefillError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
-    return [row if row.get("id") is not None else row | {"id": number} for number, row in rows]
 
 
-def parse_row(line: str, place: str) -> dict:
-    """One row. Raises SpecprefillError, naming its place, unless it is as `read_items` describes."""
+def parse_row(line: str, place: str, number: int) -> dict:
+    """One row; its number is the id of one without.
+
+    Raises SpecprefillError, naming its place, unless it is as `read_items` describes.
+    """
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -108,6 +118,8 @@ def parse_row(line: str, place: str) -> dict:
         raise SpecprefillError(f"{place}: evidence must be a list of strings")
     if "context" not in row and not document_names(row):
         raise SpecprefillError(f"{place}: document must be a path, documents a list of them")
+    if row.get("id") is None:
+        row["id"] = number
     return row | {key: replace_surrogates(row[key]) for key in ("question", "context") if key in row}
 
 
@@ -143,11 +155,3 @@ def bury(
     start = sum(len(other) + 2 for other in chosen[:place])
     collection = Collection((one_page_document("context", "\n\n".join(chosen), "text/plain"),))
     return collection, (start, start + len(context))
-
-
-def named_documents(row: dict, path: Path, cache: dict[tuple[str, ...], Collection]) -> Collection:
-    """The documents that a row names, read once for all rows that name them."""
-    names = document_names(row)
-    if names not in cache:
-        cache[names] = read_collection([str(path.parent / name) for name in names], strict=True)
-    return cache[names]

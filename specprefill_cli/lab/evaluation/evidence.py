@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
 from specprefill_cli.answering.citations import occurrences
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import contains_answer, f1
+from specprefill_cli.lab.evaluation.statistics import mean_or_none
+from specprefill_cli.lab.tables import Row
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.record import LIKELY, Fate, Record
 
@@ -20,51 +21,40 @@ RIGHT = 0.5
 BIN_EDGES = (0.0, 0.2, 0.4, LIKELY, 1.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReliabilityBin:
-    """Answers with a confidence from `low` to below `high` (the last bin's end included): how many, and how many right."""
-
-    low: float
-    high: float
-    n: int
-    right: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvidenceFigures:
+def evidence_figures(answers: Sequence[tuple[Item, Record]]) -> Row:
     """Figures of what stands under answers.
 
     passage_recall: percentage of answerable questions with a reference in their passages; None without passages
     passage_words: median number of words in an answer's passages
-    reliability: answers by confidence; empty where the pair states none
+    reliability: answers with a confidence from `low` to below `high` (the last bin's end included): how many, and how
+        many of them right; empty where the pair states none
     """
-
-    passage_recall: float | None
-    passage_words: float | None
-    reliability: list[ReliabilityBin]
-
-    @property
-    def likely(self) -> ReliabilityBin | None:
-        """The answers that are called likely right."""
-        return self.reliability[-1] if self.reliability else None
-
-
-def evidence_figures(answers: Sequence[tuple[Item, Record]]) -> EvidenceFigures:
-    """The figures of answered questions."""
     shown = [
         (item, " ".join(passage.text for passage in answer.passages)) for item, answer in answers if answer.passages
     ]
-    recalls = [100.0 * contains_answer(text, item.answers) for item, text in shown if item.answers]
     stated = [
         (answer.confidence, f1(answer.answer, item.answers) >= RIGHT)
         for item, answer in answers
         if answer.confidence is not None
     ]
-    return EvidenceFigures(
-        passage_recall=fmean(recalls) if recalls else None,
-        passage_words=median(len(text.split()) for _, text in shown) if shown else None,
-        reliability=[reliability_bin(low, high, stated) for low, high in pairwise(BIN_EDGES)] if stated else [],
-    )
+    reliability = []
+    for low, high in pairwise(BIN_EDGES) if stated else ():
+        right = [
+            right for confidence, right in stated if low <= confidence < high or confidence == high == BIN_EDGES[-1]
+        ]
+        reliability.append({"low": low, "high": high, "n": len(right), "right": sum(right)})
+    return {
+        "passage_recall": mean_or_none(
+            100.0 * contains_answer(text, item.answers) for item, text in shown if item.answers
+        ),
+        "passage_words": median(len(text.split()) for _, text in shown) if shown else None,
+        "reliability": reliability,
+    }
+
+
+def likely_text(evidence: Row) -> str:
+    """How many answers are called likely right, and how many of them are."""
+    return "{n}, {right}".format(**evidence["reliability"][-1]) if evidence["reliability"] else ""
 
 
 def answer_kept(item: Item, plan: Plan, offsets: np.ndarray) -> bool | None:
@@ -105,9 +95,3 @@ def tokens_of(place: tuple[int, int], offsets: np.ndarray) -> slice:
     """The tokens that overlap characters [low, high): those that end behind low and begin before high."""
     low, high = place
     return slice(np.searchsorted(offsets[:, 1], low, side="right"), np.searchsorted(offsets[:, 0], high))
-
-
-def reliability_bin(low: float, high: float, stated: Sequence[tuple[float, bool]]) -> ReliabilityBin:
-    """The answers of one range of confidence."""
-    inside = [right for confidence, right in stated if low <= confidence < high or confidence == high == BIN_EDGES[-1]]
-    return ReliabilityBin(low=low, high=high, n=len(inside), right=sum(inside))

@@ -1,13 +1,14 @@
-"""Exact match and F1 of answers, as SQuAD counts them (arXiv 1606.05250)."""
+"""Exact match and F1 of answers, as SQuAD counts them (arXiv 1606.05250).
+
+`not found` is the right answer to a question without references.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from specprefill_cli.answering.comparison import normalise, word_f1
-
-# The right answer to a question without references.
-NOT_FOUND = "not found"
+from specprefill_cli.record import NOT_FOUND
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:

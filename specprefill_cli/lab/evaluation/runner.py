@@ -11,22 +11,39 @@ from specprefill_cli.answering.resolve import resolve_scorer
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.evidence import EvidenceFigures, answer_kept, evidence_figures
+from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures, likely_text
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
-from specprefill_cli.lab.evaluation.statistics import mean_interval
+from specprefill_cli.lab.evaluation.statistics import mean_figures
 from specprefill_cli.lab.session import Control
+from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
 
 AnsweredItems = list[tuple[Item, Record]]
+COLUMNS: Columns = {
+    "mode": figure("mode"),
+    "keep": keep_text,
+    "scorer": figure("scorer"),
+    "n": figure("n"),
+    "right": figure("right"),
+    "EM": figure("em", ".1f"),
+    "F1 [95 %]": figure("f1", ".1f", interval=True),
+    "answer kept [95 %]": figure("answer_kept", ".1f", interval=True),
+    "in passages": lambda row: figure("passage_recall", ".1f")(row["evidence"]),
+    "likely, right": lambda row: likely_text(row["evidence"]),
+    "F1 - full [95 %]": figure("f1_delta", "+.1f", interval=True),
+    "kept": figure("kept_ratio", ".2f"),
+    "TTFT": lambda row: f"{row['ttft_seconds'] * 1000:,.0f} ms",
+    "x full": figure("ttft_ratio", ".2f"),
+}
 
 
 @dataclass(frozen=True)
 class Configuration:
     """One way to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them.
 
-    control: prefills in place of the mode; by_draft: the draft answers alone, as a target
+    control: prefills in place of the mode; by_draft: the draft answers without the target, as if it were one
     """
 
     mode: str
@@ -51,7 +68,7 @@ class Configuration:
             values["scorer"] = self.scorer
         return base.varied(**values)
 
-    def named(self, session: Session) -> Configuration:
+    def resolve(self, session: Session) -> Configuration:
         """The configuration with the scorer `auto` resolved for the session's pair."""
         if self.scorer is None:
             return self
@@ -76,37 +93,6 @@ def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers:
         for scorer in (scorers if may_use_scorer(mode) else (None,))
         for keep in (keeps if may_use_keep(mode) else (None,))
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """Figures of one configuration over n questions; EM and F1 in percent, with 95 % intervals.
-
-    f1_delta: mean difference from `full` on the same questions; right: answers that contain a reference
-    ttft_ratio: median of the TTFT of `full` divided by this one's; None without `full`, like the differences
-    answer_kept: percentage of the questions whose answer stands in their own text for which the target computed all
-    tokens of one such place; None without such questions
-    """
-
-    mode: str
-    keep: float | None
-    scorer: str | None
-    n: int
-    em: float
-    f1: float
-    f1_low: float
-    f1_high: float
-    f1_delta: float | None
-    f1_delta_low: float | None
-    f1_delta_high: float | None
-    ttft_seconds: float
-    ttft_ratio: float | None
-    kept_ratio: float
-    right: int
-    answer_kept: float | None
-    answer_kept_low: float | None
-    answer_kept_high: float | None
-    evidence: EvidenceFigures
 
 
 @dataclass
@@ -134,7 +120,7 @@ class Run:
 def run(
     session: Session,
     items: Iterable[Item],
-    asked: Sequence[Configuration],
+    cases: Sequence[Configuration],
     base: Settings,
     step: Callable[[int, Item, Configuration, Record], None],
 ) -> Run:
@@ -144,80 +130,71 @@ def run(
 
     Raises SpecprefillError for a failure that other questions would meet too.
     """
-    outcome = Run({configuration: [] for configuration in asked}, {configuration: [] for configuration in asked})
+    outcome = Run({case: [] for case in cases}, {case: [] for case in cases})
     for number, item in enumerate(items):
         try:
-            answers = {case: ask_and_check(session, item, case.settings(base)) for case in asked}
+            answers = {case: ask_and_check(session, item, case.settings(base)) for case in cases}
         except PromptTooLong as error:
             outcome.left_out.append((item, error))
             continue
         except KeyboardInterrupt:
             outcome.interrupted = True
             break
-        for configuration, (answer, kept) in answers.items():
-            outcome.results[configuration].append((item, answer))
-            outcome.kept[configuration].append(kept)
-            step(number, item, configuration, answer)
+        for case, (answer, kept) in answers.items():
+            outcome.results[case].append((item, answer))
+            outcome.kept[case].append(kept)
+            step(number, item, case, answer)
     return outcome
 
 
-def ask(session: Session, item: Item, settings: Settings) -> Record:
-    """One answer; its caches are freed, so that they do not count in the next answer's memory."""
-    return ask_and_check(session, item, settings)[0]
-
-
 def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Record, bool | None]:
-    """One answer, and whether the target computed the text that holds the right one."""
+    """One answer, and whether the target computed the text that holds the right one.
+
+    Its caches are freed, so that they do not count in the next answer's memory.
+    """
     stream = session.ask(item.collection, item.question, settings)
     return stream.finished(), answer_kept(item, stream.prefilled.plan, stream.request.prompt.offsets)
 
 
 def rows(
-    results: dict[Configuration, AnsweredItems], kept: Mapping[Configuration, Sequence[bool | None]] | None = None
+    results: Mapping[Configuration, AnsweredItems], kept: Mapping[Configuration, Sequence[bool | None]] | None = None
 ) -> list[Row]:
     """One row of figures for each configuration; kept: as in `Run`."""
-    kept = {} if kept is None else kept
-    full = next((answers for configuration, answers in results.items() if configuration.mode == BASELINE), None)
-    return [row(case, answers, full, kept.get(case, ())) for case, answers in results.items()]
+    kept = kept or {}
+    full = next((answers for case, answers in results.items() if case.mode == BASELINE), None)
+    return [row_of(case, answers, full, kept.get(case, ())) for case, answers in results.items()]
 
 
-def row(
-    configuration: Configuration,
-    answers: AnsweredItems,
-    full: AnsweredItems | None,
-    kept: Sequence[bool | None] = (),
-) -> Row:
-    """The figures of one configuration; full: the baseline's answers to the same questions; kept: as in `Run`."""
-    scores = [100 * f1(answer.answer, item.answers) for item, answer in answers]
-    mean, low, high = mean_interval(scores)
-    delta = delta_low = delta_high = ratio = None
-    if full is not None and configuration.mode != BASELINE:
-        baseline = [100 * f1(answer.answer, item.answers) for item, answer in full]
-        differences = [score - other for score, other in zip(scores, baseline, strict=True)]
-        delta, delta_low, delta_high = mean_interval(differences)
-        ratio = statistics.median(
-            plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in zip(full, answers, strict=True)
-        )
-    recalls = [100.0 * value for value in kept if value is not None]
-    recall, recall_low, recall_high = mean_interval(recalls) if recalls else (None, None, None)
-    return Row(
-        mode=configuration.mode,
-        keep=configuration.keep,
-        scorer=configuration.scorer,
-        n=len(answers),
-        em=statistics.fmean(100 * exact_match(answer.answer, item.answers) for item, answer in answers),
-        f1=mean,
-        f1_low=low,
-        f1_high=high,
-        f1_delta=delta,
-        f1_delta_low=delta_low,
-        f1_delta_high=delta_high,
-        ttft_seconds=statistics.median(answer.ttft_seconds for _, answer in answers),
-        ttft_ratio=ratio,
-        kept_ratio=statistics.fmean(answer.kept_ratio for _, answer in answers),
-        right=sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
-        answer_kept=recall,
-        answer_kept_low=recall_low,
-        answer_kept_high=recall_high,
-        evidence=evidence_figures(answers),
-    )
+def row_of(case: Configuration, answers: AnsweredItems, full: AnsweredItems | None, kept: Sequence[bool | None]) -> Row:
+    """The figures of one configuration over n questions; EM and F1 in percent, with 95 % intervals.
+
+    full: the baseline's answers to the same questions; kept: as in `Run`
+
+    f1_delta: mean difference from `full` on the same questions; right: answers that contain a reference
+    ttft_ratio: median of the TTFT of `full` divided by this one's; None without `full`, like the differences
+    answer_kept: percentage of the questions whose answer stands in their own text for which the target computed all
+        tokens of one such place; None without such questions
+    """
+    compared = [] if full is None or case.mode == BASELINE else list(zip(full, answers, strict=True))
+    ratios = [plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in compared]
+    return {
+        "mode": case.mode,
+        "keep": case.keep,
+        "scorer": case.scorer,
+        "n": len(answers),
+        "em": statistics.fmean(100 * exact_match(answer.answer, item.answers) for item, answer in answers),
+        **mean_figures("f1", [f1_percent(pair) for pair in answers]),
+        **mean_figures("f1_delta", [f1_percent(ours) - f1_percent(base) for base, ours in compared]),
+        "ttft_seconds": statistics.median(answer.ttft_seconds for _, answer in answers),
+        "ttft_ratio": statistics.median(ratios) if ratios else None,
+        "kept_ratio": statistics.fmean(answer.kept_ratio for _, answer in answers),
+        "right": sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
+        **mean_figures("answer_kept", [100.0 * value for value in kept if value is not None]),
+        "evidence": evidence_figures(answers),
+    }
+
+
+def f1_percent(answered: tuple[Item, Record]) -> float:
+    """The F1 of an answer, in percent."""
+    item, answer = answered
+    return 100 * f1(answer.answer, item.answers)

@@ -1,4 +1,7 @@
-"""Statistics of samples: bootstrap and Wilson intervals, quartiles, rank correlation, and how well a score predicts an event."""
+"""Statistics of samples: intervals, quartiles, rank correlation, and how well a score predicts an event.
+
+An interval of a figure NAME has the keys NAME, NAME_low and NAME_high.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+# Draws of a bootstrap.
+DRAWS = 2_000
 # With fewer cases of either kind, an AUROC is little more than the rank of a single case.
 FEWEST_CASES = 5
 # With fewer questions, a study shows no verdicts and no correlations.
@@ -16,42 +21,54 @@ TOO_FEW = f"too few questions (n < {FEWEST_QUESTIONS})"
 
 
 def mean_or_none(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known; None where none is."""
+    """The mean of the values that are not None; None where all are."""
     present = [value for value in values if value is not None]
     return statistics.fmean(present) if present else None
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile, interpolated linearly."""
-    low, high = np.quantile(values, (0.25, 0.75))
-    return float(low), float(high)
+def quartiles(values: Sequence[float]) -> list[float]:
+    """The lower quartile, the median and the upper quartile, interpolated linearly."""
+    return np.quantile(values, (0.25, 0.5, 0.75)).tolist()
 
 
-def bootstrap_interval(
-    values: Sequence[float], seed: int = 0, draws: int = 2_000, level: float = 0.95
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean; (nan, nan) for no values."""
-    sample = np.asarray(values, dtype=float)
-    if not sample.size:
-        return float("nan"), float("nan")
-    generator = np.random.default_rng(seed)
-    means = sample[generator.integers(0, sample.size, (draws, sample.size))].mean(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def resample(size: int) -> np.ndarray:
+    """Indices [DRAWS, size] of bootstrap samples, the same in every call."""
+    return np.random.default_rng(0).integers(0, size, (DRAWS, size))
+
+
+def percentile_interval(values: Sequence[float] | np.ndarray) -> list[float]:
+    """The central 95 % of the values of bootstrap samples."""
+    return np.quantile(values, (0.025, 0.975)).tolist()
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean and its bootstrap interval."""
-    return statistics.fmean(values), *bootstrap_interval(values)
+    """The mean and its percentile bootstrap interval."""
+    sample = np.asarray(values, dtype=float)
+    low, high = percentile_interval(sample[resample(sample.size)].mean(1))
+    return statistics.fmean(values), low, high
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """Wilson's 95 % interval of a proportion, 0 to 1; unlike a bootstrap's, it has a width where all or none succeed."""
-    if not n:
-        return float("nan"), float("nan")
     share, spread = successes / n, z**2 / n
     centre, half = share + spread / 2, z * ((share * (1 - share) + spread / 4) / n) ** 0.5
     return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
+
+
+def mean_figures(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The mean with its bootstrap interval; None without values."""
+    return named_interval(name, mean_interval(values) if values else (None, None, None))
+
+
+def share_figures(name: str, outcomes: Sequence[bool]) -> dict[str, float | None]:
+    """The percentage of true outcomes, with Wilson's interval."""
+    successes, n = sum(outcomes), len(outcomes)
+    return named_interval(name, [100 * share for share in (successes / n, *wilson_interval(successes, n))])
+
+
+def named_interval(name: str, figures: Sequence[float | None]) -> dict[str, float | None]:
+    """A figure and the bounds of its interval, by key."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), figures, strict=True))
 
 
 def ranks(values: ArrayLike) -> np.ndarray:
@@ -79,31 +96,3 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float | None:
         return None
     rank_sum = float(ranks(scores)[mask].sum())
     return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
-
-
-def detection_threshold(negatives: ArrayLike, false_alarms: float) -> float:
-    """The lowest of the negative cases' scores that at most a share of `false_alarms` of them lie above."""
-    return float(np.quantile(np.asarray(negatives, dtype=float), 1 - false_alarms, method="inverted_cdf"))
-
-
-def detection_interval(
-    positives: ArrayLike,
-    negatives: ArrayLike,
-    false_alarms: float,
-    seed: int = 0,
-    draws: int = 2_000,
-    level: float = 0.95,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the share of positive cases above `detection_threshold`.
-
-    Cases are drawn in pairs, and each draw has a threshold of its own, so that its uncertainty counts too.
-
-    positives, negatives: scores [n]; the same place of both is one pair
-    """
-    above, below = np.asarray(positives, dtype=float), np.asarray(negatives, dtype=float)
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, above.size, (draws, above.size))
-    thresholds = np.quantile(below[drawn], 1 - false_alarms, axis=1, method="inverted_cdf")
-    shares = (above[drawn] > thresholds[:, None]).mean(1)
-    low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)

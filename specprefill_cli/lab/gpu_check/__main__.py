@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +14,16 @@ import specprefill_cli
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import write_whole
 from specprefill_cli.lab.benchmarks.shapes import shape_pair
-from specprefill_cli.lab.commands.checks import make_folder
-from specprefill_cli.lab.commands.lists import whole_numbers
+from specprefill_cli.lab.commands.options import make_folder, whole_numbers
 from specprefill_cli.lab.gpu_check.report import report
-from specprefill_cli.lab.gpu_check.steps import Step, StepResult, run_steps
+from specprefill_cli.lab.gpu_check.steps import Step, run_steps
+from specprefill_cli.lab.tables import Row
 
 TESTS = Path(specprefill_cli.__file__).parents[1] / "tests" / "models" / "test_device.py"
 # Time that a step needs beside that of its prompt, in tokens of prompt; beyond so many a prompt is measured once.
 FIXED_SHARE = 16_384
 REPEATED = 32_768
-DECODE_LENGTH = 2_048
+DECODE_LENGTH, DECODING = 2_048, "--tasks quote --max-new-tokens 48 --speculate auto,4 --repeat 1"
 # What is measured on a machine with a GPU, and on one without, where the check only shows that it works: sizes, lengths, minutes.
 ON_GPU = "qwen2.5-0.5b:qwen2.5-32b", "8192,32768,65536,131072", 8.0
 ON_CPU = "tiny:tiny", "1024", 2.0
@@ -72,7 +71,7 @@ def check(
         print(f"gpu_check: interrupted; {out} has the results so far", file=sys.stderr)
         raise typer.Exit(130) from None
     print(out / "report.md")
-    if any(result.state.startswith(("failed", "stopped")) for result in results):
+    if any(result["state"].startswith(("failed", "stopped")) for result in results):
         raise typer.Exit(1)
 
 
@@ -80,14 +79,20 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
     """The steps: what is quick and tells most comes first."""
     import torch
 
-    shortest = min(lengths)
-    decoding = (
-        f"--length {min(shortest, DECODE_LENGTH)} --tasks quote --max-new-tokens 48 --speculate auto,4 --repeat 1"
-    )
+    shortest, gpus = min(lengths), torch.cuda.device_count()
+    tests = ("-m", "pytest", "-p", "no:cacheprovider", str(TESTS), "--device", "auto", "--dtype")
     return [
         Step(name="environment", arguments=(*PROBE, "environment"), share=FIXED_SHARE),
         Step(name="attention kernels", arguments=(*PROBE, "kernels", shapes), share=FIXED_SHARE),
-        *map(tests_in, ("float32", "bfloat16")),
+        *(
+            Step(
+                name=f"tests in {dtype}",
+                arguments=(*tests, dtype),
+                share=2 * FIXED_SHARE,
+                missing="" if TESTS.is_file() else "no tests in this installation",
+            )
+            for dtype in ("float32", "bfloat16")
+        ),
         Step(
             name="with and without cuDNN",
             arguments=(*PROBE, "cudnn", shapes, str(shortest)),
@@ -99,10 +104,27 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
             share=FIXED_SHARE + shortest,
             missing="" if torch.cuda.is_available() else "needs a CUDA device",
         ),
-        Step(name="decoding", arguments=bench("decode", shapes, decoding), share=3 * FIXED_SHARE),
+        Step(
+            name="decoding",
+            arguments=bench("decode", shapes, f"{DECODING} --length {min(shortest, DECODE_LENGTH)}"),
+            share=3 * FIXED_SHARE,
+        ),
         # One step a length: the longest may not fit, and must not take the others with it.
-        *(prefill_of(length, shapes) for length in lengths),
-        on_ranks(shortest, shapes),
+        *(
+            Step(
+                name=f"prefill of {length} tokens",
+                arguments=bench_prefill(length, shapes, f"--keep 0.1,0.2 --repeat {2 if length <= REPEATED else 1}"),
+                share=FIXED_SHARE + length,
+            )
+            for length in lengths
+        ),
+        # Over all GPUs; on a machine without any, over two processes.
+        Step(
+            name="tensor parallelism",
+            arguments=bench_prefill(shortest, shapes, f"--keep 0.1 --repeat 1 --tensor-parallel {gpus or 2}"),
+            share=2 * FIXED_SHARE + shortest,
+            missing="there is one GPU" if gpus == 1 else "",
+        ),
     ]
 
 
@@ -112,43 +134,17 @@ def bench(command: str, shapes: str, options: str) -> tuple[str, ...]:
     return (*fixed, *options.split(), "--json", "--quiet")
 
 
-def prefill_of(length: int, shapes: str) -> Step:
+def bench_prefill(length: int, shapes: str, options: str) -> tuple[str, ...]:
     """TTFT at one prompt length, of `full` and of `select`."""
-    options = f"--lengths {length} --keep 0.1,0.2 --no-baseline --repeat {2 if length <= REPEATED else 1}"
-    name = f"prefill of {length} tokens"
-    return Step(name=name, arguments=bench("prefill", shapes, options), share=FIXED_SHARE + length)
+    return bench("prefill", shapes, f"--lengths {length} --no-baseline {options}")
 
 
-def on_ranks(length: int, shapes: str) -> Step:
-    """Tensor parallelism over all GPUs at one prompt length; on a machine without any, over two processes."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    options = f"--lengths {length} --keep 0.1 --no-baseline --repeat 1 --tensor-parallel {gpus or 2}"
-    return Step(
-        name="tensor parallelism",
-        arguments=bench("prefill", shapes, options),
-        share=2 * FIXED_SHARE + length,
-        missing="there is one GPU" if gpus == 1 else "",
-    )
-
-
-def tests_in(dtype: str) -> Step:
-    """The repository's tests of a device, in a dtype."""
-    return Step(
-        name=f"tests in {dtype}",
-        arguments=("-m", "pytest", "-p", "no:cacheprovider", str(TESTS), "--device", "auto", "--dtype", dtype),
-        share=2 * FIXED_SHARE,
-        missing="" if TESTS.is_file() else "no tests in this installation",
-    )
-
-
-def write(out: Path, title: str, results: Sequence[StepResult], steps: int) -> None:
+def write(out: Path, title: str, results: Sequence[Row], steps: int) -> None:
     """Write the report and the results so far, and say how the last step ended."""
-    write_whole(out / "results.json", dumps([asdict(result) for result in results], indent=1))
+    write_whole(out / "results.json", dumps(results, indent=1))
     write_whole(out / "report.md", report(title, results, steps))
     last = results[-1]
-    print(f"{len(results)}/{steps} {last.name}: {last.state} ({last.seconds:,.0f} s)", file=sys.stderr)
+    print(f"{len(results)}/{steps} {last['name']}: {last['state']} ({last['seconds']:,.0f} s)", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,7 +114,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
     """One layer's attention: the plan, the backends that may take its first segment, the operators, milliseconds."""
     accepting: list[dict[str, str]] = []
 
-    def recorded(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    def record_backends(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         accepting.append(backends(query, key, value, **options))
         return F.scaled_dot_product_attention(query, key, value, **options)
 
@@ -125,7 +125,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
         attention.attend_plan(query, key, value, plan, query.shape[-1] ** -0.5, context)
         synchronize([query.device])
 
-    with patch.object(attention, "F", SimpleNamespace(scaled_dot_product_attention=recorded)):
+    with patch.object(attention, "F", SimpleNamespace(scaled_dot_product_attention=record_backends)):
         run()
     with torch.profiler.profile() as profile:
         run()
@@ -164,14 +164,14 @@ def cudnn(shapes: str, length: str) -> Rows:
     """TTFT and decoding speed with cuDNN's attention off, on, and off again, with the same weights."""
     base = Settings(max_new_tokens=32, speculate=OFF)
     session = shaped_session(shapes, base)
-    cases = [Configuration("full"), Configuration("select", 0.1, AUTO).named(session)]
+    cases = [Configuration("full"), Configuration("select", 0.1, AUTO).resolve(session)]
     rows = []
     for enabled in (False, True, False):
         torch.backends.cuda.enable_cudnn_sdp(enabled)
         measured = bench_prefill(session, [int(length)], cases, 2, base.varied(max_new_tokens=1), ignore)
         (decoded,) = bench_decode(session, min(int(length), KEYS), ["quote"], [OFF], 1, base, ignore)
-        rows += [{"cudnn": "on" if enabled else "off", **asdict(row)} for row in measured]
-        rows[-1]["decoding_tokens_per_second"] = decoded.tokens_per_second
+        rows += [{"cudnn": "on" if enabled else "off", **row} for row in measured]
+        rows[-1]["decoding_tokens_per_second"] = decoded["tokens_per_second"]
     return rows
 
 
@@ -185,17 +185,17 @@ def synchronisations(shapes: str, length: str) -> Rows:
         settings = base.varied(speculate=speculate)
         # The first answer loads libraries.
         session.ask(collection, QUESTION, settings).finished()
-        with watched_synchronisations() as prefill:
+        with watch_synchronisations() as prefill:
             stream = session.ask(collection, QUESTION, settings)
-        with watched_synchronisations() as decoding:
+        with watch_synchronisations() as decoding:
             stream.finished()
-        rows += counted("prefill", prefill) if speculate == OFF else []
-        rows += counted(f"{DECODED} tokens, --speculate {speculate}", decoding)
+        rows += count_synchronisations("prefill", prefill) if speculate == OFF else []
+        rows += count_synchronisations(f"{DECODED} tokens, --speculate {speculate}", decoding)
     return rows
 
 
 @contextmanager
-def watched_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
+def watch_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
     """Torch's warnings of operations that wait for a CUDA device, while it lasts."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -206,7 +206,7 @@ def watched_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def counted(situation: str, caught: Sequence[warnings.WarningMessage]) -> Rows:
+def count_synchronisations(situation: str, caught: Sequence[warnings.WarningMessage]) -> Rows:
     """One row a line of code that waits for the device, the most frequent first."""
     places = Counter(
         f"{'/'.join(Path(warning.filename).parts[-3:])}:{warning.lineno}"

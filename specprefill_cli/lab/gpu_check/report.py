@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from specprefill_cli.lab.gpu_check.steps import StepResult
-from specprefill_cli.lab.tables import markdown, mebibytes
+from specprefill_cli.lab.tables import Columns, Row, figure, markdown, mebibytes
 
-OVERVIEW = {
-    "step": lambda result: result.name,
-    "result": lambda result: cell_text(result.state),
-    "seconds": lambda result: f"{result.seconds:,.0f}",
-    "limit": lambda result: f"{result.limit_seconds:,.0f}",
+OVERVIEW: Columns = {
+    "step": figure("name"),
+    "result": lambda result: cell_text(result["state"]),
+    "seconds": figure("seconds", ",.0f"),
+    "limit": figure("limit_seconds", ",.0f"),
 }
 
 
-def report(title: str, results: Sequence[StepResult], steps: int) -> str:
+def report(title: str, results: Sequence[Row], steps: int) -> str:
     """The results so far: an overview, then the figures of each step, or its last output where it failed.
 
     steps: how many there are
@@ -26,29 +26,29 @@ def report(title: str, results: Sequence[StepResult], steps: int) -> str:
     return "\n".join([f"# {title}\n{pending}", markdown(results, OVERVIEW), *map(section, results)])
 
 
-def section(result: StepResult) -> str:
+def section(result: Row) -> str:
     """One step: its command, and its figures or its output."""
-    parts = [f"## {result.name}\n"]
-    if not result.state.startswith("skipped"):
-        parts.append(f"`python {shlex.join(result.arguments)}`\n")
-    if result.state != "ok" or not result.rows:
+    parts, rows, output = [f"## {result['name']}\n"], result["rows"], result["output"]
+    if not result["state"].startswith("skipped"):
+        parts.append(f"`python {shlex.join(result['arguments'])}`\n")
+    if result["state"] != "ok" or not rows:
         # A fence longer than any that the output holds.
-        parts.append(f"{result.state}\n" + (f"\n``````text\n{result.output}\n``````\n" if result.output else ""))
-    if result.rows:
-        parts.append(markdown(result.rows, columns_of(result.rows)))
+        parts.append(f"{result['state']}\n" + (f"\n``````text\n{output}\n``````\n" if output else ""))
+    if rows:
+        parts.append(markdown(rows, columns_of(rows)))
     return "\n".join(parts)
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def columns_of(rows: Sequence[Row]) -> Columns:
     """A column for every key of the rows but those of lists, and those only that hold anything."""
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list))
-    known = [name for name in names if any(row.get(name) not in (None, {}) for row in rows)]
-    return {name: lambda row, name=name: named_text(name, row.get(name)) for name in known}
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if value not in (None, {}))
+    lists = {name for row in rows for name, value in row.items() if isinstance(value, list)}
+    return {name: partial(named_text, name) for name in names if name not in lists}
 
 
-def named_text(name: str, value: Any) -> str:
-    """A value in a Markdown table, with a unit where its name has one that is hard to read."""
-    return mebibytes(value) if name.endswith("_bytes") else cell_text(value)
+def named_text(name: str, row: Row) -> str:
+    """A value of a row, with a unit where its name has one that is hard to read."""
+    return mebibytes(row.get(name)) if name.endswith("_bytes") else cell_text(row.get(name))
 
 
 def cell_text(value: Any) -> str:

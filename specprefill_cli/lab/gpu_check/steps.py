@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specprefill_cli.lab.tables import Row
+
 # Characters of a step's output that its result keeps; all of it is in the log files.
 KEPT_OUTPUT = 3_000
 # What every step may take while any time is left: loading libraries alone can take this long.
@@ -33,61 +35,42 @@ class Step:
     missing: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepResult:
-    """What became of a step, times in seconds.
-
-    state: `ok`, or in words how it failed or why it was skipped
-    rows: the figures that it printed as JSON; output: the end of everything else
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    state: str
-    seconds: float = 0.0
-    limit_seconds: float = 0.0
-    rows: list[dict[str, Any]]
-    output: str = ""
-
-
 def run_steps(
-    steps: Sequence[Step], logs: Path, seconds: float, on_result: Callable[[Sequence[StepResult]], None]
-) -> list[StepResult]:
+    steps: Sequence[Step], logs: Path, seconds: float, on_result: Callable[[Sequence[Row]], None]
+) -> list[Row]:
     """Run the steps in order, whatever becomes of each; what a step leaves of its time is the later ones'.
 
     logs: a folder for the steps' output; seconds: for all steps; on_result: called with all results after each step
     """
-    results: list[StepResult] = []
+    results: list[Row] = []
     end = time.monotonic() + seconds
     for number, step in enumerate(steps):
-        waiting = sum(later.share for later in steps[number:])
+        shares = sum(later.share for later in steps[number:])
         left = end - time.monotonic()
-        limit = min(left, max(LEAST_SECONDS, left * step.share / waiting))
+        limit = min(left, max(LEAST_SECONDS, left * step.share / shares))
         results.append(run_step(step if left > 0 else replace(step, missing="no time left"), logs, limit))
         on_result(results)
     return results
 
 
-def run_step(step: Step, logs: Path, limit: float) -> StepResult:
-    """Run one step for at most `limit` seconds; its output goes to two files named after it."""
+def run_step(step: Step, logs: Path, limit: float) -> Row:
+    """Run one step for at most `limit` seconds; its output goes to two files named after it.
+
+    state: `ok`, or in words how it failed or why it was skipped; rows: the figures that it printed as JSON
+    output: the end of everything else; seconds: that it took, of `limit_seconds`
+    """
+    result: Row = {"name": step.name, "arguments": step.arguments, "state": f"skipped: {step.missing}"}
     if step.missing:
-        return StepResult(name=step.name, arguments=step.arguments, state=f"skipped: {step.missing}", rows=[])
+        return result | {"seconds": 0.0, "limit_seconds": 0.0, "rows": [], "output": ""}
     slug = step.name.replace(" ", "-")
     out, err = logs / f"{slug}.out", logs / f"{slug}.err"
     started = time.monotonic()
     with out.open("wb") as stdout, err.open("wb") as stderr:
-        state = run_process([sys.executable, *step.arguments], limit, stdout=stdout, stderr=stderr)
+        result["state"] = run_process([sys.executable, *step.arguments], limit, stdout=stdout, stderr=stderr)
+    result |= {"seconds": time.monotonic() - started, "limit_seconds": limit}
     printed, told = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
     rows = rows_in(printed)
-    return StepResult(
-        name=step.name,
-        arguments=step.arguments,
-        state=state,
-        seconds=time.monotonic() - started,
-        limit_seconds=limit,
-        rows=rows,
-        output=(told if rows else printed + told)[-KEPT_OUTPUT:].strip(),
-    )
+    return result | {"rows": rows, "output": (told if rows else printed + told)[-KEPT_OUTPUT:].strip()}
 
 
 def run_process(command: Sequence[str], limit: float, **streams: Any) -> str:
@@ -118,7 +101,7 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def rows_in(printed: str) -> list[dict[str, Any]]:
+def rows_in(printed: str) -> list[Row]:
     """The rows of the JSON object in a step's last line; none where that is something else."""
     try:
         return json.loads(printed.strip().splitlines()[-1])["rows"]

@@ -59,8 +59,8 @@ def recompute_random(request: PrefillRequest) -> PrefillResult:
     """Draft KV whose budget is spent on random chunks in place of the riskiest."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
-        order = random_order(len(fates.chunks), question_seed(request))
-    return recompute_chunks(request, mapped, replace(fates, chunks=fates.chunks[order]))
+        shuffled = replace(fates, chunks=shuffle_fates(request, fates.chunks))
+    return recompute_chunks(request, mapped, shuffled)
 
 
 def drop_rest(request: PrefillRequest) -> PrefillResult:
@@ -113,9 +113,10 @@ def mapped_kv(session: Session, item: Item, settings: Settings) -> SlotKv:
     return copy_slots(state, torch.arange(request.prompt.document[1]))
 
 
-def random_order(count: int, seed: int) -> Tensor:
-    """A random permutation [count] of the numbers below `count`."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+def shuffle_fates(request: PrefillRequest, fates: Tensor) -> Tensor:
+    """The fates [chunks] in an order that the question seeds."""
+    generator = torch.Generator().manual_seed(question_seed(request))
+    return fates[torch.randperm(len(fates), generator=generator)]
 
 
 def accepted_slots(request: PrefillRequest, fates: Tensor, computed: Tensor) -> Tensor:
@@ -160,8 +161,12 @@ def splice_document(wrong: SlotKv, kv: SlotKv, document: tuple[int, int]) -> Slo
 
 def exchange_slots(kv: SlotKv, other: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
     """The copy of a whole cache with, in some slots [C], what another copy has there or in its slots `sources` [C]."""
-    sources, layers = slots if sources is None else sources, []
-    for (keys, values), (other_keys, other_values) in zip(kv.layers, other.layers, strict=True):
-        keys = keys.index_copy(1, slots, other_keys[:, sources])
-        layers.append((keys, values.index_copy(1, slots, other_values[:, sources])))
-    return SlotKv(kv.slots, tuple(layers))
+    sources = slots if sources is None else sources
+    layers = zip(kv.layers, other.layers, strict=True)
+    return SlotKv(
+        kv.slots,
+        tuple(
+            (keys.index_copy(1, slots, new_keys[:, sources]), values.index_copy(1, slots, new_values[:, sources]))
+            for (keys, values), (new_keys, new_values) in layers
+        ),
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specprefill_cli.lab.evaluation.statistics import mean_interval
+from specprefill_cli.lab.tables import Row
 from specprefill_cli.models.adapter import run
 from specprefill_cli.models.cache import PrefillState, rollback
 
@@ -44,11 +46,6 @@ class Drift:
     kl: Sequence[float]
     parted: int | None
     answer_changed: bool
-
-    @property
-    def first_token_changed(self) -> bool:
-        """Whether the first token differs."""
-        return self.parted == 0
 
 
 def continuation(
@@ -100,24 +97,19 @@ def kl_rows(reference: Tensor, other: Tensor) -> Tensor:
     return (reference.exp() * (reference - other)).sum(-1).clamp(min=0)
 
 
-def drift_rows(drifts: Sequence[Mapping[str, Drift]]) -> list[dict]:
-    """Figures by variant over all questions: mean KL by token with its 95 % interval over all, and parted shares."""
-    return [variant_row(name, [by_name[name] for by_name in drifts if name in by_name]) for name in drifts[0]]
-
-
-def variant_row(name: str, drifts: Sequence[Drift]) -> dict:
-    """The figures of one variant."""
-    mean, low, high = mean_interval([sum(drift.kl) / len(drift.kl) for drift in drifts])
+def drift_row(name: str, drifts: Sequence[Drift]) -> Row:
+    """Figures of one variant over all questions: mean KL by token with its 95 % interval over all, and parted shares."""
+    mean, low, high = mean_interval([fmean(drift.kl) for drift in drifts])
     return {
         "name": name,
         "n": len(drifts),
-        "kl_by_token": torch.tensor([list(drift.kl) for drift in drifts]).mean(0).tolist(),
+        "kl_by_token": [fmean(kl) for kl in zip(*(drift.kl for drift in drifts), strict=True)],
         "kl_mean": mean,
         "kl_low": low,
         "kl_high": high,
         "parted_after": {
-            str(length): sum(drift.parted is not None and drift.parted < length for drift in drifts) / len(drifts)
+            str(length): fmean(drift.parted is not None and drift.parted < length for drift in drifts)
             for length in LENGTHS
         },
-        "answer_changed": sum(drift.answer_changed for drift in drifts) / len(drifts),
+        "answer_changed": fmean(drift.answer_changed for drift in drifts),
     }

@@ -1,30 +1,70 @@
-"""Answers at equal time to first token: modes against the draft alone and against the controls of draft KV."""
+"""Answers at equal time to first token: modes against the draft without the target, and against the controls of draft KV."""
 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
 from specprefill_cli.answering.comparison import kl_divergence, normalise
 from specprefill_cli.answering.session import Session
+from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, mean_interval
-from specprefill_cli.lab.session import answer_with, draft_session
-from specprefill_cli.lab.study import conditions
-from specprefill_cli.lab.study.controls import mapped_kv, other_document
-from specprefill_cli.lab.study.equal_ttft import Tuned, tune
-from specprefill_cli.settings import Settings
+from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW, mean_figures, mean_interval
+from specprefill_cli.lab.session import Control, answer_with, draft_session, short_answers
+from specprefill_cli.lab.study import controls
+from specprefill_cli.lab.study.measurements import MAPPED_ONLY, REFERENCE_BUDGET, REST_DROPPED
+from specprefill_cli.lab.tables import Row
+from specprefill_cli.settings import OFF, Settings
 
+FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
+ZEROS_ACCEPTED, WRONG_ACCEPTED, WRONG = "zeros accepted", "wrong document accepted", "wrong document's KV"
 # What draft KV is compared with question by question.
-OPPONENTS = (conditions.REST_DROPPED, conditions.SELECT, conditions.ZEROS_ACCEPTED, conditions.WRONG_ACCEPTED)
+OPPONENTS = (REST_DROPPED, SELECT, ZEROS_ACCEPTED, WRONG_ACCEPTED)
 # How far a TTFT may lie from the reference's to count as equal, as a ratio.
 TOLERANCE = 0.05
+# Keep ratios that are tried, and questions whose TTFT decides between them.
+KEEPS = tuple(step / 40 for step in range(1, 41))
+PILOT_QUESTIONS = 9
+
+
+def reference_settings(settings: Settings) -> Settings:
+    """Draft KV with the reference's budget, for short answers."""
+    return short_answers(settings).varied(mode=DRAFT_KV, recompute=REFERENCE_BUDGET, accept_risk=OFF)
+
+
+def conditions(keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:
+    """All conditions at the reference's budget, the baseline `full` first.
+
+    keeps: keep ratio by mode; wrong: the mapped KV of another document, if there is one
+    """
+    draft_kv: dict[str, Control | None] = {
+        MAPPED_ONLY: controls.map_only,
+        REST_DROPPED: controls.drop_rest,
+        "random tokens recomputed": controls.recompute_random,
+        # The same budget as the reference, so that only the accepted KV differs.
+        ZEROS_ACCEPTED: partial(controls.replace_accepted, controls.zero_kv),
+    }
+    if wrong is not None:
+        splice_wrong = partial(controls.splice_document, wrong)
+        draft_kv[WRONG_ACCEPTED] = partial(controls.replace_accepted, splice_wrong)
+        draft_kv[WRONG] = partial(controls.replace_all, splice_wrong)
+    draft_kv["zero KV"] = partial(controls.replace_all, controls.zero_kv)
+    return [
+        Configuration(FULL),
+        Configuration(FULL, name=DRAFT_ALONE, by_draft=True),
+        Configuration(SELECT, keeps[SELECT]),
+        Configuration(DRAFT_KV),
+        Configuration(HYBRID, keeps[HYBRID]),
+        *(Configuration(DRAFT_KV, name=name, control=control) for name, control in draft_kv.items()),
+    ]
 
 
 @dataclass
@@ -41,81 +81,69 @@ class Tally:
     same: list[bool] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CostRow:
-    """One condition over n questions: F1 in percent with its 95 % interval, median TTFT in seconds.
-
-    keep: of its configuration, None if it has none
-    ttft_ratio: TTFT divided by the reference's; equal_ttft: whether they differ by at most `TOLERANCE`
-    first_token_kl: median KL(full || condition) in nats, None for another vocabulary
-    gap_recovered: the part of the F1 gap between the draft alone and `full`, None if there is no gap
-    same_answer: ratio of answers that equal those of `full`
-    """
-
-    name: str
-    keep: float | None
-    n: int
-    f1: float
-    f1_low: float
-    f1_high: float
-    ttft_seconds: float
-    ttft_ratio: float
-    equal_ttft: bool
-    first_token_kl: float | None
-    gap_recovered: float | None
-    same_answer: float
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """F1 of the reference minus that of another condition, paired by question, in percent with its 95 % interval."""
-
-    against: str
-    difference: float
-    low: float
-    high: float
-    verdict: str
-
-
-@dataclass(frozen=True)
-class EqualCost:
-    """The outcome of the comparison.
-
-    rows: every condition over all questions
-    answer_changed: per question, whether the answer with mapped KV alone differs from that of `full`
-    """
-
-    tuned: tuple[Tuned, ...]
-    rows: tuple[CostRow, ...]
-    duels: tuple[PairedDifference, ...]
-    answer_changed: tuple[bool, ...]
-
-    def record(self) -> dict:
-        """The outcome for JSON."""
-        return {"reference": conditions.DRAFT_KV, "tolerance": TOLERANCE, **asdict(self)}
-
-
-def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> EqualCost:
+def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> Row:
     """Choose keep ratios at equal TTFT, then ask every question in every condition, question by question.
+
+    answer_changed: per question, whether the answer with mapped KV alone differs from that of `full`
 
     Raises SpecprefillError without questions, KeyboardInterrupt if interrupted.
     """
     if not items:
         raise SpecprefillError("no questions to answer; give --answers a number above 0")
-    settings = conditions.reference_settings(settings)
-    tuned = tune(session, items, settings, (conditions.SELECT, conditions.HYBRID), step)
-    keeps = {mode: choice.keep for mode, choice in tuned.items()}
-    tallies = ask_all(session, items, settings, keeps, step)
-    return EqualCost(
-        tuned=tuple(tuned.values()),
-        rows=cost_rows(tallies),
-        duels=tuple(
-            paired_difference(tallies[conditions.DRAFT_KV], tallies[name], name)
-            for name in OPPONENTS
-            if name in tallies
-        ),
-        answer_changed=tuple(not same for same in tallies[conditions.MAPPED].same),
-    )
+    settings = reference_settings(settings)
+    tuned = tune(session, items, settings, (SELECT, HYBRID), step)
+    tallies = ask_all(session, items, settings, {choice["mode"]: choice["keep"] for choice in tuned}, step)
+    opponents = [name for name in OPPONENTS if name in tallies]
+    return {
+        "reference": DRAFT_KV,
+        "tolerance": TOLERANCE,
+        "tuned": tuned,
+        "rows": cost_rows(tallies),
+        "duels": [paired_difference(tallies[DRAFT_KV], tallies[name], name) for name in opponents],
+        "answer_changed": [not same for same in tallies[MAPPED_ONLY].same],
+    }
+
+
+def tune(
+    session: Session, items: Sequence[Item], reference: Settings, modes: Sequence[str], step: Callable[[str], None]
+) -> list[Row]:
+    """For each mode, the keep ratio at which its median TTFT on the pilot questions is nearest to the reference's."""
+    pilots = items[:PILOT_QUESTIONS]
+    step(f"timing {reference.mode}")
+    target_seconds = median_ttft(session, pilots, reference)
+    tuned = []
+    for mode in modes:
+
+        def measure(keep: float, mode: str = mode) -> float:
+            step(f"timing {mode} at keep {keep:g}")
+            return median_ttft(session, pilots, reference.varied(mode=mode, keep=keep))
+
+        keep, seconds = nearest_keep(target_seconds, measure)
+        times = {"pilot_ttft_seconds": seconds, "target_ttft_seconds": target_seconds}
+        tuned.append({"mode": mode, "keep": keep, **times})
+    return tuned
+
+
+def nearest_keep(target_seconds: float, measure: Callable[[float], float]) -> tuple[float, float]:
+    """The keep ratio of `KEEPS` whose time is nearest to the target, and that time, by bisection.
+
+    measure: keep ratio -> seconds, assumed to grow with the ratio; called once for each ratio tried
+    """
+    tried: dict[float, float] = {}
+
+    def time_keep(keep: float) -> float:
+        tried[keep] = measure(keep)
+        return tried[keep]
+
+    bisect_left(KEEPS, target_seconds, key=time_keep)
+    return min(tried.items(), key=lambda trial: abs(trial[1] - target_seconds))
+
+
+def median_ttft(session: Session, items: Sequence[Item], settings: Settings) -> float:
+    """Median seconds to the first token over questions, after one unmeasured."""
+    session.ask(items[0].collection, items[0].question, settings)
+    streams = (session.ask(item.collection, item.question, settings) for item in items)
+    return statistics.median(stream.ttft_seconds for stream in streams)
 
 
 def ask_all(
@@ -131,14 +159,14 @@ def ask_all(
     # Number -1 asks the last question without counting it, as a warm-up of every condition.
     for number in range(-1, len(items)):
         item = items[number]
-        other = other_document(items, number % len(items))
-        wrong = mapped_kv(session, other, settings) if other is not None else None
+        other = controls.other_document(items, number % len(items))
+        wrong = controls.mapped_kv(session, other, settings) if other is not None else None
         full: tuple[str, Tensor] | None = None
-        for condition in conditions.conditions(keeps, wrong):
+        for condition in conditions(keeps, wrong):
             step(f"question {number + 1:,} of {len(items):,}: {condition.label}")
-            asking = draft_alone if condition.by_draft else session
+            answering = draft_alone if condition.by_draft else session
             stream = answer_with(
-                asking, item.collection, item.question, condition.settings(settings), condition.control
+                answering, item.collection, item.question, condition.settings(settings), condition.control
             )
             text, ttft, logits = stream.finished().answer, stream.ttft_seconds, stream.prefilled.logits
             full = full or (text, logits)
@@ -149,51 +177,55 @@ def ask_all(
                 tally.same.append(normalise(text) == normalise(full[0]))
                 # With another tokenizer, the draft's logits are over other tokens.
                 if session.pair.same_tokenizer or not condition.by_draft:
-                    tally.kl.append(first_token_kl(full[1], logits))
+                    # Either vocabulary may be padded.
+                    size = min(len(full[1]), len(logits))
+                    tally.kl.append(kl_divergence(full[1][:size], logits[:size]))
     return tallies
 
 
-def first_token_kl(full: Tensor, logits: Tensor) -> float:
-    """KL(full || condition) in nats over logits [V]; the padding of either vocabulary is cut off."""
-    size = min(len(full), len(logits))
-    return kl_divergence(full[:size], logits[:size])
+def cost_rows(tallies: Mapping[str, Tally]) -> list[Row]:
+    """A row for each condition over n questions: F1 in percent with its 95 % interval, median TTFT in seconds.
 
-
-def cost_rows(tallies: Mapping[str, Tally]) -> tuple[CostRow, ...]:
-    """One row for each condition."""
-    reference = statistics.median(tallies[conditions.DRAFT_KV].ttft)
-    full, draft = (statistics.fmean(tallies[name].f1) for name in (conditions.FULL, conditions.DRAFT_ALONE))
-    return tuple(cost_row(name, tally, reference, full, draft) for name, tally in tallies.items())
-
-
-def cost_row(name: str, tally: Tally, reference: float, full: float, draft: float) -> CostRow:
-    """A row; reference: the reference's median TTFT in seconds; full, draft: mean F1 of `full` and the draft alone."""
-    mean, low, high = mean_interval(tally.f1)
-    ratio = (seconds := statistics.median(tally.ttft)) / reference
-    return CostRow(
-        name=name,
-        keep=tally.condition.keep,
-        n=len(tally.f1),
-        f1=mean,
-        f1_low=low,
-        f1_high=high,
-        ttft_seconds=seconds,
-        ttft_ratio=ratio,
-        equal_ttft=abs(ratio - 1) <= TOLERANCE,
-        first_token_kl=statistics.median(tally.kl) if tally.kl else None,
-        gap_recovered=gap_recovered(mean, draft, full),
-        same_answer=statistics.fmean(tally.same),
-    )
+    keep: of its configuration, None if it has none
+    ttft_ratio: TTFT divided by the reference's; equal_ttft: whether they differ by at most `TOLERANCE`
+    first_token_kl: median KL(full || condition) in nats, None for another vocabulary
+    gap_recovered: as the function of that name; same_answer: ratio of answers that equal those of `full`
+    """
+    reference = statistics.median(tallies[DRAFT_KV].ttft)
+    full, draft = (statistics.fmean(tallies[name].f1) for name in (FULL, DRAFT_ALONE))
+    rows = []
+    for name, tally in tallies.items():
+        seconds = statistics.median(tally.ttft)
+        rows.append(
+            {
+                "name": name,
+                "keep": tally.condition.keep,
+                "n": len(tally.f1),
+                **mean_figures("f1", tally.f1),
+                "ttft_seconds": seconds,
+                "ttft_ratio": seconds / reference,
+                "equal_ttft": abs(seconds / reference - 1) <= TOLERANCE,
+                "first_token_kl": statistics.median(tally.kl) if tally.kl else None,
+                "gap_recovered": gap_recovered(statistics.fmean(tally.f1), draft, full),
+                "same_answer": statistics.fmean(tally.same),
+            }
+        )
+    return rows
 
 
 def gap_recovered(score: float, draft: float, full: float) -> float | None:
-    """(score - draft) / (full - draft): 0 is no better than the draft alone, 1 as good as `full`."""
+    """(score - draft) / (full - draft): 0 is no better than the draft alone, 1 as good as `full`; None without a gap."""
     return (score - draft) / (full - draft) if full > draft else None
 
 
-def paired_difference(reference: Tally, other: Tally, name: str) -> PairedDifference:
-    """The reference against another condition on the same questions; decided if the interval excludes 0."""
+def paired_difference(reference: Tally, other: Tally, name: str) -> Row:
+    """F1 of the reference minus that of another condition, paired by question, in percent with its 95 % interval.
+
+    The verdict is decided if the interval excludes 0.
+    """
     differences = [ours - theirs for ours, theirs in zip(reference.f1, other.f1, strict=True)]
     mean, low, high = mean_interval(differences)
     verdict = "better" if low > 0 else "worse" if high < 0 else "undecided"
-    return PairedDifference(name, mean, low, high, verdict if len(differences) >= FEWEST_QUESTIONS else TOO_FEW)
+    if len(differences) < FEWEST_QUESTIONS:
+        verdict = TOO_FEW
+    return {"against": name, "difference": mean, "low": low, "high": high, "verdict": verdict}

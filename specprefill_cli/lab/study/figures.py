@@ -1,18 +1,20 @@
-"""The study's record as findings in words, plots, and tables: what the page and the terminal show."""
+"""The study's record as findings in words, plots, and tables: a self-contained HTML page, plot files, a terminal's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rich.console import Group
+
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
 from specprefill_cli.lab.plots import Series, heat_map, line_plot
-from specprefill_cli.lab.study.conditions import MAPPED
-from specprefill_cli.lab.study.drift_figures import drift_section
-from specprefill_cli.lab.study.section import Figures, Plots, Section, figure
-from specprefill_cli.lab.tables import Columns
-from specprefill_cli.reporting.table import seconds
+from specprefill_cli.lab.study.measurements import MAPPED_ONLY, REST_DROPPED
+from specprefill_cli.lab.tables import Columns, Row, cells, duration, figure, rich_table
+from specprefill_cli.reporting.html import environment
 
 SIGNAL_NAMES = {
     "error": "error of keys and values",
@@ -23,35 +25,76 @@ SIGNAL_NAMES = {
     "risk": "risk (attention mass x error)",
 }
 PREDICTIONS = {
-    "spearman_to_true_error": "Best predictor of a token's true error",
-    "auroc_to_changed_first_token": "Best predictor of a changed first token",
-    "auroc_to_changed_answer": "Best predictor of a changed answer",
+    "spearman_to_true_error": "Best predictor of a token's true error (Spearman)",
+    "auroc_to_changed_first_token": "Best predictor of a changed first token (AUROC, where 0.5 is chance)",
+    "auroc_to_changed_answer": "Best predictor of a changed answer (AUROC)",
 }
+figure_or_dash = partial(figure, unknown="-")
+
+
+def signal_name(signal: Row) -> str:
+    """What a signal measures, in words."""
+    name: str = signal["signal"]
+    return SIGNAL_NAMES.get(name, name)
+
+
 SIGNALS: Columns = {
-    "signal": lambda signal: SIGNAL_NAMES.get(signal["signal"], signal["signal"]),
-    "Spearman: true error": lambda signal: figure(signal["spearman_to_true_error"]),
-    "Spearman: KL": lambda signal: figure(signal["spearman_to_kl"]),
-    "AUROC: first token changed": lambda signal: figure(signal["auroc_to_changed_first_token"]),
-    "AUROC: answer changed": lambda signal: figure(signal["auroc_to_changed_answer"]),
+    "signal": signal_name,
+    "Spearman: true error": figure_or_dash("spearman_to_true_error", ".2f"),
+    "Spearman: KL": figure_or_dash("spearman_to_kl", ".2f"),
+    "AUROC: first token changed": figure_or_dash("auroc_to_changed_first_token", ".2f"),
+    "AUROC: answer changed": figure_or_dash("auroc_to_changed_answer", ".2f"),
 }
 FIRST_TOKEN: Columns = {
-    "cache": lambda variant: variant["name"],
-    "median KL": lambda variant: figure(variant["kl_median"], ".3f"),
-    "mean KL": lambda variant: figure(variant["kl_mean"], ".3f"),
-    "first token kept": lambda variant: f"{variant['same_first_token']:.0%}",
+    "cache": figure("name"),
+    "median KL": figure_or_dash("kl_median", ".3f"),
+    "mean KL": figure_or_dash("kl_mean", ".3f"),
+    "first token kept": figure("same_first_token", ".0%"),
 }
+DRIFT: Columns = {
+    "cache": figure("name"),
+    "KL a token [95 %]": lambda row: f"{row['kl_mean']:.3f} [{row['kl_low']:.3f}, {row['kl_high']:.3f}]",
+    "answers diverged after 1, 4, 16, 64 tokens": lambda row: ", ".join(
+        f"{share:.0%}" for share in row["parted_after"].values()
+    ),
+    "answer changed": figure("answer_changed", ".0%"),
+}
+# The lines of the plot of drift, in this order.
+DRIFT_LINES = (MAPPED_ONLY, REST_DROPPED, "recompute 0.05", "recompute 0.15", "recompute 0.5", "wrong document")
 COST: Columns = {
     "condition": lambda row: row["name"] if row["keep"] is None else f"{row['name']}, keep {row['keep']:g}",
-    "n": lambda row: str(row["n"]),
-    "F1 [95 %]": lambda row: figure(row["f1"], ".1f", row["f1_low"], row["f1_high"]),
-    "TTFT": lambda row: seconds(row["ttft_seconds"]),
-    "x reference": lambda row: figure(row["ttft_ratio"]),
+    "n": figure("n"),
+    "F1 [95 %]": figure("f1", ".1f", interval=True),
+    "TTFT": duration("ttft_seconds"),
+    "x reference": figure("ttft_ratio", ".2f"),
     "equal": lambda row: "yes" if row["equal_ttft"] else "no",
-    "first-token KL": lambda row: figure(row["first_token_kl"], ".3f"),
-    "gap recovered": lambda row: figure(row["gap_recovered"]),
-    "same as full": lambda row: f"{row['same_answer']:.0%}",
+    "first-token KL": figure_or_dash("first_token_kl", ".3f"),
+    "gap recovered": figure_or_dash("gap_recovered", ".2f"),
+    "same as full": figure("same_answer", ".0%"),
+}
+DUELS: Columns = {
+    "minus F1 of": figure("against"),
+    "difference [95 %]": lambda row: f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]",
+    "verdict": figure("verdict"),
 }
 COST_TITLE = "What does draft KV win at equal TTFT?"
+
+
+class Figures:
+    """A table of text."""
+
+    def __init__(self, name: str, columns: Columns, rows: Sequence[Row]) -> None:
+        self.name, self.header, self.rows = name, list(columns), cells(rows, columns)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question of the study: findings in words, functions that draw SVG by file name, and tables."""
+
+    title: str
+    findings: Sequence[str]
+    plots: Mapping[str, Callable[[], str]]
+    tables: Sequence[Figures] = ()
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
@@ -78,12 +121,9 @@ def signal_section(record: dict[str, Any]) -> Section:
         return Section(title, [*findings, f"No correlations: {TOO_FEW}."], {})
     for key, words in PREDICTIONS.items():
         measured = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
-        if measured:
-            best = max(measured, key=lambda signal: signal[key])
-            statistic = "Spearman" if key.startswith("spearman") else "AUROC, where 0.5 is chance"
-            findings.append(f"{words}: {SIGNAL_NAMES[best['signal']]}, {best[key]:.2f} ({statistic}).")
-        else:
-            findings.append(f"{words}: unknown, because too few questions differ in the outcome.")
+        best = max(measured, key=lambda signal: signal[key], default=None)
+        result = f"{signal_name(best)}, {best[key]:.2f}" if best else "unknown, too few questions differ"
+        findings.append(f"{words}: {result}.")
     findings.append(
         "The hidden state's error needs full prefill to compare with, because the map gives keys and values only; it "
         "shows how reliable checkpoint tokens are. The attention output is over the checkpoint tokens alone, because the "
@@ -100,8 +140,8 @@ def layer_section(record: dict[str, Any]) -> Section:
         "Squared error of mapped KV relative to the exact KV. The first layer's depends on the tokens alone and is exact."
     ]
     if lower is not None and upper is not None:
-        verdict = "lower layers are mapped better" if lower < upper else "lower layers are not mapped better"
-        verdict += f" (Spearman of layer and error {figure(stability['spearman_layer_to_error'])})"
+        verdict = f"lower layers are {'' if lower < upper else 'not '}mapped better"
+        verdict += f" (Spearman of layer and error {figure_or_dash('spearman_layer_to_error', '.2f')(stability)})"
         findings.append(
             f"Mean error of the lower half of the mapped layers {lower:.2f}, of the upper half {upper:.2f}: "
             f"{verdict if record['questions'] >= FEWEST_QUESTIONS else TOO_FEW}."
@@ -110,10 +150,10 @@ def layer_section(record: dict[str, Any]) -> Section:
         Series(part, [(layer, error) for layer, error in enumerate(errors[part]) if error is not None])
         for part in ("keys", "values")
     ]
-    cells = record["true_error_by_layer_and_depth"]
-    plots: Plots = {
+    cell_errors = record["true_error_by_layer_and_depth"]
+    plots = {
         "error_by_layer_and_depth": partial(
-            heat_map, "True error of mapped KV", cells, "target layer", "depth in the document"
+            heat_map, "True error of mapped KV", cell_errors, "target layer", "depth in the document"
         ),
         "error_by_layer": partial(line_plot, "True error by layer", "target layer", "relative error", lines),
     }
@@ -121,39 +161,27 @@ def layer_section(record: dict[str, Any]) -> Section:
 
 
 def repair_section(record: dict[str, Any]) -> Section:
-    """KL by recompute budget, and the controls."""
-    budgets, variants = record["first_token_by_budget"], record["variants"]
-    by_risk = {row["recompute"]: row for row in budgets if row["chosen_by"] == "risk"}
-    first, *_, last = by_risk.values()
+    """KL by recompute budget, spent on the riskiest and on random chunks, and the controls."""
+    budgets = record["first_token_by_budget"]
+    first, *_, last = [row for row in budgets if row["chosen_by"] == "risk"]
     findings = [
         f"Median KL of the first token from full prefill: {first['kl_median']:.3f} with checkpoint tokens alone, "
-        f"{last['kl_median']:.3f} with {last['recompute']:.0%} of the prompt recomputed."
+        f"{last['kl_median']:.3f} with {last['recompute']:.0%} of the prompt recomputed.",
+        "Draft KV is worth something where 'mapped only' has a lower KL than 'zeros' and 'wrong document', and risk chooses "
+        "well where 'recompute' has a lower KL than the same 'at random'.",
     ]
-    # Sentences, each with the subject of its verdict and the figures that it compares: the lower is the better.
-    compared: list[tuple[str, str, float, float]] = []
-    mapped = variants[MAPPED]["kl_median"]
-    for control, name in (("zeros", "zeros"), ("wrong document", "another document's KV")):
-        if control in variants:
-            value = variants[control]["kl_median"]
-            words = f"Median KL is {mapped:.3f} with mapped KV alone, {value:.3f} with {name} instead."
-            compared.append((words, "Mapped KV", mapped, value))
-    for row in budgets:
-        if row["chosen_by"] == "random" and row["recompute"]:
-            risk, random = by_risk[row["recompute"]]["kl_median"], row["kl_median"]
-            words = f"With {row['recompute']:.0%} recomputed it is {risk:.3f} for the riskiest chunks, {random:.3f} for random"
-            compared.append((f"{words} ones.", "Choosing by risk", risk, random))
-    enough = record["questions"] >= FEWEST_QUESTIONS
-    for words, subject, ours, control_kl in compared:
-        findings.append(f"{words} {subject} is {'better' if ours < control_kl else 'no better'}." if enough else words)
-    if not enough:
+    if record["questions"] < FEWEST_QUESTIONS:
         findings.append(f"No verdicts: {TOO_FEW}.")
-    plots = {"kl_by_budget": budget_plot(budgets)}
-    rows = [{"name": name, **variant} for name, variant in variants.items()]
-    tables = [Figures("first token", FIRST_TOKEN, rows)]
-    return Section("Does recomputing repair it?", findings, plots, tables)
+    rows = [{"name": name, **variant} for name, variant in record["variants"].items()]
+    return Section(
+        "Does recomputing repair it?",
+        findings,
+        {"kl_by_budget": budget_plot(budgets)},
+        [Figures("first token", FIRST_TOKEN, rows)],
+    )
 
 
-def budget_plot(rows: Sequence[dict[str, Any]]) -> Callable[[], str]:
+def budget_plot(rows: Sequence[Row]) -> Callable[[], str]:
     """KL over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
     series = []
     for chosen_by, name in (("risk", "riskiest chunks"), ("random", "random chunks")):
@@ -163,23 +191,60 @@ def budget_plot(rows: Sequence[dict[str, Any]]) -> Callable[[], str]:
     return partial(line_plot, title, x_label, y_label, series, x_percent=True)
 
 
+def drift_section(rows: Sequence[Row]) -> Section:
+    """KL at every token of a long answer, and where answers part."""
+    findings = [
+        f"KL(full || cache) at each of {len(rows[0]['kl_by_token'])} tokens that `full` would go on with, forced on every "
+        "cache; an answer has diverged where a greedy choice differs. Stop tokens are passed over."
+    ]
+    by_name = {row["name"]: row for row in rows}
+    lines = [Series(name, list(enumerate(by_name[name]["kl_by_token"], 1))) for name in DRIFT_LINES if name in by_name]
+    plots = {"kl_by_token": partial(line_plot, "Drift from full prefill", "token", "mean KL, nats", lines)}
+    return Section("Do errors compound in a long answer?", findings, plots, [Figures("drift", DRIFT, rows)])
+
+
 def cost_section(cost: dict[str, Any]) -> Section:
     """The table at equal time to first token, and the paired differences of draft KV."""
     reference, tolerance = cost["reference"], cost["tolerance"]
     findings = [
-        f"The reference is {reference}; an equal median TTFT is within {tolerance:.0%} of its own. Controls are timed with "
-        "all that they do: 'same tokens, rest dropped' maps and checks too, to find out which tokens."
+        f"The reference is {reference}; an equal median TTFT is within {tolerance:.0%} of its own. The keep ratios come "
+        "nearest to it on the pilot questions. Controls are timed with all that they do: 'same tokens, rest dropped' maps "
+        "and checks too, to find out which tokens."
     ]
-    rows = {row["name"]: row for row in cost["rows"]}
-    for tuned in cost["tuned"]:
-        row = rows[tuned["mode"]]
-        findings.append(
-            f"{tuned['mode']} has keep ratio {tuned['keep']:g}, the nearest on the pilot questions. Over all questions it "
-            f"takes {row['ttft_ratio']:.2f} of the reference's TTFT, {'' if row['equal_ttft'] else 'not '}within the tolerance."
-        )
-    findings += [
-        f"F1 of {reference} minus F1 of '{duel['against']}' (which takes {rows[duel['against']]['ttft_ratio']:.2f} of its "
-        f"TTFT): {duel['difference']:+.1f} [{duel['low']:+.1f}, {duel['high']:+.1f}], {duel['verdict']}."
-        for duel in cost["duels"]
+    tables = [Figures("answers", COST, cost["rows"]), Figures(f"F1 of {reference}", DUELS, cost["duels"])]
+    return Section(COST_TITLE, findings, {}, tables)
+
+
+def render_study(record: dict[str, Any]) -> str:
+    """The HTML page of a study's record (`study.json`)."""
+    from markupsafe import Markup
+
+    views = [
+        {
+            "title": section.title,
+            "findings": section.findings,
+            # Matplotlib escapes the text in plots.
+            "plots": [Markup(draw()) for draw in section.plots.values()],
+            "tables": section.tables,
+        }
+        for section in sections(record)
     ]
-    return Section(COST_TITLE, findings, {}, [Figures("answers", COST, cost["rows"])])
+    pair = f"{record['pair']['draft']} -> {record['pair']['target']}"
+    template = environment().get_template("study.html")
+    return template.render(pair=pair, questions=f"{record['questions']:,}", sections=views)
+
+
+def finite(value: Any) -> Any:
+    """The record with None for numbers that JSON cannot hold, and lists for tuples."""
+    return json.loads(json.dumps(value), parse_constant=lambda _name: None)
+
+
+def study_plots(record: dict[str, Any]) -> dict[str, str]:
+    """Every plot of the page as SVG, by file name without suffix."""
+    return {name: draw() for section in sections(record) for name, draw in section.plots.items()}
+
+
+def study_tables(record: dict[str, Any]) -> Group:
+    """The page's tables for a terminal."""
+    tables = (figures for section in sections(record) for figures in section.tables)
+    return Group(*(rich_table(figures.header, figures.rows, figures.name) for figures in tables))

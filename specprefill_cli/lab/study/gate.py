@@ -17,7 +17,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
 from specprefill_cli.lab.study.controls import copy_cache, fresh
-from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repaired_logits
+from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repair_copy
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -78,7 +78,7 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
         checked = copy_cache(state)
         for budget in BUDGETS:
             fates = fates_at(request, risks, budget)
-            kl = kl_divergence(full, repaired_logits(request, checked, fates))
+            kl = kl_divergence(full, repair_copy(request, checked, fates)[0])
             risk = remaining_risk(risks, fates)
             outcomes.append(Outcome(signal=signal, prompt=number, budget=budget, risk=risk, kl=kl))
     return outcomes
@@ -88,6 +88,7 @@ def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PR
     """The gate of the signal that best tells outcomes with a KL above the target from the others (AUROC over all budgets).
 
     The first of equally good signals, and of those for which too few outcomes are of one kind.
+    smallest_risks: by budget, the smallest remaining risk of any prompt
     """
     by_signal: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
@@ -98,22 +99,17 @@ def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PR
     }
     signal = max(areas, key=lambda name: areas[name] or 0.0)
     part, area = by_signal[signal], areas[signal]
+    budgets = sorted({outcome.budget for outcome in part})
     return Gate(
         signal=signal,
         threshold=largest_threshold(part, target, fewest),
         target=target,
         n=len({outcome.prompt for outcome in part}),
         auroc=None if area is None else round(area, 4),
-        smallest_risks=smallest_risks(part),
+        smallest_risks={
+            f"{budget:g}": min(outcome.risk for outcome in part if outcome.budget == budget) for budget in budgets
+        },
     )
-
-
-def smallest_risks(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """By budget, the smallest remaining risk of any prompt; outcomes: of one signal."""
-    risks: dict[float, list[float]] = {}
-    for outcome in outcomes:
-        risks.setdefault(outcome.budget, []).append(outcome.risk)
-    return {f"{budget:g}": min(part) for budget, part in sorted(risks.items())}
 
 
 def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -> float:

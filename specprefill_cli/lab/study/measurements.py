@@ -27,7 +27,6 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import PrefillState, layer_count
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.lexical import question_seed
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import Settings
 
@@ -39,14 +38,21 @@ MAPPED_ONLY, REST_DROPPED = "mapped only", "same tokens, rest dropped"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A prefill against full prefill: KL(full || this) of the first token, whether the likeliest one is the same, and drift."""
+
+    kl: float
+    same: bool
+    drift: Drift
+
+
+@dataclass(frozen=True, kw_only=True)
 class ItemStudy:
     """One question's figures; all tensors on the CPU.
 
     key_errors, value_errors: [layers, DEPTHS] relative squared error of mapped KV by depth in the document
     signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
-    risk: summed before any recompute; kl, same: per variant, KL(full || variant) of the first token, and whether the
-        likeliest token is the same
-    drift: per variant, over a forced continuation
+    risk: summed before any recompute; trials: by variant
     """
 
     key_errors: Tensor
@@ -54,32 +60,29 @@ class ItemStudy:
     signals: dict[str, Tensor]
     happened: Tensor
     risk: float
-    kl: dict[str, float]
-    same: dict[str, bool]
-    drift: dict[str, Drift]
+    trials: dict[str, Trial]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """Prefills of one prompt against full prefill, by variant: see `ItemStudy`."""
+    """Compares prefills of one prompt with full prefill: its logits [V] and what follows."""
 
     request: PrefillRequest
     logits: Tensor
     reference: Continuation
-    kl: dict[str, float] = field(default_factory=dict)
-    same: dict[str, bool] = field(default_factory=dict)
-    drift: dict[str, Drift] = field(default_factory=dict)
+    results: dict[str, Trial] = field(default_factory=dict)
 
     def add(self, name: str, logits: Tensor, state: PrefillState) -> None:
         """Compare a prefill: logits [V] of its last token, and its cache."""
-        self.kl[name] = kl_divergence(self.logits, logits)
-        self.same[name] = bool(logits.argmax() == self.logits.argmax())
-        self.drift[name] = drift(self.request.target.model, state, logits, self.reference)
+        self.results[name] = Trial(
+            kl=kl_divergence(self.logits, logits),
+            same=bool(logits.argmax() == self.logits.argmax()),
+            drift=drift(self.request.target.model, state, logits, self.reference),
+        )
 
     def repair(self, name: str, kv: SlotKv, fates: Tensor | None = None) -> None:
         """Compare a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
-        state = controls.fresh(kv)
-        self.add(name, repair(self.request, state, recomputed_slots(self.request, fates)), state)
+        self.add(name, *repair_copy(self.request, kv, fates))
 
 
 def questions_that_fit(
@@ -139,7 +142,11 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         trials.repair(name, kv)
     for name, contents in others.items():
         trials.repair(name, contents(mapped, prompt.document))
-    try_budgets(trials, checked, risks)
+    for budget in BUDGETS:
+        fates = fates_at(request, risks, budget)
+        trials.repair(f"recompute {budget:g}", checked, fates)
+        if budget:
+            trials.repair(f"recompute {budget:g} at random", checked, controls.shuffle_fates(request, fates))
     fates = fates_at(request, risks, REFERENCE_BUDGET)
     accepted = controls.accepted_slots(request, fates, inspection.computed)
     for name, contents in others.items():
@@ -155,23 +162,8 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
         signals=signals_at(request, before, after, observed, [rows_of(part, checkpoints) for part in exact_states]),
         happened=((keys + values) / 2)[:, checkpoints - prompt.document[0]],
         risk=float(risks.sum()),
-        kl=trials.kl,
-        same=trials.same,
-        drift=trials.drift,
+        trials=trials.results,
     )
-
-
-def try_budgets(trials: Trials, checked: SlotKv, risks: Tensor) -> None:
-    """Spend every budget on the riskiest and on random chunks; risks: [chunks].
-
-    checked: the mapped KV with the checkpoint tokens computed
-    """
-    for budget in BUDGETS:
-        fates = fates_at(trials.request, risks, budget)
-        trials.repair(f"recompute {budget:g}", checked, fates)
-        if budget:
-            drawn = fates[controls.random_order(len(fates), question_seed(trials.request))]
-            trials.repair(f"recompute {budget:g} at random", checked, drawn)
 
 
 def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
@@ -179,16 +171,12 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
-def repaired_logits(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> Tensor:
-    """First-token logits [V] on a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
-    return repair(request, controls.fresh(kv), recomputed_slots(request, fates))
-
-
-def recomputed_slots(request: PrefillRequest, fates: Tensor | None) -> Tensor:
-    """Slots, ascending, of the chunks that fates [chunks] recompute; none for None."""
-    if fates is None:
-        return torch.arange(0)
-    return chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
+def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> tuple[Tensor, PrefillState]:
+    """First-token logits [V] and the cache from a copy, after what the fates [chunks] recompute; None: nothing."""
+    state, slots = controls.fresh(kv), torch.arange(0)
+    if fates is not None:
+        slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
+    return repair(request, state, slots), state
 
 
 def by_depth(errors: Tensor) -> Tensor:

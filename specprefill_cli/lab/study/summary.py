@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, auroc, mean_or_none, spearman
-from specprefill_cli.lab.study.drift import drift_rows
+from specprefill_cli.lab.study.drift import drift_row
 from specprefill_cli.lab.study.measurements import BUDGETS, MAPPED_ONLY, ItemStudy
 from specprefill_cli.lab.study.signals import OBSERVABLE
 
@@ -25,8 +25,8 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
     changed: for the first questions, whether mapped KV alone changed the whole answer, if that was measured
     """
     risks = torch.tensor([study.risk for study in studies])
-    kl = torch.tensor([study.kl[MAPPED_ONLY] for study in studies])
-    first_changed = torch.tensor([not study.same[MAPPED_ONLY] for study in studies])
+    kl = torch.tensor([study.trials[MAPPED_ONLY].kl for study in studies])
+    first_changed = torch.tensor([not study.trials[MAPPED_ONLY].same for study in studies])
     answer_changed = torch.tensor(list(changed)[: len(studies)], dtype=torch.bool)
     enough = len(studies) >= FEWEST_QUESTIONS
     correlation, separation = (statistic if enough else no_statistic for statistic in (spearman, auroc))
@@ -36,6 +36,7 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
         torch.stack([getattr(study, part) for study in studies]).nanmean(0) for part in ("key_errors", "value_errors")
     )
     errors = (keys + values) / 2
+    names = dict.fromkeys(name for study in studies for name in study.trials)
     return {
         "questions": len(studies),
         "first_token_changed": float(first_changed.float().mean()),
@@ -57,16 +58,17 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
         "true_error_by_layer_and_depth": errors.tolist(),
         "true_error_by_layer": {"keys": keys.nanmean(1).tolist(), "values": values.nanmean(1).tolist()},
         "stability": stability(errors.nanmean(1), correlation),
-        "variants": {
-            name: variant(studies, name) for name in dict.fromkeys(name for study in studies for name in study.kl)
-        },
+        "variants": {name: variant(studies, name) for name in names},
         "first_token_by_budget": [
             {"recompute": budget, "chosen_by": chosen_by, **variant(studies, f"recompute {budget:g}{suffix}")}
             for chosen_by in ("risk", "random")
             for budget in BUDGETS
             for suffix in [" at random" if budget and chosen_by == "random" else ""]
         ],
-        "drift": drift_rows([study.drift for study in studies]),
+        "drift": [
+            drift_row(name, [study.trials[name].drift for study in studies if name in study.trials])
+            for name in studies[0].trials
+        ],
     }
 
 
@@ -106,9 +108,9 @@ def stability(errors: Tensor, correlation: Statistic = spearman) -> dict[str, fl
 
 def variant(studies: Sequence[ItemStudy], name: str) -> dict[str, float]:
     """First-token figures of one variant, over the questions that have it."""
-    kl = [study.kl[name] for study in studies if name in study.kl]
+    trials = [study.trials[name] for study in studies if name in study.trials]
     return {
-        "kl_median": statistics.median(kl),
-        "kl_mean": statistics.fmean(kl),
-        "same_first_token": statistics.fmean(study.same[name] for study in studies if name in study.same),
+        "kl_median": statistics.median(trial.kl for trial in trials),
+        "kl_mean": statistics.fmean(trial.kl for trial in trials),
+        "same_first_token": statistics.fmean(trial.same for trial in trials),
     }

@@ -1,11 +1,18 @@
-"""A Llama model with frozen weights and trainable adapters, for rows in which several questions share one document."""
+"""A Llama model with frozen weights and trainable adapters, for rows in which several questions share one document.
+
+The low-rank adapters (LoRA, arXiv 2106.09685) are computed with merged weights: the forward pass multiplies with
+W + scale * B A, rounded to bfloat16 as it will be shipped. So training sees the weights that users run, and needs no second
+product. The backward pass gives the gradients of A and B as if they were separate.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +20,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specprefill_cli.models.placement import cpu_has_bfloat16
-from specprefill_cli.training.smollm2.lora import MergedLinear, merge
 from specprefill_cli.training.smollm2.rows import ChatRow
 
 # Linear layers of a block that share their input, in the order in which their weights are stacked.
@@ -134,8 +140,8 @@ class AdaptedModel:
         down = flat[first.start : last.stop].view(-1, size)
         return down, [self.view(flat, f"{name}.lora_B.weight") for name in names]
 
-    def accumulate(self, row: ChatRow) -> tuple[float, float]:
-        """Add a row's gradient to `gradient`; returns its weighted loss, and the sum of its weights."""
+    def accumulate(self, row: ChatRow) -> Tensor:
+        """Add a row's gradient to `gradient`; returns counts [4]: rows, tokens, weighted loss, sum of weights."""
         losses = F.cross_entropy(self.logits(row), row.targets, reduction="none")
         loss = (losses * row.weights).sum()
         # Leaves of their own: the gradient of a view would be as large as what it is a view of.
@@ -146,7 +152,7 @@ class AdaptedModel:
                 if leaf.grad is not None:
                     total += leaf.grad
                 leaf.grad = None
-        return float(loss.detach()), float(row.weights.sum())
+        return torch.tensor([1.0, len(row.tokens), float(loss.detach()), float(row.weights.sum())], dtype=torch.double)
 
     @torch.no_grad()
     def hits(self, row: ChatRow) -> tuple[Tensor, Tensor]:
@@ -206,3 +212,42 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotary embedding of heads [n, S, size], whose halves are pairs."""
     low, high = x.chunk(2, dim=-1)
     return x * cosine + torch.cat([-high, low], dim=-1) * sine
+
+
+class MergedLinear(torch.autograd.Function):
+    """y = x W'^T for several stacked linear layers with a common input, each with an adapter of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, merged: Tensor, down: Tensor, scale: float, *ups: Tensor) -> Tensor:
+        """Multiply.
+
+        x: [T, in]; merged: [out, in], the stacked layers' merged weights; down: [n * rank, in], their A matrices, stacked
+        ups: [out of the layer, rank], their B matrices
+        """
+        ctx.save_for_backward(x, merged, down, *ups)
+        ctx.scale = scale
+        return x @ merged.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, down and ups; the base weights are frozen."""
+        x, merged, down, *ups = ctx.saved_tensors
+        (grad,) = grads
+        rank = ups[0].shape[1]
+        parts = grad.split([len(up) for up in ups], dim=1)
+        lowered = (x @ down.T).split(rank, dim=1)
+        up_grads = [ctx.scale * (part.T @ low) for part, low in zip(parts, lowered, strict=True)]
+        raised = torch.cat([part @ up for part, up in zip(parts, ups, strict=True)], dim=1)
+        down_grad = ctx.scale * (raised.T @ x)
+        x_grad = grad @ merged if ctx.needs_input_grad[0] else None
+        return x_grad, None, down_grad, None, *up_grads
+
+
+def merge(base: Tensor, down: Tensor, ups: Sequence[Tensor], scale: float) -> Tensor:
+    """W + scale * B A of stacked layers, in bfloat16.
+
+    base: [out, in]; down: [n * rank, in]; ups: [out of the layer, rank] each
+    """
+    rank = ups[0].shape[1]
+    parts = zip(down.split(rank), ups, strict=True)
+    return (base.float() + scale * torch.cat([up @ low for low, up in parts])).bfloat16()

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -15,12 +16,12 @@ from torch import Tensor
 
 from specprefill_cli.prefill.fates import GAP_SHARE, shorten_gaps
 from specprefill_cli.prefill.selection import complete_sentences, keep_chunks
-from specprefill_cli.training.blocks import BlockMaker, join_blocks
+from specprefill_cli.training.blocks import BlockMaker
 from specprefill_cli.training.positions import CHUNK
 from specprefill_cli.training.questions import PromptFormat, drop_ambiguous
-from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
+from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question, join_blocks
 from specprefill_cli.training.tokenizer import token_id
-from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+from specprefill_cli.training.topics import Scattered, SingleTopic, draw_topic
 
 END = "<|im_end|>"
 # Given a document's text, a question and the character ranges [n, 2] of its tokens: chunk indices, the best first.
@@ -110,14 +111,12 @@ class ChatRowMaker:
         self,
         tokenizer: Tokenizer,
         template: PromptFormat,
-        material: Material,
         block_maker: BlockMaker,
         mixture: Mixture,
         rank_chunks: ChunkRanking,
         everyday: Sequence[Block] = (),
     ) -> None:
         self.tokenizer = tokenizer
-        self.material = material
         self.block_maker = block_maker
         self.mixture = mixture
         self.rank_chunks = rank_chunks
@@ -137,21 +136,24 @@ class ChatRowMaker:
             if self.everyday and self.rng.random() < self.mixture.everyday_share:
                 made = self.everyday_row(self.rng.choice(self.everyday))
             else:
-                made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.whole_row()
+                made = self.thinned_row() if self.rng.random() < self.mixture.thinned else self.full_row()
             if made is not None:
                 return made
 
-    def whole_row(self) -> ChatRow | None:
-        """One written context, alone or among one or two others, shown whole."""
+    def full_row(self) -> ChatRow | None:
+        """One written context, alone or among one or two others, shown whole; the row asks about it."""
         topic = self.topic()
-        blocks = [self.block_maker.context_block(topic.group()) for _ in range(self.rng.choice([1, 1, 1, 2, 3]))]
-        # Every block is asked about in a row of its own somewhere: this one asks about the first.
-        asked = blocks[0]
-        others = [Block(block.text) for block in blocks[1:]]
-        order = [asked, *others]
+        contexts = [self.block_maker.context_block(topic.group()) for _ in range(self.rng.choice([1, 1, 1, 2, 3]))]
+        order = [contexts[0], *(Block(block.text) for block in contexts[1:])]
         self.rng.shuffle(order)
         document = join_blocks(order, "\n\n")
-        return self.with_questions(self.shown(document.text, None), document, self.foreign_questions(topic))
+        shown = self.show_document(document.text, None)
+        # Of what follows in the topic's source, or of contexts from random places.
+        if isinstance(topic, SingleTopic):
+            others = self.block_maker.neighbours(topic, True)
+        else:
+            others = [self.block_maker.context_block(topic.group()) for _ in range(2)]
+        return self.add_questions(shown, document, [question for block in others for question in block.questions])
 
     def thinned_row(self) -> ChatRow | None:
         """A long document of which the draft's choice for some of its questions is shown."""
@@ -161,55 +163,45 @@ class ChatRowMaker:
         document = join_blocks(blocks, self.rng.choice(["\n\n", "\n\n", "\n"]))
         questions = drop_ambiguous(document.questions)
         self.rng.shuffle(questions)
-        asked = questions[: self.rng.randint(1, 3)]
-        if not asked:
+        chosen = questions[: self.rng.randint(1, 3)]
+        if not chosen:
             return None
         near = self.rng.choice(questions[: self.mixture.questions])
         rest = [question for question in questions if abs(question.start - near.start) < 400]
-        shown = self.shown(document.text, asked)
-        return self.with_questions(shown, Block(document.text, (*asked, *rest)), foreign or [])
+        shown = self.show_document(document.text, chosen)
+        return self.add_questions(shown, Block(document.text, (*chosen, *rest)), foreign or [])
 
     def everyday_row(self, document: Block) -> ChatRow | None:
         """A written document of which the draft's choice for one to three questions is shown."""
         answered = [question for question in document.questions if question.start >= 0]
-        asked = self.rng.sample(answered, min(self.rng.randint(1, 3), len(answered)))
-        return self.with_questions(self.shown(document.text, asked), document, []) if asked else None
+        chosen = self.rng.sample(answered, min(self.rng.randint(1, 3), len(answered)))
+        return self.add_questions(self.show_document(document.text, chosen), document, []) if chosen else None
 
     def topic(self) -> Scattered:
-        kind = SingleTopic if self.rng.random() < self.mixture.single_topic else Scattered
-        return kind(self.material, self.rng)
+        return draw_topic(self.block_maker.material, self.rng, self.mixture.single_topic)
 
-    def foreign_questions(self, topic: Scattered) -> list[Question]:
-        """Questions on what follows in the topic's source, or on contexts from random places."""
-        if isinstance(topic, SingleTopic):
-            blocks = self.block_maker.neighbours(topic, True)
-        else:
-            blocks = [self.block_maker.context_block(topic.group()) for _ in range(2)]
-        return [question for block in blocks for question in block.questions]
-
-    def shown(self, text: str, asked: Sequence[Question] | None) -> Shown:
-        """A document as it is shown: whole, or the draft's chunks for the questions asked."""
+    def show_document(self, text: str, questions: Sequence[Question] | None) -> Shown:
+        """A document as it is shown: the draft's chunks for some questions; None: whole."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         ids, offsets = np.array(encoding.ids), np.array(encoding.offsets)
-        first = len(self.prefix)
-        if asked is None:
-            order = np.arange(len(ids))[: self.mixture.tokens]
-            return Shown(
-                text=text, ids=ids, offsets=offsets, kept=order, positions=first + order, end=first + len(order)
-            )
+        if questions is None:
+            kept = np.arange(len(ids))[: self.mixture.tokens]
+            positions, end = len(self.prefix) + kept, len(self.prefix) + len(kept)
+        else:
+            kept = self.kept_tokens(text, offsets, questions)
+            positions, end = self.thinned_positions(kept, len(ids))
+        return Shown(text=text, ids=ids, offsets=offsets, kept=kept, positions=positions, end=end)
+
+    def kept_tokens(self, text: str, offsets: np.ndarray, questions: Sequence[Question]) -> np.ndarray:
+        """Indices of the tokens in the draft's chunks for some questions, as `select` keeps them."""
         count = self.rng.randint(*self.mixture.chunks)
-        rankings = [list(self.rank_chunks(text, question.text, offsets)) for question in asked]
-        chosen: dict[int, None] = {}
-        for place in range(max(map(len, rankings))):
-            for ranking in rankings:
-                if place < len(ranking):
-                    chosen[ranking[place]] = None
+        rankings = [self.rank_chunks(text, question.text, offsets) for question in questions]
+        # The best chunk of each question, then the second-best of each.
+        order = dict.fromkeys(chunk for chunks in zip_longest(*rankings) for chunk in chunks if chunk is not None)
         in_sentences = self.rng.random() < self.mixture.sentences
         widen = partial(complete_sentences, text, offsets) if in_sentences else lambda start, end: (start, end)
-        shown, _ = keep_chunks(torch.tensor(list(chosen)), count * CHUNK, len(ids), CHUNK, widen)
-        kept = shown.nonzero()[:, 0].numpy()
-        positions, end = self.thinned_positions(kept, len(ids))
-        return Shown(text=text, ids=ids, offsets=offsets, kept=kept, positions=positions, end=end)
+        shown, _ = keep_chunks(torch.tensor(list(order)), count * CHUNK, len(offsets), CHUNK, widen)
+        return shown.nonzero()[:, 0].numpy()
 
     def thinned_positions(self, kept: np.ndarray, tokens: int) -> tuple[np.ndarray, int]:
         """Positions [k] of kept document tokens, and the position behind the document."""
@@ -220,7 +212,7 @@ class ChatRowMaker:
         shortened = shorten_gaps(places, first + tokens, len(places) + GAP_SHARE * len(places))
         return shortened.positions[first:].numpy(), shortened.end
 
-    def with_questions(self, shown: Shown, document: Block, foreign: Sequence[Question]) -> ChatRow | None:
+    def add_questions(self, shown: Shown, document: Block, foreign: Sequence[Question]) -> ChatRow | None:
         """A row of the shown text with questions that it answers, and some that it does not; None where none fits."""
         answered, absent = [], []
         for question in dict.fromkeys(drop_ambiguous(document.questions)):
@@ -234,11 +226,9 @@ class ChatRowMaker:
         self.rng.shuffle(answered)
         answered = answered[: self.mixture.questions]
         ratio = self.mixture.absent / (1 - self.mixture.absent)
-        count = int(len(answered) * ratio + self.rng.random())
-        asked = answered + [
-            Question(question.text, NOT_FOUND, -1) for question in self.rng.sample(absent, min(count, len(absent)))
-        ]
-        return self.assemble(shown, asked)
+        count = min(int(len(answered) * ratio + self.rng.random()), len(absent))
+        refused = [Question(question.text, NOT_FOUND, -1) for question in self.rng.sample(absent, count)]
+        return self.assemble(shown, answered + refused)
 
     def assemble(self, shown: Shown, questions: Sequence[Question]) -> ChatRow | None:
         """The row of a shown document and its questions, as many as have room."""
@@ -248,16 +238,17 @@ class ChatRowMaker:
         answers: list[int] = []
         weights: list[float] = []
         for number, question in enumerate(questions, 1):
-            asked = [*self.before, *self.ids(" " + question.text), *self.after]
+            question_ids = [*self.before, *self.ids(" " + question.text), *self.after]
             answer = [*self.ids(question.answer), self.end]
-            if len(tokens) + len(asked) + len(answer) > self.mixture.tokens:
+            first, size = len(tokens) + len(question_ids), len(question_ids) + len(answer)
+            if len(tokens) + size > self.mixture.tokens:
                 break
-            answers += range(len(tokens) + len(asked) - 1, len(tokens) + len(asked) + len(answer) - 1)
+            answers += range(first - 1, first + len(answer) - 1)
             # Between a weight for each question and one for each token: long answers count more, but not in proportion.
             weights += [len(answer) ** -0.5] * len(answer)
-            tokens += asked + answer
-            positions += range(shown.end, shown.end + len(asked) + len(answer))
-            segments += [number] * (len(asked) + len(answer))
+            tokens += question_ids + answer
+            positions += range(shown.end, shown.end + size)
+            segments += [number] * size
         if not answers:
             return None
         ids = torch.tensor(tokens)

@@ -7,7 +7,6 @@ together, and run helpers at the leader's priority.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from torch import Tensor
 
 from specprefill_cli.training.smollm2.network import AdaptedModel, Rank
 from specprefill_cli.training.smollm2.rows import ChatRow, ChatRowMaker
-from specprefill_cli.training.smollm2.source import ChatRowSource, measured_rows
+from specprefill_cli.training.smollm2.source import ChatRowSource, rows_to_measure
 from specprefill_cli.training.synthesis import NOT_FOUND
+from specprefill_cli.training.train import append_log, save_checkpoint
 
 CLIP = 1.0
 SECONDS_BETWEEN_SAVES = 240.0
@@ -85,11 +85,6 @@ class Exchange:
         return taken
 
 
-def row_counts(row: ChatRow, loss: float, weight: float) -> Tensor:
-    """Counts [4] of a row: rows, tokens, weighted loss, weight."""
-    return torch.tensor([1.0, len(row.tokens), loss, weight], dtype=torch.double)
-
-
 def help_training(source: ChatRowSource, rank: Rank, exchange: Exchange, seed: int) -> None:
     """Compute gradients for ever; the leading process ends this one."""
     torch.set_num_threads(1)
@@ -104,7 +99,7 @@ def help_training(source: ChatRowSource, rank: Rank, exchange: Exchange, seed: i
                 model.parameters.copy_(exchange.parameters)
             model.update()
         model.gradient.zero_()
-        counts = row_counts(row, *model.accumulate(row))
+        counts = model.accumulate(row)
         exchange.add(model.gradient, counts)
 
 
@@ -125,23 +120,18 @@ class AdapterTrainer:
             self.updates, self.rows, self.tokens, self.seconds = state["counts"]
 
     def save(self) -> None:
-        """Write checkpoint and adapter, whole or not at all."""
+        """Write checkpoint and adapter."""
         state = {
             "parameters": self.model.parameters,
             "optimizer": self.optimizer.state_dict(),
             "counts": (self.updates, self.rows, self.tokens, self.seconds),
         }
-        partial = self.folder / "checkpoint.partial"
-        torch.save(state, partial)
-        partial.replace(self.folder / "checkpoint.pt")
+        save_checkpoint(state, self.folder)
         self.model.save(self.folder / "adapter", "HuggingFaceTB/SmolLM2-135M-Instruct")
 
     def log(self, **values: Any) -> None:
-        """Append a line to the log, and print it."""
-        line = json.dumps({"update": self.updates, "rows": self.rows, "tokens": self.tokens, **values})
-        print(line, flush=True)
-        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(line + "\n")
+        """Log values beside the counts."""
+        append_log(self.folder / "log.jsonl", update=self.updates, rows=self.rows, tokens=self.tokens, **values)
 
     def update(self, gradient: Tensor, counts: Tensor) -> None:
         """Apply the gradient [P] of rows with these counts [4]."""
@@ -170,9 +160,9 @@ class AdapterTrainer:
             losses.append(loss)
             numbers = row.segments[row.answers]
             for number in numbers.unique():
-                own = numbers == number
-                counted = refused if row.targets[own].tolist() == list(not_found) else answered
-                counted.append(bool(correct[own].all()))
+                answer = numbers == number
+                counted = refused if row.targets[answer].tolist() == list(not_found) else answered
+                counted.append(bool(correct[answer].all()))
         self.log(
             held_out_loss=round(float(torch.cat(losses).mean()), 4),
             exact=percentage(answered),
@@ -210,7 +200,7 @@ def train_adapter(
     # A resumed run draws other rows than before.
     maker, held_out = source.makers(settings.seed + 1_000_000 * (1 + trainer.updates))
     not_found = [*maker.ids(NOT_FOUND), maker.end]
-    measured = measured_rows(held_out, settings.questions)
+    measured = rows_to_measure(held_out, settings.questions)
     model.update()
     trainer.measure(measured, not_found)
     saved = clock = time.monotonic()
@@ -232,7 +222,6 @@ def collect(model: AdaptedModel, maker: ChatRowMaker, exchange: Exchange, rows: 
     model.gradient.zero_()
     counts = torch.zeros(4, dtype=torch.double)
     while counts[0] + exchange.counts[0] < rows:
-        row = maker.row()
-        counts += row_counts(row, *model.accumulate(row))
-    gradient, more = exchange.take()
-    return model.gradient + gradient, counts + more
+        counts += model.accumulate(maker.row())
+    gradient, helpers_counts = exchange.take()
+    return model.gradient + gradient, counts + helpers_counts

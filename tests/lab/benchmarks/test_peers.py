@@ -3,6 +3,7 @@
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ import torch
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.benchmarks import gguf_target
+from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
-from specprefill_cli.lab.commands.bench.prefill import baselines
+from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import adapter, attention, packed
+from specprefill_cli.models.hub import model_source
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
 
@@ -56,17 +58,17 @@ def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session
     requested = [Configuration("full"), Configuration("select", 0.3, "question")]
     steps = []
     rows = bench_prefill(random_session, [300], requested, 2, BASE, steps.append, [peer])
-    assert [row.mode for row in rows] == ["full", "select", "other"]
+    assert [row["mode"] for row in rows] == ["full", "select", "other"]
     collection = prompt_of_length(random_session, 300, BASE)
     expected = random_session.request(collection, QUESTION, BASE).prompt.tokens
     assert len(seen) == 3
     assert all(torch.equal(tokens, expected) for tokens in seen)
     row = rows[2]
-    assert (row.keep, row.limit, row.efficiency, row.kept_ratio) == (None, None, None, 1.0)
-    assert row.speedup == pytest.approx(rows[0].ttft_seconds / row.ttft_seconds)
-    assert row.phases["tokenize"] > 0
-    assert row.phases["target_prefill"] > 0
-    assert row.ttft_low <= row.ttft_seconds <= row.ttft_high
+    assert (row["keep"], row["limit"], row["efficiency"], row["kept_ratio"]) == (None, None, None, 1.0)
+    assert row["speedup"] == pytest.approx(rows[0]["ttft_seconds"] / row["ttft_seconds"])
+    assert row["phases"]["tokenize"] > 0
+    assert row["phases"]["target_prefill"] > 0
+    assert row["ttft_low"] <= row["ttft_seconds"] <= row["ttft_high"]
     # Configurations take turns; none has its rounds in one block.
     assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
 
@@ -85,9 +87,7 @@ def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
     assert "transformers is not measured" in capsys.readouterr().err
 
 
-@pytest.fixture
-def stub_llama(monkeypatch):
-    """The part of xllamacpp that is used, and the requests to it."""
+def test_llama_cpp_starts_cold_with_the_same_threads(monkeypatch, tmp_path):
     requests = []
 
     class Server:
@@ -98,20 +98,17 @@ def stub_llama(monkeypatch):
             requests.append((self.options, request))
             return {"choices": [{"logprobs": {"content": [{"id": sum(request["prompt"])}]}}]}
 
-    def options():
-        parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
-        return types.SimpleNamespace(**parts)
+    def make_options():
+        return types.SimpleNamespace(
+            **{name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+        )
 
-    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=options))
-    return requests
-
-
-def test_llama_cpp_starts_cold_with_the_same_threads(stub_llama, tmp_path):
+    stub = types.SimpleNamespace(Server=Server, CommonParams=make_options)
+    monkeypatch.setitem(sys.modules, "xllamacpp", stub)
     peer = llama_cpp_peer(tmp_path / "a.gguf", 512, 3)
     assert peer.read(torch.tensor([4, 5])) == 9
-    options, request = stub_llama[0]
-    assert request["cache_prompt"] is False
-    assert (request["max_tokens"], request["temperature"]) == (1, 0)
+    options, request = requests[0]
+    assert (request["cache_prompt"], request["max_tokens"], request["temperature"]) == (False, 1, 0)
     assert options.cpuparams.n_threads == options.cpuparams_batch.n_threads == 3
     assert (options.model.path, options.n_ctx, options.n_gpu_layers) == (str(tmp_path / "a.gguf"), 512, 0)
 
@@ -125,8 +122,8 @@ def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
     session = open_session(Settings(), True, target_weights=False)
-    file = gguf_target.bundled_gguf("tiny:target", tmp_path)
-    gguf_target.with_gguf_target(session.pair, file, "float32")
+    export_gguf(Path(model_source("tiny:target")), tmp_path / "target.gguf")
+    load_gguf_target(session.pair, tmp_path / "target.gguf", "float32")
     assert session.pair.same_tokenizer
     assert session.pair.target.stop_tokens == tiny_session.pair.target.stop_tokens
     tokens = torch.arange(100, 164)
@@ -139,10 +136,10 @@ def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
 @pytest.mark.slow
 def test_rejects_gguf_file_of_another_model(tmp_path):
     session = open_session(Settings(), False, target_weights=False)
-    file = gguf_target.bundled_gguf("tiny:draft", tmp_path)
+    export_gguf(Path(model_source("tiny:draft")), tmp_path / "draft.gguf")
     with pytest.raises(SpecprefillError, match=r"not the model tiny:target \(num_hidden_layers \d+, not \d+\)"):
-        gguf_target.with_gguf_target(session.pair, file, "float32")
+        load_gguf_target(session.pair, tmp_path / "draft.gguf", "float32")
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF")
     with pytest.raises(SpecprefillError, match=r"damaged\.gguf: cannot be loaded"):
-        gguf_target.with_gguf_target(session.pair, damaged, "float32")
+        load_gguf_target(session.pair, damaged, "float32")

@@ -12,25 +12,15 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 @pytest.fixture
 def calibrate(call, random_session, tmp_path, monkeypatch):
     """Run the command on 20 questions; returns exit code, standard output and standard error."""
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
     random_session.pair.scoring_heads = None
     path = tmp_path / "questions.jsonl"
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}
     path.write_text("".join(json.dumps({"id": str(n), **row}) + "\n" for n in range(20)))
 
     def run(*arguments):
-        return call(
-            "calibrate",
-            "--heads",
-            str(path),
-            "--distractors",
-            "0",
-            "--look-ahead",
-            "1",
-            "--out",
-            str(tmp_path / "out"),
-            *arguments,
-        )
+        options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"))
+        return call("calibrate", "--heads", str(path), *options, *arguments)
 
     return run
 

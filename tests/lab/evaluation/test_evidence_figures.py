@@ -5,7 +5,7 @@ import pytest
 
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures
+from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures, likely_text
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.record import Fate, Passage
 from tests.helpers.answers import make_answer
@@ -26,20 +26,13 @@ def test_figures_count_passages_and_confidence():
             answered_item("not found", (), "Nothing here.", None),
         ]
     )
-    assert figures.passage_recall == pytest.approx(100 * 2 / 3)
-    assert figures.passage_words == 4
-    assert (figures.likely.n, figures.likely.right) == (2, 1)
-    assert [(row.n, row.right) for row in figures.reliability] == [(1, 0), (0, 0), (0, 0), (2, 1)]
-
-
-def test_without_passages_and_confidence_there_are_no_figures():
-    figures = evidence_figures([answered_item("a", ("a",), "", None)])
-    assert (figures.passage_recall, figures.passage_words, figures.reliability, figures.likely) == (
-        None,
-        None,
-        [],
-        None,
-    )
+    assert figures["passage_recall"] == pytest.approx(100 * 2 / 3)
+    assert figures["passage_words"] == 4
+    assert [(row["n"], row["right"]) for row in figures["reliability"]] == [(1, 0), (0, 0), (0, 0), (2, 1)]
+    assert likely_text(figures) == "2, 1"
+    without = evidence_figures([answered_item("a", ("a",), "", None)])
+    assert without == {"passage_recall": None, "passage_words": None, "reliability": []}
+    assert likely_text(without) == ""
 
 
 def test_an_answer_is_kept_where_the_target_computed_all_tokens_of_one_place_in_its_own_context():

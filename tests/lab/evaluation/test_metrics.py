@@ -13,7 +13,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.runner import Configuration, configurations, rows
-from specprefill_cli.lab.evaluation.statistics import auroc, bootstrap_interval, ranks, spearman
+from specprefill_cli.lab.evaluation.statistics import auroc, mean_interval, ranks, spearman
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.answers import make_answer
@@ -42,8 +42,8 @@ def test_contained_answer_must_match_whole_words():
 
 def test_bootstrap_interval_matches_the_standard_error():
     values = np.random.default_rng(0).normal(50, 20, 400)
-    low, high = bootstrap_interval(values)
-    assert low < values.mean() < high
+    mean, low, high = mean_interval(values)
+    assert low < mean < high
     # The standard error of the mean is 1.0, so that the interval extends 1.96 to either side.
     assert high - low == pytest.approx(3.9, rel=0.2)
 
@@ -55,31 +55,22 @@ def test_ranks_average_ties_and_give_spearman_correlation():
     assert spearman(torch.tensor([1.0, 1, 1]), torch.tensor([1.0, 2, 3])) is None
 
 
-def test_auroc_is_the_fraction_of_correctly_ordered_pairs():
+def test_auroc_is_the_fraction_of_correctly_ordered_pairs_and_none_with_too_few_cases_of_a_class():
     scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35])
-    positive = torch.arange(10) >= 5
-    assert auroc(scores, positive) == pytest.approx(19 / 25)
-
-
-def test_auroc_is_none_with_too_few_cases_of_a_class():
-    scores = torch.arange(40.0)
-    assert auroc(scores, torch.arange(40) >= 1) is None
-    assert auroc(scores, torch.arange(40) >= 36) is None
-    assert auroc(scores, torch.ones(40, dtype=torch.bool)) is None
-
-
-def answer(text, seconds):
-    return make_answer(answer=text, ttft_seconds=seconds)
+    assert auroc(scores, torch.arange(10) >= 5) == pytest.approx(19 / 25)
+    for first in (0, 1, 36):
+        assert auroc(torch.arange(40.0), torch.arange(40) >= first) is None
 
 
 def test_rows_compare_each_configuration_with_full():
     item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)), (0, 1))
-    full = [(item, answer("red", 2.0)), (item, answer("red", 4.0))]
-    fast = [(item, answer("red", 1.0)), (item, answer("blue", 1.0))]
+    full, fast = (
+        [(item, make_answer(answer=text, ttft_seconds=seconds)) for text, seconds in answers]
+        for answers in ((("red", 2.0), ("red", 4.0)), (("red", 1.0), ("blue", 1.0)))
+    )
     first, second = rows({Configuration("full"): full, Configuration("select", 0.2, "question"): fast})
-    assert (first.f1, first.f1_delta, first.ttft_ratio) == (100, None, None)
-    assert (second.f1, second.f1_delta, second.ttft_ratio) == (50, -50, 3.0)
-    assert second.right == 1
+    assert [first[key] for key in ("f1", "f1_delta", "ttft_ratio", "right")] == [100, None, None, 2]
+    assert [second[key] for key in ("f1", "f1_delta", "ttft_ratio", "right")] == [50, -50, 3.0, 1]
 
 
 def test_full_runs_once_for_all_keep_ratios():
@@ -133,17 +124,13 @@ def test_rows_without_id_are_named_by_line_number(tmp_path):
         assert item.collection.text == f"Paragraph {item.identifier}."
 
 
-def test_reads_file_with_byte_order_mark(tmp_path):
-    row = '{"context": "x", "question": "?", "answers": []}\n'
+def test_document_paths_are_relative_to_the_question_file_which_may_have_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.txt").write_text("The gate is green.")
+    row = '{"documents": ["a.txt"], "question": "?", "answers": []}\n'
     (tmp_path / "q.jsonl").write_text(row, encoding="utf-8-sig")
     (item,) = read_items(tmp_path / "q.jsonl", None, 0, 0)
+    assert "green" in item.collection.text
     assert not item.buried
-
-
-def test_document_paths_are_relative_to_the_question_file(tmp_path):
-    (tmp_path / "a.txt").write_text("The gate is green.")
-    (tmp_path / "q.jsonl").write_text('{"documents": ["a.txt"], "question": "?", "answers": []}\n')
-    assert "green" in read_items(tmp_path / "q.jsonl", None, 0, 0)[0].collection.text
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,13 @@ def test_a_step_that_hangs_crashes_or_fails_ends_no_other_and_is_reported(tmp_pa
     written = []
     results = run_steps(steps, tmp_path, 60, lambda done: written.append(report("Check", done, len(steps))))
     hangs, crashes, fails, absent, measures = results
-    assert hangs.state.startswith("stopped after")
-    assert hangs.seconds < 10 * hangs.limit_seconds
-    assert crashes.state == "failed: SIGABRT"
-    assert fails.state == "failed: exit code 1"
-    assert fails.output == "before\nno memory left"
-    assert absent.state == "skipped: no tests in this installation"
-    assert measures.state == "ok"
+    assert hangs["state"].startswith("stopped after")
+    assert hangs["seconds"] < 10 * hangs["limit_seconds"]
+    assert crashes["state"] == "failed: SIGABRT"
+    assert fails["state"] == "failed: exit code 1"
+    assert fails["output"] == "before\nno memory left"
+    assert absent["state"] == "skipped: no tests in this installation"
+    assert measures["state"] == "ok"
     # Rewritten after every step, the failed ones too.
     assert [f"{number} of 5 steps" in page for number, page in enumerate(written, 1)] == [True] * 4 + [False]
     assert "no memory left" in written[2]
@@ -64,19 +64,16 @@ def test_a_step_that_hangs_crashes_or_fails_ends_no_other_and_is_reported(tmp_pa
     )
 
 
-def test_time_that_a_step_leaves_is_the_later_ones(tmp_path):
+def test_time_that_a_step_leaves_is_the_later_ones_and_every_step_gets_a_least_time(tmp_path, monkeypatch):
     first, second = run_steps([python("a", ""), python("b", "")], tmp_path, 60, lambda _: None)
-    assert first.limit_seconds == pytest.approx(30, rel=0.01)
-    assert second.limit_seconds == pytest.approx(60 - first.seconds, rel=0.01)
-
-
-def test_every_step_gets_a_least_time_while_any_is_left(tmp_path, monkeypatch):
+    assert first["limit_seconds"] == pytest.approx(30, rel=0.01)
+    assert second["limit_seconds"] == pytest.approx(60 - first["seconds"], rel=0.01)
     monkeypatch.setattr(steps_module, "LEAST_SECONDS", 40.0)
     first, second, third = run_steps([python(name, "") for name in "abc"], tmp_path, 60, lambda _: None)
-    assert first.limit_seconds == second.limit_seconds == 40
-    assert third.limit_seconds <= 60 - first.seconds - second.seconds
+    assert first["limit_seconds"] == second["limit_seconds"] == 40
+    assert third["limit_seconds"] <= 60 - first["seconds"] - second["seconds"]
     (late,) = run_steps([python("d", "")], tmp_path, 0, lambda _: None)
-    assert late.state == "skipped: no time left"
+    assert late["state"] == "skipped: no time left"
 
 
 def test_results_and_report_are_written_beside_the_logs(tmp_path, monkeypatch, capsys):
@@ -91,22 +88,18 @@ def test_results_and_report_are_written_beside_the_logs(tmp_path, monkeypatch, c
     assert "ZeroDivisionError" in (tmp_path / "new" / "logs" / "fails.err").read_text()
 
 
-def test_rejects_unknown_shapes_before_anything_runs(tmp_path, capsys):
-    with pytest.raises(command.typer.Exit):
-        command.check(out=tmp_path / "new", minutes=1.0, shapes="huge:tiny", lengths="64")
-    assert "'huge' is unknown" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
-
-
-def test_without_a_gpu_small_sizes_are_taken(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(command, "all_steps", lambda *sizes: asked.append(sizes) or [python("measures", FIGURES)])
+def test_without_a_gpu_small_sizes_are_taken_and_unknown_ones_are_refused(tmp_path, monkeypatch, capsys):
+    taken = []
+    monkeypatch.setattr(command, "all_steps", lambda *sizes: taken.append(sizes) or [python("measures", FIGURES)])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     command.check()
+    with pytest.raises(command.typer.Exit):
+        command.check(shapes="huge:tiny")
+    assert "'huge' is unknown" in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     command.check()
-    assert asked == [("tiny:tiny", [1024]), ("qwen2.5-0.5b:qwen2.5-32b", [8192, 32768, 65536, 131072])]
+    assert taken == [("tiny:tiny", [1024]), ("qwen2.5-0.5b:qwen2.5-32b", [8192, 32768, 65536, 131072])]
     assert (tmp_path / "gpu-check" / "report.md").exists()
 
 
@@ -140,7 +133,7 @@ def test_synchronisations_are_counted_by_line():
         for _ in range(3):
             warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
-    (row,) = probes.counted("decoding", caught)
+    (row,) = probes.count_synchronisations("decoding", caught)
     assert (row["situation"], row["times"]) == ("decoding", 3)
     assert row["place"].startswith("lab/gpu_check/test_gpu_check.py:")
 
@@ -151,13 +144,13 @@ def test_every_step_gives_figures_on_a_cpu(call, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TESTS", tmp_path / "absent.py")
     monkeypatch.setattr(probes, "KEYS", 512)
     monkeypatch.setattr("specprefill_cli.lab.benchmarks.decode.QUOTES", 1)
-    *alone, on_ranks = command.all_steps("tiny:tiny", [256])
-    assert [step.name for step in alone if step.missing] == [
+    *steps, on_ranks = command.all_steps("tiny:tiny", [256])
+    assert [step.name for step in steps if step.missing] == [
         "tests in float32",
         "tests in bfloat16",
         "synchronisations",
     ]
-    for step in alone:
+    for step in steps:
         if not step.missing:
             # In this process, which has torch already.
             _, module, *arguments = step.arguments
@@ -169,5 +162,5 @@ def test_every_step_gives_figures_on_a_cpu(call, tmp_path, monkeypatch):
                 rows = probes.PROBES[arguments[0]](*arguments[1:])
             assert rows, step.name
     (result,) = run_steps([on_ranks], tmp_path, 600, lambda _: None)
-    assert result.state == "ok", result.output
-    assert result.rows
+    assert result["state"] == "ok", result["output"]
+    assert result["rows"]

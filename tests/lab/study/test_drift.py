@@ -3,22 +3,16 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.lab.study.drift import Drift, continuation, drift, kl_rows, variant_row
+from specprefill_cli.lab.study.drift import Drift, continuation, drift, drift_row, kl_rows
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
-
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
-
-
-def request_of(session):
-    collection = Collection((one_page_document("doc", TEXT, "text/plain"),))
-    return session.request(collection, "When?", Settings(scorer="question", look_ahead=1))
+from tests.lab.study.test_equal_cost import item
 
 
 def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_session):
-    request = request_of(random_session)
+    settings = Settings(scorer="question", look_ahead=1)
+    request = random_session.request(item().collection, "When?", settings)
     model, tokens = request.target.model, request.prompt.tokens
     result = MODES["full"].prefill(request)
     first_choice = frozenset({int(result.logits.argmax())})
@@ -27,7 +21,7 @@ def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_s
         assert not set(reference.tokens.tolist()) & stop_tokens
         assert reference.answer_tokens == answer_tokens
         same = drift(model, result.state, result.logits, reference)
-        assert (same.parted, same.answer_changed, same.first_token_changed) == (None, False, False)
+        assert (same.parted, same.answer_changed) == (None, False)
         assert max(same.kl) < 1e-4
         assert result.state.length == len(tokens)
     kept = torch.cat([torch.arange(8), torch.arange(len(tokens) - 20, len(tokens))])
@@ -44,7 +38,7 @@ def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_s
 
 def test_answers_that_part_are_counted_by_length():
     drifts = [Drift(kl=(0.5, 1.5), parted=parted, answer_changed=parted == 0) for parted in (0, 3, 15, None)]
-    row = variant_row("x", drifts)
+    row = drift_row("x", drifts)
     assert row["parted_after"] == {"1": 0.25, "4": 0.5, "16": 0.75, "64": 0.75}
     assert row["kl_by_token"] == [0.5, 1.5]
     assert (row["kl_mean"], row["answer_changed"]) == (1.0, 0.25)

@@ -31,28 +31,28 @@ def outcomes(pairs, signal=KV_ERROR):
     ]
 
 
-def test_the_threshold_is_the_largest_risk_with_a_mean_kl_within_the_target():
+@pytest.mark.parametrize(("target", "threshold"), [(0.0, 0.1), (0.03, 0.2), (0.06, 0.3), (0.1, 0.4), (1.0, 0.5)])
+def test_the_threshold_is_the_largest_risk_with_a_mean_kl_within_the_target(target, threshold):
     pairs = [(0.1, 0.0), (0.2, 0.05), (0.3, 0.1), (0.4, 0.15), (0.5, 0.9)]
     random.Random(1).shuffle(pairs)
     # Means up to each risk: 0, 0.025, 0.05, 0.075, 0.24.
-    assert [largest_threshold(outcomes(pairs), target, 1) for target in (0.0, 0.03, 0.06, 0.1, 1.0)] == [
-        0.1,
-        0.2,
-        0.3,
-        0.4,
-        0.5,
-    ]
+    assert largest_threshold(outcomes(pairs), target, 1) == threshold
 
 
-def test_a_bad_outcome_at_low_risk_may_be_outweighed_but_not_hidden():
-    assert largest_threshold(outcomes([(0.1, 0.5), (0.2, 0.0), (0.3, 0.0)]), 0.2, 1) == 0.3
-    assert largest_threshold(outcomes([(0.1, 0.5), (0.2, 0.0), (0.3, 0.2)]), 0.2, 1) == 0.0
-
-
-def test_nothing_is_acceptable_where_every_mean_is_above_the_target():
-    assert largest_threshold(outcomes([(0.1, 0.3), (0.2, 0.2), (0.3, 0.6)]), 0.1, 1) == 0
-    gate = fit_gate(outcomes([(0.1, 0.3), (0.2, 0.2)] * 20), 0.1, 1)
-    assert (gate.threshold, gate.n, gate.auroc) == (0, 40, None)
+@pytest.mark.parametrize(
+    ("pairs", "target", "threshold"),
+    [
+        # A bad outcome at low risk may be outweighed, but not hidden.
+        ([(0.1, 0.5), (0.2, 0.0), (0.3, 0.0)], 0.2, 0.3),
+        ([(0.1, 0.5), (0.2, 0.0), (0.3, 0.2)], 0.2, 0.0),
+        # Nothing is acceptable where every mean is above the target.
+        ([(0.1, 0.3), (0.2, 0.2), (0.3, 0.6)], 0.1, 0.0),
+        # Outcomes of equal risk are accepted together or not at all.
+        ([(0.1, 0.0), (0.2, 0.0), (0.2, 0.9)], 0.1, 0.1),
+    ],
+)
+def test_thresholds_of_mixed_outcomes(pairs, target, threshold):
+    assert largest_threshold(outcomes(pairs), target, 1) == threshold
 
 
 def test_a_threshold_rests_on_enough_prompts_not_on_one_prompt_with_many_budgets():
@@ -61,10 +61,6 @@ def test_a_threshold_rests_on_enough_prompts_not_on_one_prompt_with_many_budgets
     assert largest_threshold(outcomes(pairs), 0.1, 9) == 0
     same = [Outcome(signal=KV_ERROR, prompt=0, budget=risk, risk=risk, kl=kl) for risk, kl in pairs]
     assert largest_threshold(same, 0.1, 2) == 0
-
-
-def test_outcomes_of_equal_risk_are_accepted_together_or_not_at_all():
-    assert largest_threshold(outcomes([(0.1, 0.0), (0.2, 0.0), (0.2, 0.9)]), 0.1, 1) == 0.1
 
 
 def test_large_budgets_do_not_make_up_for_small_ones():
@@ -81,6 +77,8 @@ def test_the_signal_that_separates_best_is_chosen():
     clear = outcomes([(value + 0.4 * generator.random(), value) for value in kl], ATTENTION_OUTPUT)
     gate = fit_gate([*blind, *clear], 0.1)
     assert (gate.signal, gate.auroc, gate.n, gate.target) == (ATTENTION_OUTPUT, 1.0, 60, 0.1)
+    gate = fit_gate(outcomes([(0.1, 0.3), (0.2, 0.2)] * 20), 0.1, 1)
+    assert (gate.threshold, gate.n, gate.auroc) == (0, 40, None), "all are above the target"
 
 
 def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recomputed(random_session):
@@ -100,8 +98,8 @@ def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recompute
 @pytest.fixture
 def questions(tmp_path, monkeypatch, random_session):
     """A file of questions; the random pair takes the place of the bundled one."""
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
-    monkeypatch.setattr("specprefill_cli.lab.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
+    monkeypatch.setattr("specprefill_cli.lab.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr(gate_calibration, "FEWEST_PROMPTS", 2)
     path = tmp_path / "questions.jsonl"
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}

@@ -3,29 +3,21 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.checkpoints import checkpoint_slots, copy_slots
 from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.projection import find_map
-from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.signals import OBSERVABLE, observe
 from specprefill_cli.lab.study.summary import stability, summary
 from specprefill_cli.settings import Settings
+from tests.lab.study.test_equal_cost import TEXT, item
 
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 SETTINGS = Settings(scorer="question", look_ahead=1, mode="draft-kv")
-
-
-def items():
-    collections = [
-        Collection((one_page_document("doc", text, "text/plain"),)) for text in (TEXT, TEXT[30:] + " It rains.")
-    ]
-    return [Item(str(number), "When?", ("nine",), collection, (0, 10)) for number, collection in enumerate(collections)]
+ITEMS = [item(0), item(1, TEXT[30:] + " It rains.")]
 
 
 def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
-    figures = summary(study(random_session, items(), SETTINGS, lambda _: None), [True, False])
+    figures = summary(study(random_session, ITEMS, SETTINGS, lambda _: None), [True, False])
     variants = figures["variants"]
     assert variants["native"]["kl_mean"] < 1e-4
     assert variants["native"]["same_first_token"] == 1
@@ -47,23 +39,14 @@ def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
     assert budgets[0]["kl_median"] == budgets[len(BUDGETS)]["kl_median"]
 
 
-def numbers(value):
-    """All numbers in nested figures."""
-    if isinstance(value, dict | list):
-        return [number for part in (value.values() if isinstance(value, dict) else value) for number in numbers(part)]
-    return [value] if isinstance(value, float) else []
-
-
 def test_few_questions_give_no_correlations(random_session):
-    studies = study(random_session, items(), SETTINGS, lambda _: None)
+    studies = study(random_session, ITEMS, SETTINGS, lambda _: None)
     few, enough = (summary(studies * count, [True, False] * count) for count in (9, 10))
-    for figures, known in ((few, False), (enough, True)):
-        statistics = {key: value for key, value in figures.items() if key.startswith(("spearman", "auroc"))}
-        statistics["by_signal"] = [
-            {key: value for key, value in signal.items() if key.startswith(("spearman", "auroc"))}
-            for signal in figures["signals"]
-        ]
-        assert bool(numbers(statistics)) == known
+    for figures, expected in ((few, False), (enough, True)):
+        signal = next(signal for signal in figures["signals"] if signal["signal"] == "risk")
+        by_layer = figures["spearman_checkpoint_to_true_error_by_layer"]["error"]
+        assert (figures["spearman_risk_to_kl"] is not None) == (signal["spearman_to_kl"] is not None) == expected
+        assert any(value is not None for value in by_layer) == expected
     assert few["true_error_by_layer"]["keys"] == pytest.approx(enough["true_error_by_layer"]["keys"])
 
 
@@ -77,8 +60,7 @@ def test_stability_ignores_exact_layers():
 
 def test_observing_checkpoint_tokens_leaves_kv_unchanged(random_session):
     """A second pass over the tokens that `inspect` computed writes the same KV and observes each layer at each checkpoint."""
-    item = items()[0]
-    request = random_session.request(item.collection, item.question, SETTINGS)
+    request = random_session.request(ITEMS[0].collection, ITEMS[0].question, SETTINGS)
     scores, state = score_and_map(request, find_map(request, "draft-kv"))
     seen = inspect(request, state, scores.importance)
     everything = torch.arange(request.prompt.length)

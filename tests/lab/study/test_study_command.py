@@ -22,38 +22,19 @@ def questions(tmp_path):
 
 @pytest.mark.slow
 def test_study_writes_json_plots_and_html(call, random_session, questions, tmp_path, monkeypatch):
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_more: random_session)
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     out = tmp_path / "a" / "study"
-    code, printed, _ = call(
-        "study",
-        str(questions),
-        "--out",
-        str(out),
-        "--answers",
-        "2",
-        "--distractors",
-        "0",
-        "--scorer",
-        "question",
-        "--look-ahead",
-        "1",
-        "--quiet",
-    )
+    options = "--answers 2 --distractors 0 --scorer question --look-ahead 1 --quiet"
+    code, printed, _ = call("study", str(questions), "--out", str(out), *options.split())
     assert code == 0
     record = json.loads((out / "study.json").read_text())
     assert record["schema"] == 1
     assert record["questions"] == 2
     assert {row["n"] for row in record["equal_cost"]["rows"]} == {2}
     assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
-    assert {path.name for path in out.iterdir()} == {
-        "study.json",
-        "study.html",
-        "error_by_layer_and_depth.svg",
-        "error_by_layer.svg",
-        "kl_by_budget.svg",
-        "kl_by_token.svg",
-    }
+    plots = ("error_by_layer_and_depth", "error_by_layer", "kl_by_budget", "kl_by_token")
+    assert {path.name for path in out.iterdir()} == {"study.json", "study.html", *(f"{name}.svg" for name in plots)}
     assert (out / "study.html").read_text().count("<svg") == 4
     assert "same tokens, rest dropped" in printed
 

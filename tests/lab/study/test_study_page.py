@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from specprefill_cli.lab.study.figures import budget_plot, sections
-from specprefill_cli.lab.study.page import finite, render_study, study_plots, study_tables
+from specprefill_cli.lab.study.figures import budget_plot, finite, render_study, sections, study_plots, study_tables
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\u202e ]]> &lt; \u200d"
@@ -99,20 +98,11 @@ def texts(svg):
 
 def test_plots_are_well_formed_and_show_their_data():
     plots = study_plots(RECORD)
-    assert set(plots) == {
-        "error_by_layer_and_depth",
-        "error_by_layer",
-        "kl_by_budget",
-        "kl_by_token",
-    }
+    assert set(plots) == {"error_by_layer_and_depth", "error_by_layer", "kl_by_budget", "kl_by_token"}
     assert {"0.12", "0.50", "-", "depth in the document"} <= set(texts(plots["error_by_layer_and_depth"]))
     assert {"keys", "values", "target layer"} <= set(texts(plots["error_by_layer"]))
     assert {"riskiest chunks", "random chunks", "15%"} <= set(texts(plots["kl_by_budget"]))
-
-
-def test_budget_plot_has_lines_for_risk_and_random():
-    rows = RECORD["first_token_by_budget"]
-    risk, random = budget_plot(rows).args[-1]
+    risk, random = budget_plot(RECORD["first_token_by_budget"]).args[-1]
     assert risk.points == [(0.0, 0.6), (0.15, 0.2), (0.5, 0.1)]
     assert random.points == [(0.0, 0.6), (0.15, 0.4), (0.5, 0.3)]
 
@@ -137,23 +127,15 @@ def test_page_findings_follow_from_the_figures():
     text = BeautifulSoup(render_study(RECORD), "html.parser").get_text(" ")
     assert "lower layers are mapped better" in text
     # The hidden state error scores higher but is not observable without full prefill.
-    assert "Best predictor of a changed first token: 1 - cosine of keys, 0.81" in text
-    assert "'same tokens, rest dropped' (which takes 0.90 of its TTFT): -1.5 [-3.0, -0.5], worse." in text
-    assert "1.20 of the reference's TTFT, not within the tolerance" in text
-    assert "0.625 with mapped KV alone, 0.500 with zeros instead. Mapped KV is no better." in text
-    assert "0.625 with mapped KV alone, 2.000 with another document's KV instead. Mapped KV is better." in text
-    assert "0.200 for the riskiest chunks, 0.400 for random ones. Choosing by risk is better." in text
+    assert "changed first token (AUROC, where 0.5 is chance): 1 - cosine of keys, 0.81" in text
     worse = deepcopy(RECORD)
     worse["stability"] |= {"lower_half_error": 0.6}
     assert "lower layers are not mapped better" in render_study(worse)
-
-
-def test_fewer_than_20_questions_get_no_verdicts_or_correlations():
     text = BeautifulSoup(render_study(RECORD | {"questions": 19}), "html.parser").get_text(" ")
     assert "No correlations: too few questions (n < 20)." in text
     assert "No verdicts: too few questions (n < 20)." in text
     assert "mapped better (" not in text
-    assert not re.search(r"Spearman|AUROC|Mapped KV is|Choosing by risk is", text)
+    assert not re.search("Spearman|AUROC", text)
 
 
 def test_omits_parts_that_were_not_measured():
@@ -171,13 +153,7 @@ def test_omits_parts_that_were_not_measured():
 def test_terminal_shows_the_tables():
     out = StringIO()
     Console(file=out, width=200, color_system=None).print(study_tables(RECORD))
-    for label in (
-        "25%, 50%, 75%, 88%",
-        "select, keep 0.4",
-        "41.5 [39.5, 43.5]",
-        "mapped only",
-        "1 - cosine of keys",
-    ):
+    for label in ("25%, 50%, 75%, 88%", "select, keep 0.4", "41.5 [39.5, 43.5]", "mapped only", "-1.5 [-3.0, -0.5]"):
         assert label in out.getvalue()
 
 

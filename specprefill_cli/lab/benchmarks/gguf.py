@@ -1,28 +1,26 @@
-"""Converting the bundled models to GGUF with 8-bit weights, so that llama.cpp can run them."""
+"""GGUF files of the bundled models with 8-bit weights, so that llama.cpp and specprefill run the same weights."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.loading import LoadedPair, load_model, stop_tokens
+from specprefill_cli.models.placement import Placement
 
 # llama.cpp's name of the tokenizer's splitting pattern.
 PRE_TOKENIZER = "qwen2"
 
 
 def export_gguf(model: Path, out: Path) -> None:
-    """Write a folder's Llama model (config.json, safetensors, tokenizer.json) to `out`: Q8_0, with norms in float32.
-
-    Raises ImportError without the package gguf.
-    """
-    import gguf
-
+    """Write a folder's Llama model (config.json, safetensors, tokenizer.json) to `out`: Q8_0, with norms in float32."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     writer = gguf.GGUFWriter(out, "llama")
     writer.add_name("specprefill tiny")
@@ -47,19 +45,17 @@ def export_gguf(model: Path, out: Path) -> None:
         projection = name.split(".")[-2]
         if projection in heads:
             weight = interleave_rows(weight, heads[projection])
-        kind = gguf.GGMLQuantizationType.F32 if weight.ndim == 1 else gguf.GGMLQuantizationType.Q8_0
+        tensor_type = gguf.GGMLQuantizationType.F32 if weight.ndim == 1 else gguf.GGMLQuantizationType.Q8_0
         short_name = names.get_name(name, try_suffixes=(".weight",)) or name
-        writer.add_tensor(short_name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
+        writer.add_tensor(short_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
     """Add the vocabulary, merges and special tokens of a byte-level BPE."""
-    import gguf
-
     special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     names = {number: token for token, number in {**tokenizer["model"]["vocab"], **special}.items()}
     tokens = [names.get(number, f"[unused{number}]") for number in range(config["vocab_size"])]
@@ -82,3 +78,21 @@ def interleave_rows(weight: np.ndarray, heads: int) -> np.ndarray:
     """
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def load_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
+    """Replace the pair's target by the model in a GGUF file, unpacked into `dtype`; the tokenizer stays.
+
+    Raises SpecprefillError for an unreadable file, or one of another model than the pair's target.
+    """
+    outline = pair.target
+    text = outline.config.get_text_config()
+    loaded = load_model(str(file), Placement(None), dtype, offline=True)
+    for size in ("vocab_size", "num_hidden_layers", "hidden_size"):
+        actual, expected = getattr(loaded.config.get_text_config(), size), getattr(text, size)
+        if actual != expected:
+            raise SpecprefillError(
+                f"{file}: not the model {outline.name} ({size} {actual}, not {expected}); give its file"
+            )
+    stops = stop_tokens(loaded.model, outline.tokenizer)
+    pair.target = replace(loaded, tokenizer=outline.tokenizer, stop_tokens=stops)

@@ -1,0 +1,242 @@
+"""`specprefill bench`: speed, measured in one run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split, with_settings
+from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.lab.commands.bench_questions import needles, recall
+from specprefill_cli.lab.commands.options import (
+    KEEP_LIST,
+    SPECULATE_LIST,
+    Lengths,
+    Repeat,
+    Shapes,
+    check_plot,
+    open_measured_session,
+    plot_option,
+    refuse_ranks,
+    whole_numbers,
+)
+from specprefill_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.lab.benchmarks.peers import Peer
+    from specprefill_cli.models.loading import LoadedPair
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Measure speed on this machine.
+
+    Example:
+      specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2
+    """
+
+
+@with_settings("models", "prefill", lists=(MODE_LIST, KEEP_LIST))
+def prefill(
+    lengths: Lengths = "2048,8192",
+    repeat: Repeat = 5,
+    baseline: Annotated[bool, typer.Option(help="Measure transformers' own generate in turn with the modes.")] = True,
+    plot: Annotated[Path | None, plot_option("speedup against length")] = None,
+    shapes: Shapes = None,
+    *,
+    settings: Settings,
+    given: Given,
+    modes: list[str],
+    keeps: list[float | None],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the time to first token by mode, length and keep ratio: medians, phases, and speedup over full prefill.
+
+    The row `transformers` is transformers' own generate, with its own attention, on the same tokens and weights.
+
+    Examples:
+      specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2 --repeat 5 --json
+
+      specprefill bench prefill --lengths 2048,4096,8192 --keep 0.1,0.2 --plot speedup.svg
+
+      specprefill bench prefill --shapes qwen2.5-0.5b:qwen2.5-32b --dtype bfloat16 --lengths 32768 --keep 0.1
+    """
+    settings = settings.varied(max_new_tokens=1)
+    sizes = whole_numbers(lengths, "--lengths")
+    check_plot(plot)
+    if plot is not None and ("full" not in modes or (set(modes) == {"full"} and not baseline)):
+        raise UsageError("--plot shows speedups over full: --modes must have full and another mode")
+    from specprefill_cli.lab.benchmarks.prefill import COLUMNS, bench_prefill, speedup_plot
+    from specprefill_cli.lab.evaluation.runner import configurations
+    from specprefill_cli.lab.tables import show_benchmark
+
+    cases = configurations(modes, keeps, [settings.scorer])
+    session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
+    cases = [case.resolve(session) for case in cases]
+    peers = baselines(session.pair, Notes(quiet)) if baseline else []
+    measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=peers)
+    show_benchmark(measure, COLUMNS, json, quiet, plot, speedup_plot)
+
+
+def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
+    """Transformers with the pair's target; none where several ranks share it, because `generate` would deadlock."""
+    from specprefill_cli.lab.benchmarks.peers import transformers_peer
+
+    if pair.ranks.size > 1:
+        notes.warn("transformers is not measured: its generate would run on one rank of several alone")
+        return []
+    return [transformers_peer(pair.loaded_target)]
+
+
+@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
+def decode(
+    length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 2_048,
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Tasks, comma-separated: quote (repeat the document, ignoring stop tokens) and short (questions)."
+        ),
+    ] = "quote,short",
+    repeat: Repeat = 5,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each quote.")] = 96,
+    shapes: Shapes = None,
+    *,
+    settings: Settings,
+    given: Given,
+    speculates: list[str | int],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure tokens a second with speculative and plain decoding: medians of rounds measured in turns.
+
+    Example:
+      specprefill bench decode --speculate auto,4 --repeat 5 --json
+    """
+    settings = settings.varied(max_new_tokens=max_new_tokens)
+    names = split(tasks, "--tasks")
+    from specprefill_cli.decoding.speculation import adapts
+    from specprefill_cli.lab.benchmarks.decode import COLUMNS, bench_decode, check_tasks
+    from specprefill_cli.lab.tables import show_benchmark
+
+    check_tasks(names)
+    variants = [settings.varied(speculate=pace) for pace in speculates]
+    session = open_measured_session(settings, variants, shapes, given)
+    # The warm-up of adaptive speculation measures what a pass costs.
+    session.warm_up(next(filter(adapts, variants), variants[0]))
+    measure = partial(bench_decode, session, length, names, speculates, repeat, settings)
+    show_benchmark(measure, COLUMNS, json, quiet)
+
+
+@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
+def throughput(
+    length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 8_192,
+    limit: Annotated[float, typer.Option(min=0.001, help="Highest median TTFT, in seconds.")] = 5.0,
+    requests: Annotated[int, typer.Option(min=2, help="Questions at each rate.")] = 24,
+    concurrency: Annotated[str, typer.Option(help="Questions at once, comma-separated; auto is allowed.")] = "1,auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 32,
+    plot: Annotated[Path | None, plot_option("TTFT against the rate")] = None,
+    shapes: Shapes = None,
+    server: Annotated[
+        bool,
+        typer.Option(
+            "--server", help="Put load on the running server instead, with questions about the sample documents."
+        ),
+    ] = False,
+    clients: Annotated[int, typer.Option(min=1, help="With --server: clients that ask at the same time.")] = 64,
+    seconds: Annotated[float, typer.Option(min=1, help="With --server: seconds of load.")] = 60.0,
+    *,
+    settings: Settings,
+    given: Given,
+    modes: list[str],
+    keeps: list[float | None],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the highest rate of questions: raise it until the median TTFT exceeds a limit or the queue grows.
+
+    Questions arrive at random (a Poisson process) and share no work. The table has the largest rate that held, TTFT from
+    arrival to first text, and the gaps between pieces of text, at that rate.
+
+    Examples:
+      specprefill bench throughput --modes full,select --keep 0.1,0.2,0.3 --plot throughput.svg
+
+      specprefill bench throughput --server --clients 64 --seconds 300
+    """
+    if server:
+        if given or plot is not None or shapes is not None:
+            raise UsageError("--server measures the server as it was started; give it only --clients and --seconds")
+        from specprefill_cli.lab.benchmarks import server_load
+        from specprefill_cli.lab.tables import show_benchmark
+
+        show_benchmark(partial(server_load.bench_server, clients, seconds), server_load.COLUMNS, json, quiet)
+        return
+    settings = settings.varied(max_new_tokens=max_new_tokens)
+    check_plot(plot)
+    concurrencies = [concurrency_of(part, "--concurrency") for part in split(concurrency, "--concurrency")]
+    from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput, throughput_plot
+    from specprefill_cli.lab.evaluation.runner import configurations
+    from specprefill_cli.lab.tables import show_benchmark
+
+    cases = configurations(modes, keeps, [settings.scorer])
+    session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
+    cases = [case.resolve(session) for case in cases]
+    measure = partial(bench_throughput, session, length, cases, concurrencies, requests, limit, settings)
+    show_benchmark(measure, COLUMNS, json, quiet, plot, partial(throughput_plot, limit=limit))
+
+
+@with_settings(
+    "models",
+    "prefill",
+    without=("devices", "tensor_parallel", "quantization", "recompute", "accept_risk", "draft_window"),
+    lists=(MODE_LIST, KEEP_LIST),
+)
+def peer(
+    lengths: Lengths = "2048,8192",
+    repeat: Repeat = 5,
+    gguf: Annotated[
+        Path | None,
+        typer.Option(
+            help="GGUF file of the pair's target; default: make that of the bundled pair.", show_default=False
+        ),
+    ] = None,
+    *,
+    settings: Settings,
+    modes: list[str],
+    keeps: list[float | None],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the time to first token of llama.cpp and of our modes: same target, prompt and CPU threads.
+
+    llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype.
+
+    Example:
+      specprefill bench peer --lengths 4096,8192 --keep 0.1,0.2 --json
+    """
+    settings = settings.varied(max_new_tokens=1)
+    sizes = whole_numbers(lengths, "--lengths")
+    if gguf is not None and not gguf.is_file():
+        raise SpecprefillError(f"{gguf}: no such file; give the GGUF file of the pair's target")
+    refuse_ranks(settings.tensor_parallel, "bench peer")
+    from specprefill_cli.lab.benchmarks.peers import open_with_llama_cpp
+    from specprefill_cli.lab.benchmarks.prefill import COLUMNS, bench_prefill
+    from specprefill_cli.lab.evaluation.runner import configurations
+    from specprefill_cli.lab.tables import show_benchmark
+
+    with Notes(quiet).progress("loading the models"):
+        session, llama_cpp = open_with_llama_cpp(settings, sizes, gguf)
+    cases = [case.resolve(session) for case in configurations(modes, keeps, [settings.scorer])]
+    measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=[llama_cpp])
+    show_benchmark(measure, COLUMNS, json, quiet)
+
+
+# In the order in which the help lists them.
+for command in (prefill, decode, throughput, needles, recall, peer):
+    app.command(command.__name__)(command)
