@@ -175,7 +175,10 @@ class Batch:
                 self.finish(place, Failed(error))
                 continue
             except QueueFull:
-                # It has failed, with an error that ended only the rows that it had.
+                # The engine has failed. The error of the rows in flight may say why.
+                if self.in_flight:
+                    self.waiting.appendleft(place)
+                    return
                 raise BatchEnded(f"the engine has ended; {AGAIN}") from None
             self.in_flight[place] = pending
             if self.row_seconds is not None:
