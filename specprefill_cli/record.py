@@ -145,6 +145,7 @@ class Record:
     accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
     proposer: the source of proposed tokens, None without any; speculation: its state at the end, and the reason
     reused: work of earlier questions about the same documents that was not done again, in words
+    cached_tokens: prompt tokens whose KV the target had from an earlier question
     passages: about the question, the passage that the answer quotes first
     log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
     confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
@@ -184,6 +185,7 @@ class Record:
     proposer: str | None = None
     speculation: Verdict = SWITCHED_OFF
     reused: list[str] = field(default_factory=list)
+    cached_tokens: int = 0
     passages: list[Passage] = field(default_factory=list)
     log_probability: float | None = None
     confidence: float | None = None

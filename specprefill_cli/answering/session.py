@@ -25,6 +25,7 @@ from specprefill_cli.decoding.speculation import (
     draft_may_propose,
     proposer_warnings,
 )
+from specprefill_cli.decoding.streaming import StopFilter
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
@@ -227,8 +228,10 @@ class Session:
         with self.pair.ranks.together(partial(score_shard, request.portable())):
             return shared_scores(request)
 
-    def answer(self, prepared: Prepared, result: PrefillResult) -> AnswerStream:
+    def answer(self, prepared: Prepared, result: PrefillResult, stop_texts: Sequence[str] = ()) -> AnswerStream:
         """The stream that decodes the answer behind a prefilled prompt; its first token is chosen here.
+
+        stop_texts: end the answer, and are no part of it
 
         Raises SpecprefillError for logits that are not numbers.
         """
@@ -248,6 +251,7 @@ class Session:
             sampler=sampler,
             first_token=first,
             stop_tokens=target.stop_tokens,
+            stop_filter=StopFilter(stop_texts),
             memory=prepared.memory,
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,

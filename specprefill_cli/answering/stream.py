@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +22,7 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import Speculator, choose_speculator
-from specprefill_cli.decoding.streaming import Detokenizer
+from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
@@ -152,12 +152,17 @@ class TextStream(ABC):
         )
 
 
+class StopTextReached(Exception):
+    """The answer has come to a stop text."""
+
+
 @dataclass(kw_only=True)
 class AnswerStream(TextStream):
     """The answer while it is decoded.
 
     prefilled: the result of prefill; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
+    stop_filter: cuts the answer before a stop text
     confidence: tells how likely the answer is right
     confirmation: by full prefill, where it is asked for
     """
@@ -167,6 +172,7 @@ class AnswerStream(TextStream):
     sampler: Sampler
     first_token: int
     stop_tokens: frozenset[int]
+    stop_filter: StopFilter = field(default_factory=partial(StopFilter, ()))
     speculation: SpeculationState
     confidence: ConfidenceModel | None = None
     tokens: list[int] = field(default_factory=list)
@@ -195,17 +201,22 @@ class AnswerStream(TextStream):
 
         def pieces(token: int) -> Iterator[str]:
             self.tokens.append(token)
-            return self.emit(text.push(token))
+            yield from self.emit(self.stop_filter.push(text.push(token)))
+            if self.stop_filter.stopped:
+                raise StopTextReached
 
         try:
             yield from self.decode(pieces)
+            yield from self.emit(self.stop_filter.push(text.finish()) + self.stop_filter.held)
+        except StopTextReached:
+            pass
         except KeyboardInterrupt:
             self.interrupted = True
+            yield from self.emit(self.stop_filter.held + text.finish())
         finally:
             # Also where the caller stops iterating.
             if self.on_end is not None:
                 self.on_end()
-        yield from self.emit(text.finish())
         if self.resolved.decoding.confirm and not self.interrupted:
             yield from confirm(self)
 
@@ -293,7 +304,7 @@ class AnswerStream(TextStream):
     def result(self) -> Record:
         request, prefilled, resolved, log = self.request, self.prefilled, self.resolved, self.log
         draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
-        length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens
+        length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens and not self.stop_filter.stopped
         return self.record(
             resolved.decoding,
             length_stop,
@@ -304,6 +315,7 @@ class AnswerStream(TextStream):
             ttft_seconds=self.ttft_seconds,
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
+            cached_tokens=prefilled.cached_tokens,
             tokens_per_second=log.tokens_per_second,
             acceptance_rate=log.acceptance_rate,
             warnings=self.warnings(length_stop),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenizers.decoders import DecodeStream
@@ -41,3 +43,24 @@ class Detokenizer:
     def finish(self) -> str:
         """The rest at the end: an unfinished character, shown as U+FFFD."""
         return self.tokenizer.decode(self.waiting, skip_special_tokens=True)
+
+
+@dataclass
+class StopFilter:
+    """Cuts a text before the first of some stop texts. Text that may begin one is held back until more follows."""
+
+    stop_texts: Sequence[str]
+    held: str = ""
+    stopped: bool = False
+
+    def push(self, text: str) -> str:
+        """The text that may be shown now."""
+        text, self.held = self.held + text, ""
+        places = [place for stop in self.stop_texts if (place := text.find(stop)) >= 0]
+        if places:
+            self.stopped = True
+            return text[: min(places)]
+        lengths = (size for stop in self.stop_texts for size in range(1, len(stop)) if text.endswith(stop[:size]))
+        shown = len(text) - max(lengths, default=0)
+        self.held = text[shown:]
+        return text[:shown]

@@ -85,6 +85,8 @@ class Ticket:
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
         if request.template is not None:
             session = replace(session, template=request.template)
+        if request.isolated:
+            session = session.with_cache(None)
         if self.cancelled:
             raise Cancelled
         began = time.perf_counter()
@@ -114,7 +116,7 @@ class Ticket:
         # The answer holds the parts that it needs; the rest frees its memory now.
         self.prepared = None
         prepared.request.clock.resume()
-        stream = session.answer(prepared, session.prefill(prepared))
+        stream = session.answer(prepared, session.prefill(prepared), self.request.stop_texts)
         if self.cancelled:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()

@@ -29,6 +29,8 @@ class Request:
     top: passages to find; None: those of the keep ratio
     with_cells: also tell the fate of every chunk, for a page
     template: of the prompt; None: the engine's
+    stop_texts: texts that end the answer, and are no part of it
+    isolated: whether it shares no work with other requests about the same documents
     """
 
     documents: Collection | tuple[str, ...] | Callable[[], Collection]
@@ -38,6 +40,8 @@ class Request:
     top: int | None = None
     with_cells: bool = False
     template: Template | None = None
+    stop_texts: tuple[str, ...] = ()
+    isolated: bool = False
 
     def read_documents(self, read: Reader) -> Collection:
         """Its documents, read where they are not yet. Raises DocumentError."""

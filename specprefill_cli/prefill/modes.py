@@ -31,7 +31,7 @@ class PrefillResult:
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
     compact: where the target computed kept tokens; None: at their original positions
-    reused: work of earlier questions that it rests on, in words
+    reused: work of earlier questions that it rests on, in words; cached_tokens: whose KV in the target is of these
     gate: whether the risk that remains in accepted draft KV was small enough; None without draft KV
     """
 
@@ -43,6 +43,7 @@ class PrefillResult:
     draft_window: int | None = None
     compact: CompactPositions | None = None
     reused: tuple[str, ...] = ()
+    cached_tokens: int = 0
     warnings: tuple[str, ...] = ()
     gate: GateVerdict | None = None
 
@@ -117,7 +118,8 @@ def full_steps(request: PrefillRequest, chunk: int) -> Steps[PrefillResult]:
     logits = yield from prefill_steps(target.model, prompt.tokens[cached:], positions, chunk, state)
     keep()
     plan = full_plan(prompt.length, prompt.document)
-    return PrefillResult(logits=logits, state=state, plan=plan, reused=(TARGET_PREFIX,) if cached else ())
+    reused = (TARGET_PREFIX,) if cached else ()
+    return PrefillResult(logits=logits, state=state, plan=plan, reused=reused, cached_tokens=cached)
 
 
 class SelectMode(Mode):

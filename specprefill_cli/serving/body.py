@@ -18,9 +18,8 @@ from starlette.requests import Request
 
 from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
 from specprefill_cli.byte_cache import ByteCache
-from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collect import URL, expand_source
+from specprefill_cli.documents.collect import URL, expand_source, read_collection
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
@@ -32,7 +31,7 @@ MAX_BODY_BYTES = 32 * 2**20
 PATTERN = re.compile(r"[*?\[]")
 # Documents of the most recently read lists of files.
 READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
-KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells")
+KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells", "cache_salt")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
 
@@ -89,6 +88,7 @@ def parse_question(values: Mapping[str, Any], settings: Settings, paths_allowed:
         settings=override_settings(settings, values),
         top=top if isinstance(top, int) and top > 0 else None,
         with_cells=values.get("with_cells") is True,
+        isolated=bool(values.get("cache_salt")),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from specprefill_cli.batching.rows import unknown_keys
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.request import Done, Event, Piece
@@ -42,12 +43,18 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (None, 0),
     "audio": (None,),
     "modalities": (None, ["text"]),
-    "stop": (None, []),
     "logit_bias": (None, {}),
     "n": (None, 1),
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }
+# Further fields of the API; those about storage and accounting change nothing.
+KNOWN = (
+    *("model", "messages", "stream", "stream_options", "stop", "cache_salt", "max_tokens", "max_completion_tokens"),
+    *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"),
+    *REFUSED,
+)
+MOST_STOP_TEXTS = 4
 # Error messages for the reasons of `texts_of`.
 NO_TEXT = {
     "tools": "messages: tool calls are not supported",
@@ -92,13 +99,16 @@ async def complete(request: Request, backend: Backend) -> Response:
         question=chat.question,
         settings=settings,
         template=chat_template(chat, backend.session.template),
+        stop_texts=stop_texts_in(values, settings.confirm),
+        isolated=bool(values.get("cache_salt")),
     )
+    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(values, KNOWN)]
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
     if values.get("stream") is not True:
         done = await backend.answer(request, question)
-        return AsciiResponse(completion(heading, done.result))
+        return AsciiResponse(completion(heading, done.result, ignored))
     with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
-    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm)
+    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm, ignored=ignored)
     return await event_stream(request, backend.events(question), encode)
 
 
@@ -132,6 +142,18 @@ def check_fields(values: Mapping[str, Any]) -> None:
             raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
     if not isinstance(values.get("stream_options"), dict | None):
         raise ApiError(400, "stream_options must be an object")
+
+
+def stop_texts_in(values: Mapping[str, Any], confirm: bool) -> tuple[str, ...]:
+    """The texts that end the answer. Raises ApiError for anything but a few strings, and where the answer is confirmed."""
+    stop = values.get("stop") or []
+    texts = [stop] if isinstance(stop, str) else stop
+    is_list = isinstance(texts, list) and len(texts) <= MOST_STOP_TEXTS
+    if not is_list or not all(isinstance(text, str) and text for text in texts):
+        raise ApiError(400, f"stop must be a string or a list of at most {MOST_STOP_TEXTS} strings")
+    if texts and confirm:
+        raise ApiError(400, "stop: not supported with confirm")
+    return tuple(texts)
 
 
 def chat_of(messages: object) -> Chat:
@@ -169,11 +191,18 @@ def chat_template(chat: Chat, question_template: Template) -> Template:
     return Template("chat", system + question_template.text, None, None)
 
 
-def completion(heading: Mapping[str, Any], answer: Record) -> dict[str, Any]:
-    """The answer as OpenAI's API writes it."""
+def completion(heading: Mapping[str, Any], answer: Record, ignored: Sequence[str]) -> dict[str, Any]:
+    """The answer as OpenAI's API writes it, with all warnings. ignored: those about fields of the request."""
     message = {"role": "assistant", "content": answer.answer, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.stopped}
-    return {**heading, "object": "chat.completion", "choices": [choice], "usage": usage(answer)}
+    warnings = [*answer.warnings, *ignored]
+    return {
+        **heading,
+        "object": "chat.completion",
+        "choices": [choice],
+        "usage": usage(answer),
+        "warnings": warnings,
+    }
 
 
 def usage(answer: Record) -> dict[str, Any]:
@@ -182,12 +211,12 @@ def usage(answer: Record) -> dict[str, Any]:
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.generated_tokens,
         "total_tokens": answer.prompt_tokens + answer.generated_tokens,
-        "prompt_tokens_details": {"kept_tokens": answer.kept_tokens},
+        "prompt_tokens_details": {"kept_tokens": answer.kept_tokens, "cached_tokens": answer.cached_tokens},
     }
 
 
 async def encode_chunks(
-    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool
+    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool, ignored: Sequence[str]
 ) -> AsyncIterator[str]:
     """Encode an answer as server-sent events of OpenAI's API.
 
@@ -197,9 +226,9 @@ async def encode_chunks(
     def data(values: Mapping[str, Any]) -> str:
         return f"data: {json.dumps(values)}\n\n"
 
-    def chunk(delta: Mapping[str, Any], reason: str | None = None) -> str:
+    def chunk(delta: Mapping[str, Any], reason: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return data({**heading, "object": "chat.completion.chunk", "choices": [choice]})
+        return data({**heading, "object": "chat.completion.chunk", "choices": [choice], **more})
 
     yield chunk({"role": "assistant", "content": ""})
     try:
@@ -209,7 +238,7 @@ async def encode_chunks(
             elif isinstance(event, Done):
                 if confirm:
                     yield chunk({"content": event.result.answer})
-                yield chunk({}, event.result.stopped)
+                yield chunk({}, event.result.stopped, warnings=[*event.result.warnings, *ignored])
                 if with_usage:
                     usage_chunk = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}
                     yield data({**heading, **usage_chunk})

@@ -117,7 +117,7 @@ def chat(server):
 
 
 def test_openai_completion_and_stream_agree(chat):
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents.collect import read_documents
 
     (document,) = read_documents([str(HANDBOOK)])
     assert [model.id for model in chat.models.list()] == ["tiny"]
@@ -138,6 +138,32 @@ def test_openai_completion_and_stream_agree(chat):
     assert chunks[-1].usage.total_tokens == reply.usage.total_tokens
 
 
+def test_an_answer_ends_before_a_stop_text(chat):
+    from specprefill_cli.documents.collect import read_documents
+
+    (document,) = read_documents([str(HANDBOOK)])
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]}
+    for stop in (" pen", ["mile", "2 pence"]):
+        reply = chat.chat.completions.create(**asked, stop=stop, extra_body={"mode": "full", "stp": "x"})
+        expected = "42" if stop == " pen" else "4"
+        assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == (expected, "stop")
+        assert "'stp'" in reply.warnings[-1]
+        chunks = chat.chat.completions.create(**asked, stop=stop, stream=True, extra_body={"mode": "full"})
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
+
+
+def test_a_salted_request_shares_no_work(chat):
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": f"{GATE['text'] * 3}\n\nWhich color?"}]}
+
+    def cached_tokens(**fields):
+        reply = chat.chat.completions.create(**asked, extra_body={"mode": "full", **fields})
+        return reply.usage.prompt_tokens_details.cached_tokens
+
+    assert cached_tokens() == 0
+    assert cached_tokens() > 100
+    assert cached_tokens(cache_salt="mine") == 0
+
+
 def test_openai_errors_are_clear(chat):
     messages = [{"role": "user", "content": "Who?"}]
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
@@ -146,6 +172,8 @@ def test_openai_errors_are_clear(chat):
         ({"messages": image}, "content must be text"),
         ({"messages": messages, "tools": tools}, "tools: not supported"),
         ({"messages": messages, "n": 2}, "n: not supported"),
+        ({"messages": messages, "stop": [""]}, "stop must be a string or a list"),
+        ({"messages": messages, "stop": "x", "extra_body": {"confirm": True}}, "stop: not supported with confirm"),
         ({"messages": [*messages, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
         ({"messages": [{"role": "assistant", "content": "Hello"}]}, "the last message must be the user's"),
     ):

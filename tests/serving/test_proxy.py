@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from specprefill_cli.documents import read_documents
+from specprefill_cli.documents.collect import read_documents
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.resources import packaged_folder
 from tests.helpers.upstream import (
