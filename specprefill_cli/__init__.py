@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents.collect import read_documents
     from specprefill_cli.errors import SpecprefillError
     from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings
@@ -23,7 +23,7 @@ MODULES = {
     "Settings": "specprefill_cli.settings",
     "SpecprefillError": "specprefill_cli.errors",
     "open_session": "specprefill_cli.answering.session",
-    "read_documents": "specprefill_cli.documents",
+    "read_documents": "specprefill_cli.documents.collect",
 }
 
 

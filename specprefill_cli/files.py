@@ -1,4 +1,4 @@
-"""Write files that people keep: whole or not at all."""
+"""Write files that people keep: whole or not at all; and the name of standard input."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+
+# The name that stands for standard input among documents and files.
+STANDARD_INPUT = "-"
 
 
 def check_can_write(path: Path, option: str) -> None:

@@ -60,7 +60,7 @@ def test_bundled_pair_is_complete_and_at_most_32_mib():
 
 
 def test_sample_answers_appear_on_their_stated_pages():
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents.collect import read_documents
 
     folder = packaged_folder("sample_docs")
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()]

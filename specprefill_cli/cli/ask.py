@@ -19,9 +19,9 @@ from specprefill_cli.cli.loading import (
     write_page,
 )
 from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer, Question, Quiet, with_settings
-from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request, WaitingEngine
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
+from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import UNCONFIRMED, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings

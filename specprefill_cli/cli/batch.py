@@ -20,9 +20,8 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
 from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, concurrency_of, with_settings
 from specprefill_cli.distributed.launch import in_run
-from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
-from specprefill_cli.files import same_file
+from specprefill_cli.files import STANDARD_INPUT, same_file
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.settings import AUTO, CACHE, Settings

@@ -32,7 +32,7 @@ EXAMPLE = 'report.pdf "What is the notice period?"'
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
     """A function that reads documents by name, under these settings."""
-    from specprefill_cli.documents import read_collection
+    from specprefill_cli.documents.collect import read_collection
 
     return partial(read_collection, strict=settings.strict)
 
@@ -82,7 +82,7 @@ def check_arguments(command: str, documents: Sequence[str] | None, question: str
 
 def names_document(argument: str) -> bool:
     """Whether an argument is standard input, an existing file or folder, or ends as the files that can be read do."""
-    from specprefill_cli.documents import KNOWN_SUFFIXES
+    from specprefill_cli.documents.registry import KNOWN_SUFFIXES
 
     return argument == "-" or os.path.exists(argument) or argument.lower().endswith(tuple(KNOWN_SUFFIXES))
 
@@ -138,7 +138,7 @@ def open_engine(
     session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
 ) -> WaitingEngine:
     """An engine that asks a session. concurrency: questions at once, None for as many as pay; read: reads documents."""
-    from specprefill_cli.documents import read_collection
+    from specprefill_cli.documents.collect import read_collection
 
     if is_endpoint(settings.target):
         from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine

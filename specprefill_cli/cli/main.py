@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +68,11 @@ def command_line(only: str | None = None) -> typer.Typer:
         if only in (None, name):
             module = import_module(f"specprefill_cli.cli.{place}")
             add(app, name, getattr(module, "app", None) or getattr(module, name))
-    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name) if only is None else ():
+    if only is not None:
+        return app
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
         try:
             add(app, entry.name, entry.load(), LAB_PANEL)
         except Exception as error:

@@ -61,7 +61,7 @@ Given = Mapping[str, Any]
 
 
 def choices_of(setting: Setting) -> Sequence[str]:
-    """All values that a setting takes; empty where any string or number will do."""
+    """All values that a setting takes, with those of plugins; empty where any string or number will do."""
     # `--draft` and `--target` do without a known pair.
     names = PAIRS if setting.name == "pair" else REGISTRIES.get(setting.name)
     return setting.choices if names is None else (AUTO, *names)
@@ -199,8 +199,9 @@ def name_pair(settings: Settings, notes: Notes) -> Settings:
 
 def parameter_of(setting: Setting) -> Parameter:
     """The option of a setting as a parameter that typer reads. Its default is for the help alone."""
-    # `specprefill pairs` lists the pairs.
-    choices = () if setting is PAIR else choices_of(setting)
+    # `specprefill pairs` lists the pairs, `doctor` the plugins: finding these would delay every command.
+    registry = REGISTRIES.get(setting.name)
+    choices = setting.choices if registry is None else (AUTO, *registry.builtin)
     option = typer.Option(
         setting.flag,
         help=f"{setting.help}{f': {in_words(list(choices))}' if choices else ''}.",

@@ -13,8 +13,8 @@ from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
+from specprefill_cli.files import STANDARD_INPUT
 
-STANDARD_INPUT = "-"
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 # Suffixes of skipped files that a warning names.
 MOST_SUFFIXES = 5

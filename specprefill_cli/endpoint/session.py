@@ -13,8 +13,8 @@ from transformers import LlamaConfig
 
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.answering.stream import TextStream
-from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import clean_question
+from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply, open_client

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specprefill_cli.documents.collect import STANDARD_INPUT
 from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
@@ -29,6 +28,7 @@ from specprefill_cli.engine.request import (
     Started,
 )
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
+from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decode
 from specprefill_cli.settings import AUTO, SETTINGS
 

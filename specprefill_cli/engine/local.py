@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents import read_collection
+from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.engine.question import Ticket, choose_due, largest_pass_bytes
 from specprefill_cli.engine.request import (
     ANSWER,

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from specprefill_cli import documents
 from specprefill_cli.answering.session import Session
+from specprefill_cli.documents import collect
 from specprefill_cli.resources import packaged_folder
 
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
@@ -160,9 +160,9 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text("The gate of the farm is dark green. " * 20)
     read = []
-    read_collection = documents.read_collection
+    read_collection = collect.read_collection
     monkeypatch.setattr(
-        documents, "read_collection", lambda names, **options: read.append(names) or read_collection(names, **options)
+        collect, "read_collection", lambda names, **options: read.append(names) or read_collection(names, **options)
     )
     monkeypatch.chdir(tmp_path)
     lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]

@@ -51,7 +51,7 @@ def run(call, tmp_path, monkeypatch):
 
     def forget_plugins():
         for registry in (MODES, SCORERS):
-            for name in ("installed", "entries"):
+            for name in ("installed", "plugins"):
                 vars(registry).pop(name, None)
         sys.modules.pop("example_plugin", None)
 

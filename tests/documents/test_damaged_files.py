@@ -7,7 +7,9 @@ import zipfile
 
 import pytest
 
-from specprefill_cli.documents import DocumentError, Limits, read_document
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.registry import read_document
+from specprefill_cli.errors import DocumentError
 from tests.helpers import document_files
 
 PARAGRAPH = "The tenant pays 300 euros; the lazy dog sleeps - Größe, Käse. " * 12

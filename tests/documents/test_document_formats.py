@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents import DocumentError, Limits, html, read_document, registry
-from specprefill_cli.documents.reader import SourceFile
+from specprefill_cli.documents import html, registry
+from specprefill_cli.documents.reader import Limits, SourceFile
+from specprefill_cli.documents.registry import read_document
+from specprefill_cli.errors import DocumentError
 from tests.helpers.document_files import refusal
 
 GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."

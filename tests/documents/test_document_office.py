@@ -8,7 +8,8 @@ import docx
 import openpyxl
 import pytest
 
-from specprefill_cli.documents import Limits, read_document
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
 from specprefill_cli.installation import install_command
 from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, save_to_bytes, slides, word, workbook

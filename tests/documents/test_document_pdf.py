@@ -9,9 +9,9 @@ import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 
-from specprefill_cli.documents import Limits, pdf, read_document
-from specprefill_cli.documents.reader import Abandoned, SourceFile
-from specprefill_cli.documents.registry import read_pages
+from specprefill_cli.documents import pdf
+from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
+from specprefill_cli.documents.registry import read_document, read_pages
 from tests.helpers import document_files
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]

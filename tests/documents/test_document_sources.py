@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.documents import DocumentError, Limits, collect, read_collection, read_documents
-from specprefill_cli.documents.collect import expand_source
+from specprefill_cli.documents import collect
+from specprefill_cli.documents.collect import expand_source, read_collection, read_documents
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.errors import DocumentError
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specprefill_cli.documents import Document, page_ranges
-from specprefill_cli.documents.document import join_pages
+from specprefill_cli.documents.document import Document, join_pages, page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.sentences import LONGEST_SENTENCE, sentence_ranges
 

@@ -15,7 +15,9 @@ from fpdf import FPDF
 from fpdf.enums import EncryptionMethod
 from PIL import Image
 
-from specprefill_cli.documents import DocumentError, Limits, read_document
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.registry import read_document
+from specprefill_cli.errors import DocumentError
 
 ROWS = [["", "2019", "2020"], ["mass", None, 7]]
 

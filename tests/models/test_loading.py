@@ -158,7 +158,7 @@ def test_bundled_models_share_tokenizer_and_context_length(tiny_session):
 
 
 def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):
-    from specprefill_cli.documents import read_documents
+    from specprefill_cli.documents.collect import read_documents
     from specprefill_cli.resources import packaged_folder
 
     texts = [document.text for document in read_documents([str(packaged_folder("sample_docs"))])]

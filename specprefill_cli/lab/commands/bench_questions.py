@@ -44,7 +44,7 @@ def needles(
     settings = settings.varied(mode="select", max_new_tokens=16, passages=OFF)
     sizes = whole_numbers(lengths, "--lengths")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents import read_collection
+    from specprefill_cli.documents.collect import read_collection
     from specprefill_cli.lab.benchmarks.needles import COLUMNS, bench_needles, needle_plot
     from specprefill_cli.lab.tables import show_benchmark
 

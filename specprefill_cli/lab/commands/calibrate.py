@@ -83,7 +83,7 @@ def calibrate(
         )
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.documents import read_collection
+    from specprefill_cli.documents.collect import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.pairs import chosen_pair, draft_folder
     from specprefill_cli.prefill.calibration import calibration_folder

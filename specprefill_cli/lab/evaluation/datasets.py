@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from specprefill_cli.documents import read_collection
 from specprefill_cli.documents.cleaning import replace_surrogates
+from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 

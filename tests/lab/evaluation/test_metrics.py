@@ -81,7 +81,7 @@ def test_mode_capabilities_decide_which_settings_vary(monkeypatch):
     """With plugin modes, whose names no code can know."""
     for name, uses_draft, uses_keep in (("plain", False, False), ("kept", False, True), ("scored", True, False)):
         monkeypatch.setitem(MODES.loaded, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
-        monkeypatch.setitem(MODES.entries, name, None)
+        monkeypatch.setitem(MODES.builtin, name, None)
     combinations = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
     assert [(choice.mode, choice.keep, choice.scorer) for choice in combinations] == [
         ("plain", None, None),
