@@ -48,7 +48,7 @@ MEASURED = re.compile(r"[\d,.]+ (ms|s|MiB|tokens/s)\b|about [\d.]+ m?s")
 # Without a server, the expected speedup counts the KV that earlier rows of the batch left.
 MEASURED_KEYS = set(
     "ttft_seconds startup_seconds expected_speedup phases tokens_per_second peak_memory_bytes speculation "
-    "full_ttft_seconds estimates reused".split()
+    "full_ttft_seconds estimates reused cached_tokens".split()
 )
 
 

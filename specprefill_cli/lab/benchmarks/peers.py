@@ -30,10 +30,14 @@ SLACK = 64
 
 @dataclass(frozen=True)
 class Peer:
-    """Another program's plain prefill: read takes token ids [M] on the CPU and returns the first token, chosen greedily."""
+    """Another program's plain prefill: read takes token ids [M] on the CPU and returns the first token, chosen greedily.
+
+    decode: takes token ids that it has just read and a number of tokens, and returns the tokens a second of decoding so many
+    """
 
     name: str
     read: Callable[[Tensor], int]
+    decode: Callable[[Tensor, int], float] | None = None
 
 
 def transformers_peer(target: LoadedModel) -> Peer:
@@ -91,7 +95,11 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         question = {"prompt": tokens.tolist(), "max_tokens": 1, "temperature": 0, "cache_prompt": False, "logprobs": 1}
         return int(server.handle_completions(question)["choices"][0]["logprobs"]["content"][0]["id"])
 
-    return Peer(LLAMA_CPP, read)
+    def decode(tokens: Tensor, count: int) -> float:
+        question = {"prompt": tokens.tolist(), "max_tokens": count, "temperature": 0, "ignore_eos": True}
+        return float(server.handle_completions(question)["timings"]["predicted_per_second"])
+
+    return Peer(LLAMA_CPP, read, decode)
 
 
 def open_with_llama_cpp(settings: Settings, lengths: Sequence[int], gguf: Path | None) -> tuple[Session, Peer]:

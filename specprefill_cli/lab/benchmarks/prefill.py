@@ -26,11 +26,13 @@ from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.record import BASELINE
 from specprefill_cli.reporting.table import phase_text
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import OFF, Settings
 
 QUESTION = "Which torque is given for the mounting screws?"
 # A run that spends time in these phases does more than scoring and prefill, whose operations are counted.
 UNCOUNTED_PHASES = ("mapping", "checkpoints")
+# Tokens whose decoding is timed beside a peer's.
+DECODED = 48
 COLUMNS: Columns = {
     "tokens": figure("length", ",d"),
     "mode": figure("mode"),
@@ -43,6 +45,7 @@ COLUMNS: Columns = {
     "of it new": memory("memory_growth_bytes"),
     "phases": lambda row: phase_text(row["phases"]),
 }
+PEER_COLUMNS: Columns = {**COLUMNS, "decode": figure("decode_tokens_per_second", ".1f")}
 
 
 class Measurement:
@@ -112,7 +115,8 @@ def bench_prefill(
                     measured.append(measure_peer(reads[configuration], session, collection, base))
                 else:
                     measured.append(measure_mode(session, collection, configuration.settings(base)))
-        table += rows_of(length, runs)
+        rates = decode_rates(session, collection, base, peers)
+        table += [{**row, "decode_tokens_per_second": rates.get(row["mode"])} for row in rows_of(length, runs)]
     return table
 
 
@@ -142,6 +146,20 @@ def measure_peer(peer: Peer, session: Session, collection: Collection, settings:
     with request.clock.phase("target_prefill"):
         peer.read(request.prompt.tokens)
     return Measurement(request.clock, watch)
+
+
+def decode_rates(
+    session: Session, collection: Collection, base: Settings, peers: Sequence[Peer]
+) -> dict[str, float | None]:
+    """Tokens a second of plain decoding behind the whole prompt, by peer, and of mode `full`; empty where no peer decodes."""
+    prompt = session.request(collection, QUESTION, base.varied(mode=BASELINE)).prompt.tokens
+    rates: dict[str, float | None] = {peer.name: peer.decode(prompt, DECODED) for peer in peers if peer.decode}
+    if rates:
+        settings = base.varied(mode=BASELINE, speculate=OFF, max_new_tokens=DECODED)
+        stream = session.ask(collection, QUESTION, settings)
+        stream.stop_tokens = frozenset()
+        rates[BASELINE] = stream.finished().tokens_per_second
+    return rates
 
 
 def operations_ratio(stream: AnswerStream) -> float | None:

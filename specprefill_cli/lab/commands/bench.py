@@ -213,7 +213,7 @@ def peer(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the time to first token of llama.cpp and of our modes: same target, prompt and CPU threads.
+    """Measure the time to first token of llama.cpp and of our modes, and plain decoding: same target, prompt and CPU threads.
 
     llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype.
 
@@ -226,7 +226,7 @@ def peer(
         raise SpecprefillError(f"{gguf}: no such file; give the GGUF file of the pair's target")
     refuse_ranks(settings.tensor_parallel, "bench peer")
     from specprefill_cli.lab.benchmarks.peers import open_with_llama_cpp
-    from specprefill_cli.lab.benchmarks.prefill import COLUMNS, bench_prefill
+    from specprefill_cli.lab.benchmarks.prefill import PEER_COLUMNS, bench_prefill
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import show_benchmark
 
@@ -234,7 +234,7 @@ def peer(
         session, llama_cpp = open_with_llama_cpp(settings, sizes, gguf)
     cases = [case.resolve(session) for case in configurations(modes, keeps, [settings.scorer])]
     measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=[llama_cpp])
-    show_benchmark(measure, COLUMNS, json, quiet)
+    show_benchmark(measure, PEER_COLUMNS, json, quiet)
 
 
 # In the order in which the help lists them.

@@ -13,7 +13,7 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transformers_peer
-from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
+from specprefill_cli.lab.benchmarks.prefill import DECODED, QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.models import adapter, attention, packed
@@ -54,7 +54,7 @@ def test_our_attention_is_restored_after_a_failure(random_pair, monkeypatch):
 
 def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session):
     seen = []
-    peer = Peer("other", lambda tokens: seen.append(tokens) or 0)
+    peer = Peer("other", lambda tokens: seen.append(tokens) or 0, lambda _tokens, count: 2.0 * count)
     requested = [Configuration("full"), Configuration("select", 0.3, "question")]
     steps = []
     rows = bench_prefill(random_session, [300], requested, 2, BASE, steps.append, [peer])
@@ -69,6 +69,9 @@ def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session
     assert row["phases"]["tokenize"] > 0
     assert row["phases"]["target_prefill"] > 0
     assert row["ttft_low"] <= row["ttft_seconds"] <= row["ttft_high"]
+    assert row["decode_tokens_per_second"] == 2.0 * DECODED
+    assert rows[0]["decode_tokens_per_second"] > 0
+    assert rows[1]["decode_tokens_per_second"] is None
     # Configurations take turns; none has its rounds in one block.
     assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
 
