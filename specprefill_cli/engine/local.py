@@ -11,7 +11,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -291,8 +290,10 @@ class LocalEngine:
         """Deliver what happened to a request; a failure that all further work would share ends everything."""
         if isinstance(event, LAST):
             self.drop(ticket)
-            with self.changed, suppress(ValueError):
-                self.waiting.remove(ticket)
+            with self.changed:
+                # Looked for first: the error of `remove` would write out the whole session.
+                if ticket in self.waiting:
+                    self.waiting.remove(ticket)
         if isinstance(event, Provisional):
             # Its KV is freed; that of the whole prompt is yet to come.
             ticket.bytes = 0

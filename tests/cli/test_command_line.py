@@ -101,10 +101,11 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
         {"id": "a", "context": "The gate is green. " * 40, "question": "Which color is the gate?", "answers": ["green"]}
     ]
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows * 3)))
-    code, out, _ = call(
-        "evaluate", str(tmp_path / "q.jsonl"), "--keep", "0.3,auto", "--scorer", "question,random", "--json"
-    )
+    answers = tmp_path / "answers.jsonl"
+    options = ("--keep", "0.3,auto", "--scorer", "question,random", "--json", "--answers", str(answers))
+    code, out, _ = call("evaluate", str(tmp_path / "q.jsonl"), *options)
     assert code == 0
+    assert {json.loads(line)["id"] for line in answers.read_text().splitlines()} == {"a"}
     record = json.loads(out)
     assert [row["mode"] for row in record["rows"]] == ["full"] + ["select"] * 4
     assert set(record["rows"][1]) >= set(

@@ -10,6 +10,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.local import LocalEngine
+from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import (
     PASSAGES,
     PLAN,
@@ -134,6 +135,16 @@ def test_an_answer_comes_in_pieces_and_then_as_a_record(session, asker):
     assert first == Started()
     assert len(pieces) > 1
     assert asker.text("a") == last.result.answer == answer_singly(session).answer
+
+
+def test_no_request_is_written_out_while_it_is_answered(session, monkeypatch):
+    """The text of a request has all of its documents and models: it takes as long as many passes."""
+
+    def fail(_ticket):
+        raise AssertionError("written out")
+
+    monkeypatch.setattr(Ticket, "__repr__", fail)
+    assert all(answer.generated_tokens for answer in answer_together(session, make_requests()))
 
 
 def test_passes_of_several_answers_run_together(session, asker):

@@ -97,7 +97,7 @@ def evaluate(
         cases = [case.resolve(session) for case in cases]
 
         def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
-            extra = {"references": item.answers, "keep": case.keep, "scorer": case.scorer}
+            extra = {"id": item.identifier, "references": item.answers, "keep": case.keep, "scorer": case.scorer}
             write(f" in {len(cases)} configurations: {number:,} done", answer.to_json() | extra)
 
         outcome = runner.run(session, items, cases, settings, step)
