@@ -176,7 +176,8 @@ def test_bench_peer_measures_llama_cpp_and_the_modes(call, monkeypatch):
             server_options.append(options)
 
         def handle_completions(self, request):
-            return {"choices": [{"logprobs": {"content": [{"id": request["prompt"][-1]}]}}]}
+            timings = {"predicted_per_second": request["max_tokens"]}
+            return {"choices": [{"logprobs": {"content": [{"id": request["prompt"][-1]}]}}], "timings": timings}
 
     def make_options():
         parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
@@ -186,7 +187,9 @@ def test_bench_peer_measures_llama_cpp_and_the_modes(call, monkeypatch):
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
     code, out, err = call("bench", "peer", *sizes)
     assert (code, err) == (0, "")
-    assert [row["mode"] for row in json.loads(out)["rows"]] == ["full", "select", "llama.cpp"]
+    rows = json.loads(out)["rows"]
+    assert [row["mode"] for row in rows] == ["full", "select", "llama.cpp"]
+    assert rows[2]["decode_tokens_per_second"] > 1
     assert server_options[0].n_ctx >= 300
 
 
