@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -149,12 +150,12 @@ class Asking(threading.Thread):
             self.deliver(Failed(Cancelled() if self.cancelled.is_set() else error))
 
 
-class RemoteEngine:
+class RemoteEngine(ABC):
     """An engine whose answers come from another process: a thread waits for each request that is submitted."""
 
+    @abstractmethod
     def ask(self, request: Request) -> Iterator[Event]:
         """The events of one request. Raises what it fails with."""
-        raise NotImplementedError
 
     def submit(self, request: Request, deliver: Deliver) -> Asking:
         """Ask in a new thread."""
