@@ -166,7 +166,7 @@ class RemoteEngine(ABC):
         ticket.cancelled.set()
         ticket.stop()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Leave the other process as it is."""
 
 

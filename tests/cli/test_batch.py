@@ -124,6 +124,9 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
     def end_second(self, prepared):
         if prepared.request.question == "When?":
             os.kill(os.getpid(), signal.SIGTERM)
+            # The row must not be answered before the signal has cancelled it, which ends its next pass.
+            while True:
+                prefill(self, prepared)
         return prefill(self, prepared)
 
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
