@@ -1,6 +1,6 @@
 """Forward passes: the adapter to transformers; `attention`, `cache`, `one_token` and `packed` are beside it.
 
-No other module touches transformers' internals; `tests/models/test_adapter.py` pins what these rely on.
+Only these modules touch transformers' internals; `tests/models/test_adapter.py` pins what they rely on.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def run(
     rows: int | None = None,
     local_window: LocalWindow | None = None,
 ) -> Tensor:
-    """Run tokens [N] at positions [N] behind the state, which grows by N.
+    """Run tokens [N] at positions [N] after those of the state, which grows by N.
 
-    last_layer: end the pass when this layer has its queries, keys and values; the layers above get none for these tokens
+    last_layer: end the pass when this layer has its queries, keys and values; the layers above compute none for these tokens
     local_window: limits what the document's tokens see (None: all before them)
 
-    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` ones; empty where the pass ends early.
+    Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` tokens; empty where the pass ends early.
     """
     step = Pass(
         model=model,
@@ -63,22 +63,22 @@ def run_pass(step: Pass) -> Tensor:
 
 
 def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
-    """Run passes of one model as one; return the logits of each, or its error."""
+    """Run passes of the same model as a packed pass; return the logits of each, or its error."""
     if len(passes) > 1:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
         with suppress(Exception):
             return [*run_packed(passes)]
-    results: list[Tensor | Exception] = []
+    outcomes: list[Tensor | Exception] = []
     for step in passes:
         try:
-            results.append(run_pass(step))
+            outcomes.append(run_pass(step))
         except Exception as error:
-            results.append(error)
-    return results
+            outcomes.append(error)
+    return outcomes
 
 
 def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
-    """Run passes of one model that end at the same layer as one; what `run` would return for each.
+    """Run passes of the same model, all ending at the same layer, as a packed pass; return what `run` would for each.
 
     A pass that fails leaves all states as they were.
     """
@@ -101,7 +101,7 @@ def extend_states(passes: Sequence[Pass]) -> Iterator[None]:
 
 
 def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
-    """Run every pass that some work asks for, each by itself; returns what the work returns. before: called before each."""
+    """Run the passes that `steps` yields, each by itself; return its value. before: called before each pass."""
     try:
         step = next(steps)
         while True:
@@ -112,9 +112,9 @@ def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) ->
 
 
 def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
-    """Run every pass that a generator asks for, each by itself, and yield all else that it yields.
+    """Run the passes that a generator yields, each by itself, and yield its other items.
 
-    An error of a pass is raised where the generator asked for it.
+    An error of a pass is raised inside the generator, where it yielded the pass.
     """
     resume: Callable[[], Pass | Item] = partial(next, steps)
     while True:
@@ -141,7 +141,7 @@ def prefill(
     state: PrefillState | None = None,
     local_window: LocalWindow | None = None,
 ) -> tuple[Tensor, PrefillState]:
-    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last one, and the state."""
+    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token, and the state."""
     state = new_state(len(tokens)) if state is None else state
     steps = prefill_steps(model, tokens, positions, chunk, state, capture, local_window)
     return run_steps(steps, pause_before_pass), state
@@ -156,21 +156,21 @@ def prefill_steps(
     capture: QueryCapture | None = None,
     local_window: LocalWindow | None = None,
 ) -> Steps[Tensor]:
-    """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last one.
+    """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token.
 
-    Of the other tokens the last layer computes keys and values only, except in a last pass so short that skipping the
+    For the other tokens the last layer computes only keys and values, unless the last pass is so short that skipping the
     rest would cost more than it saves.
     """
-    last_layer, before = layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
+    last_layer, last_start = layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
     for start in range(0, len(tokens), chunk):
-        part = slice(start, start + chunk)
+        pass_slice = slice(start, start + chunk)
         logits = yield Pass(
             model=model,
-            tokens=tokens[part],
-            positions=positions[part],
+            tokens=tokens[pass_slice],
+            positions=positions[pass_slice],
             state=state,
             capture=capture,
-            last_layer=last_layer if start < before else None,
+            last_layer=last_layer if start < last_start else None,
             local_window=local_window,
         )
     return logits
@@ -186,10 +186,10 @@ def read_keys(
     state: PrefillState,
     local_window: LocalWindow | None = None,
 ) -> None:
-    """Run tokens [N] up to the queries, keys and values of `last_layer`; the layers above get none."""
+    """Run tokens [N] up to the queries, keys and values of `last_layer`; the layers above compute none."""
     for start in range(0, len(tokens), chunk):
-        part = slice(start, start + chunk)
-        run(model, tokens[part], positions[part], state, capture, last_layer, local_window=local_window)
+        pass_slice = slice(start, start + chunk)
+        run(model, tokens[pass_slice], positions[pass_slice], state, capture, last_layer, local_window=local_window)
 
 
 def window_layers(config: PretrainedConfig) -> Sequence[int | None]:
@@ -205,7 +205,7 @@ def window_layers(config: PretrainedConfig) -> Sequence[int | None]:
 def rotation_depends_on_length(config: PretrainedConfig) -> bool:
     """Whether the rotary embedding of a token changes with the length of its prompt, as with `longrope` and `dynamic`."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    embeddings = [parameters, *(values for values in parameters.values() if isinstance(values, dict))]
+    embeddings = [parameters, *(nested for nested in parameters.values() if isinstance(nested, dict))]
     return any(embedding.get("rope_type") in ("longrope", "dynamic") for embedding in embeddings)
 
 
@@ -217,7 +217,7 @@ def longrope_threshold(config: PretrainedConfig) -> int | None:
 
 
 def synchronize(used_devices: Iterable[torch.device]) -> None:
-    """Wait until devices have finished their work, so that it is inside the time measured."""
+    """Wait until devices have finished their work, so that the measured time includes it."""
     for device in used_devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -1,10 +1,10 @@
 """Attention by position: the function that loaded models run instead of transformers' own; and a trial of flash attention.
 
-Several sequences attend in one kernel where CUDA has it: `torch.nn.attention.varlen`, in recent torch. It reads the keys of
-all sequences from one tensor, so they are copied there first.
+On CUDA, several sequences attend in a single kernel of recent torch: `torch.nn.attention.varlen`. It reads the keys of all
+sequences from a single tensor, so they are copied there first.
 
 Under a local window each block of queries sees the attention sinks and the keys of its own part of the band below the
-diagonal. All blocks share one mask and attend as one batch: that is faster than a call for each.
+diagonal. All blocks share a mask and attend as a batch: that is faster than a call for each.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ATTENTION = "specprefill"
 TRIAL_QUERIES, TRIAL_KEYS, TRIAL_HEADS, TRIAL_GROUPS = 5, 9, 4, 2
 # Largest difference that rounding to half precision explains; another alignment gives about 1.
 TRIAL_TOLERANCE = 0.05
-# Keys of a sequence, on average, up to which one copy of all costs less than a kernel launch or two for each: calculated
-# from the bandwidth of current cards and 10 microseconds, not measured.
+# Average keys of a sequence up to which copying all keys costs less than a kernel launch or two for each sequence:
+# calculated from the bandwidth of current cards and 10 microseconds a launch, not measured.
 MOST_KEYS = 4_096
-# Added to the kernel of several sequences after its first version, and the masks that it has built in.
+# Arguments that the varlen kernel got after its first version, and the masks that it has built in.
 VARLEN_ARGUMENTS = {"scale", "window_size", "enable_gqa"}
 VARLEN_MASKS = (Mask.NONE, Mask.CAUSAL, Mask.LOWER_RIGHT)
 
@@ -53,15 +53,15 @@ def attend(
     context: PackedContext | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Attention of one or several sequences by position. Each sequence's new keys and values go to its own cache.
+    """Attention of the sequences of a pass, by position. Each sequence's new keys and values go to its own cache.
 
     query [1, heads, Q, d], key and value [1, kv_heads, Q, d] -> [1, Q, heads, d]
 
     Raises ValueError for a variant of attention that it does not compute.
     """
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
-    if context is None or attention_mask is not None or unknown:
-        raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unknown) or 'bias'}")
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    if context is None or attention_mask is not None or unsupported:
+        raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unsupported) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
     plans = [sequence.plan(sliding_window, device) for sequence in context.sequences]
@@ -69,7 +69,7 @@ def attend(
     outputs, cached, states = [], [], (query, key, value)
     for sequence, plan in zip(context.sequences, plans, strict=True):
         queries, new_keys, new_values = states if len(plans) == 1 else [part[:, :, sequence.span] for part in states]
-        # Directly before they are read: sequences about one document take turns in its buffer.
+        # Update directly before reading: sequences about the same document take turns in its buffer.
         keys, values = sequence.state.cache.update(new_keys, new_values, layer)
         sequence.capture_queries(layer, queries, scaling)
         if context.last_layer == layer:
@@ -92,7 +92,7 @@ def attend(
 def attend_plan(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float, context: PositionContext
 ) -> Tensor:
-    """Attention [1, heads, Q, d] of one sequence's tokens over its whole cache."""
+    """Attention [1, heads, Q, d] of a sequence's tokens over its whole cache."""
     outputs = [attend_segment(query, key, value, segment, plan, context, scaling) for segment in plan.segments]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
@@ -134,7 +134,7 @@ def attend_segment(
 
 
 def select_states(states: Tensor, segment: Segment) -> Tensor:
-    """Keys or values [1, kv_heads, K, d] that a segment reads: its sinks, where they lie before its keys, and those."""
+    """Keys or values [1, kv_heads, K, d] in the slots that a segment reads: sinks before its keys, then its keys."""
     start, end = segment.keys
     if (start, end) == (0, states.shape[2]):
         return states
@@ -152,8 +152,8 @@ def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> 
     """Keys or values [1, kv_heads, K, d] of the slots [start, end) as [blocks, kv_heads, sinks + band, d]."""
     size = band_block_size(window)
     windows = states[0, :, start:end].unfold(1, window + size, size).permute(1, 0, 3, 2)
-    first = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
-    return torch.cat([first, windows], dim=2)
+    sink_states = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
+    return torch.cat([sink_states, windows], dim=2)
 
 
 def query_blocks(queries: Tensor, window: int) -> Tensor:
@@ -168,7 +168,7 @@ def join_blocks(outputs: Tensor) -> Tensor:
 
 @cache
 def varlen_kernel() -> Callable[..., Any] | None:
-    """Torch's kernel, or None where this torch has none, or one without the arguments that it needs here."""
+    """Torch's varlen kernel; None where this torch lacks it, or the arguments that it needs here."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -177,7 +177,7 @@ def varlen_kernel() -> Callable[..., Any] | None:
 
 
 def takes_varlen(device: AttentionDevice, plans: Sequence[AttentionPlan], keys: Sequence[int]) -> bool:
-    """Whether one kernel should compute all sequences; keys: how many each has."""
+    """Whether a single kernel should compute all sequences; keys: how many each sequence has."""
     if device.kind != "cuda" or not device.has_flash or len(plans) < 2 or varlen_kernel() is None:
         return False
     plain = all(len(plan.segments) == 1 and plan.segments[0].mask in VARLEN_MASKS for plan in plans)
@@ -187,9 +187,9 @@ def takes_varlen(device: AttentionDevice, plans: Sequence[AttentionPlan], keys: 
 def attend_varlen(
     query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], lengths: Sequence[int], scaling: float
 ) -> Tensor:
-    """Attention [1, heads, Q, d] of sequences with so many queries each, which are the last of their keys.
+    """Attention [1, heads, Q, d] of sequences whose queries are their last tokens.
 
-    query: [1, heads, Q, d] of all sequences; keys, values: of each [1, kv_heads, K, d]
+    query: [1, heads, Q, d] of all sequences; keys, values: of each [1, kv_heads, K, d]; lengths: queries of each
     """
     kernel = varlen_kernel()
     assert kernel is not None, "`takes_varlen` was asked first"
@@ -212,13 +212,13 @@ def attend_varlen(
 
 @lru_cache(maxsize=16)
 def edges_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where each sequence begins and the last one ends [n + 1]; one copy to the device for all layers of a pass."""
+    """Where each sequence begins and the last sequence ends [n + 1]; copied to the device once for all layers of a pass."""
     return torch.tensor([*accumulate(sizes, initial=0)], dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=64)
 def describe(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionDevice:
-    """Describe a device to the planner; where it should have flash attention, try that once."""
+    """Describe a device to the planner; if it should have flash attention, try that once."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     described = AttentionDevice(kind=device.type, dtype=dtype, head_size=head_size, capability=capability)
     if described.has_flash and not flash_works(device, dtype, head_size):
@@ -227,9 +227,9 @@ def describe(device: torch.device, dtype: torch.dtype, head_size: int) -> Attent
 
 
 def avoid_cudnn(device_type: str) -> None:
-    """Keep torch from cuDNN's attention where a model is about to be placed on an NVIDIA GPU.
+    """Turn off cuDNN's attention before a model is placed on an NVIDIA GPU.
 
-    It builds a plan for every new pair of lengths, and decoding has a new one with every token.
+    cuDNN builds a plan for every new pair of lengths, and in decoding every token makes a new pair.
     """
     if device_type == "cuda" and torch.version.hip is None:
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -244,16 +244,16 @@ AttentionMaskInterface.register(ATTENTION, no_mask)
 
 
 def flash_works(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether flash attention takes grouped heads and a lower-right causal bias on a CUDA device, and computes it."""
+    """Whether flash attention takes grouped heads and a lower-right causal bias on a CUDA device, and computes them correctly."""
     query, key, value = trial_states(device, dtype, head_size)
-    # Not as causal: torch refuses that flag for fewer queries than keys, and the lower-right bias does not set it.
+    # `is_causal` is False: torch refuses it for fewer queries than keys, and the lower-right bias does not set it.
     described = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, False, True)
     accepted = torch.backends.cuda.can_use_flash_attention(described)
     return accepted and is_lower_right(F.scaled_dot_product_attention, device, dtype, head_size)
 
 
 def is_lower_right(attend: Callable[..., Tensor], device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether an attention function lets the last query see all keys, and each one before it one key less."""
+    """Whether an attention function lets the last query see all keys, and each earlier query a key less."""
     query, key, value = trial_states(device, dtype, head_size)
     output = attend(query, key, value, attn_mask=causal_lower_right(TRIAL_QUERIES, TRIAL_KEYS), enable_gqa=True)
     visible = torch.ones(TRIAL_QUERIES, TRIAL_KEYS, dtype=torch.bool, device=device).tril(TRIAL_KEYS - TRIAL_QUERIES)

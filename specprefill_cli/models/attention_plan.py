@@ -1,4 +1,4 @@
-"""The plan of one attention call: which queries read which keys, under which mask; and the mask's tensor.
+"""The plan of an attention call: which queries read which keys, under which mask; and the mask's tensor.
 
 transformers derives causality from a token's place in the cache, and sliding windows from cache slots. After a sparse
 prefill neither holds, so everything is planned from positions.
@@ -14,14 +14,14 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
-# Queries of one call with a mask: of a cache's last tokens, and of tokens scattered over it. There a narrower block reads
+# Queries of a call with a mask: for a cache's last tokens, and for tokens scattered over it, where a narrower block reads
 # fewer keys in vain.
 QUERY_BLOCK, SCATTERED_BLOCK = 1_024, 128
-# Elements of one mask at most: 64 MiB in float32.
+# Elements of a mask at most: 64 MiB in float32.
 MASK_ELEMENTS = 2**24
 # Tokens at the prompt's start that a local window always sees: attention sinks (arXiv 2309.17453).
 SINKS = 16
-# Below so many queries to a block of a band, matrix products get too thin.
+# Fewest queries in a block of a band: with fewer, matrix products get too thin.
 SMALLEST_BAND_BLOCK = 64
 TORCH_VERSION = Version(torch.__version__)
 # The first torch whose fused attention on a CPU reads grouped key-value heads.
@@ -67,7 +67,7 @@ class AttentionDevice:
 
     @property
     def reads_groups(self) -> bool:
-        """Whether attention takes fewer key-value heads than query heads without building all scores."""
+        """Whether attention takes fewer key-value heads than query heads without materialising all scores."""
         return self.kind != "mps" and (self.kind != "cpu" or self.torch_version >= GROUPED_ON_CPU)
 
 
@@ -81,16 +81,16 @@ class Mask(Enum):
     LOWER_RIGHT = auto()
     """The queries are the last keys: a bias that flash attention takes as a flag."""
     TRAILING = auto()
-    """The same as a tensor, cut out of one that all segments of the pass share."""
+    """LOWER_RIGHT as a tensor, cut from a mask that all segments of the pass share."""
     EXPLICIT = auto()
     """A tensor for this segment, compared by position."""
     BANDED = auto()
-    """Blocks of queries with one local window each: one batch, one small tensor for all."""
+    """Blocks of queries with a local window each: a single batch, and a small tensor for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive queries that attend in one call.
+    """Consecutive queries that attend in the same call.
 
     queries: [first, last) of the pass; keys: [start, end) of the cache's slots
     window: positions up to its own that a query sees (None: all)
@@ -128,9 +128,9 @@ def plan_attention(
     window: int | None = None,
     local_window: LocalWindow | None = None,
 ) -> AttentionPlan:
-    """Plan attention of queries at positions [Q] over keys at positions [K], both on the CPU, ascending.
+    """Plan attention of queries at positions [Q] over keys at positions [K].
 
-    The queries' own positions are among the keys'.
+    Positions are ascending, on the CPU. The keys' include the queries'.
 
     window: of the layer, in positions; local_window: of the pass
     """
@@ -167,7 +167,7 @@ def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
 
 
 def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
-    """How many of the queries, the first ones, a local window limits; 0 where it reaches all that they see."""
+    """How many of the queries, from the first on, a local window limits; 0 where it covers all that they see."""
     if local_window is None:
         return 0
     count = int(torch.searchsorted(queries, local_window.until))
@@ -183,15 +183,15 @@ def plan_masked_segments(
     limited: int,
     trailing: bool,
 ) -> Iterator[Segment]:
-    """Segments under mask tensors, in order, small enough that a mask stays small beside the prompt's length squared."""
+    """Segments under mask tensors, in order, so short that a mask stays small beside the prompt's length squared."""
     size = query_block_size(len(keys)) if trailing else min(query_block_size(len(keys)), SCATTERED_BLOCK)
-    narrow, local, band = size, None, None
+    limited_size, local_size, band = size, None, None
     if local_window is not None and limited:
         # Narrower blocks read fewer keys in vain, but each costs a call.
-        narrow = max(128, min(local_window.size, size))
+        limited_size = max(128, min(local_window.size, size))
         if window is None or local_window.size < window:
-            local = local_window.size
-            band = plan_band(queries, keys, local, limited) if trailing else None
+            local_size = local_window.size
+            band = plan_band(queries, keys, local_size, limited) if trailing else None
 
     def blocks(start: int, stop: int, step: int, reach: int | None, sinks: int = 0) -> Iterator[Segment]:
         mask = Mask.TRAILING if reach is None and trailing else Mask.EXPLICIT
@@ -200,29 +200,29 @@ def plan_masked_segments(
             visible = visible_keys(queries, keys, first, last, reach)
             yield Segment(queries=(first, last), keys=visible, mask=mask, window=reach, sinks=sinks)
 
-    local_view = (local, SINKS) if local is not None else (window, 0)
+    local_view = (local_size, SINKS) if local_size is not None else (window, 0)
     if band is not None:
-        yield from blocks(0, band.queries[0], narrow, *local_view)
+        yield from blocks(0, band.queries[0], limited_size, *local_view)
         yield band
-    yield from blocks(band.queries[1] if band is not None else 0, limited, narrow, *local_view)
+    yield from blocks(band.queries[1] if band is not None else 0, limited, limited_size, *local_view)
     yield from blocks(limited, len(queries), size, window)
 
 
 def query_block_size(keys: int) -> int:
-    """Queries of one attention call with a mask over `keys` keys."""
+    """Queries of an attention call with a mask over `keys` keys."""
     return max(1, min(QUERY_BLOCK, MASK_ELEMENTS // keys))
 
 
 def visible_keys(queries: Tensor, keys: Tensor, first: int, last: int, window: int | None) -> tuple[int, int]:
-    """The slots [start, end) that at least one of the queries [first, last) sees."""
+    """The slots [start, end) that any of the queries [first, last) sees."""
     end = int(torch.searchsorted(keys, queries[last - 1], right=True))
     return (0 if window is None else int(torch.searchsorted(keys, queries[first] - window + 1))), end
 
 
 def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
-    """The queries of a cache's last tokens that attend as one batch of equal blocks; None where there are none.
+    """The queries of a cache's last tokens that attend as a batch of equal blocks; None where there are none.
 
-    Positions must have no gaps. These queries' windows begin behind the sinks, and they fill whole blocks.
+    Positions must have no gaps. The windows of these queries begin behind the sinks; the queries fill whole blocks.
     """
     if int(keys[-1]) + 1 != len(keys):
         return None
@@ -237,14 +237,14 @@ def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segme
 
 
 def band_block_size(window: int) -> int:
-    """Queries of one block of a band: a quarter of the window, so that a quarter of its keys is read in vain."""
+    """Queries of a block of a band: a quarter of the window, so that only a quarter more keys are read than a query sees."""
     return max(SMALLEST_BAND_BLOCK, window // 4)
 
 
 def visibility_mask(query_positions: Tensor, key_positions: Tensor, segment: Segment) -> Tensor:
     """Boolean [queries, sinks and keys] of a segment: a key is seen when it is not later, and inside the window or a sink.
 
-    Of a BANDED segment it is the mask of one block, and every block has the same.
+    For a BANDED segment it is the mask of a block: all blocks have the same.
     """
     (first, last), (start, end) = segment.queries, segment.keys
     if segment.mask is Mask.BANDED and segment.window is not None:
@@ -261,6 +261,6 @@ def visibility_mask(query_positions: Tensor, key_positions: Tensor, segment: Seg
 
 
 def to_additive_mask(visible: Tensor, like: Tensor) -> Tensor:
-    """A boolean mask as what attention adds to scores: 0 or minus infinity; torch would convert it in every layer."""
+    """A boolean mask as the addend of attention scores, 0 or minus infinity: torch would convert it in every layer."""
     mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
     return mask.masked_fill_(~visible, float("-inf"))

@@ -36,9 +36,9 @@ class PrefillState:
 
 @dataclass(eq=False, kw_only=True)
 class KvBuffers:
-    """Keys and values [1, kv_heads, room, head_size] of one layer, with spare room.
+    """Keys and values [1, kv_heads, room, head_size] of a layer, with spare room.
 
-    tenant: the layer that has its own slots in the buffers, behind the shared ones; a weak reference, so that the buffers
+    tenant: the layer that has its own slots in the buffers, behind the shared slots; a weak reference, so that the buffers
         of an ended answer are freed at once
     """
 
@@ -50,12 +50,12 @@ class KvBuffers:
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
-    Several layers may begin with the same slots of one buffer. One of them at a time, the tenant, has its own slots behind
-    these. The others keep a copy of their own slots, short beside a document, and move in before they are read or grow.
+    Several layers may share the first slots of a buffer. A single layer at a time, the tenant, has its own slots behind
+    these. Every other layer keeps a copy of its own slots, short beside a document, and moves in before it is read or grows.
 
     expected: tokens to allocate at once
-    shared: first slots that other layers read too, and that never change
-    slots: where the next keys and values go instead of behind the others, on the layer's device
+    shared: how many of the first slots other layers read too; these never change
+    slots: where the next keys and values go, on the layer's device; None: behind the others
     """
 
     keys: Tensor
@@ -92,15 +92,15 @@ class BufferedLayer(DynamicLayer):
         return self.keys, self.values
 
     def claim(self) -> tuple[Tensor, Tensor]:
-        """All keys and values, after moving in where another layer is the tenant."""
+        """All keys and values; moves in first where another layer is the tenant."""
         if self.buffers is not None and self.buffers.tenant() is not self:
             self.move_in(self.buffers, self.get_seq_length())
         return self.keys, self.values
 
-    # The buffers were made in this mode.
+    # The buffers were made in inference mode.
     @torch.inference_mode()
     def move_in(self, buffers: KvBuffers, room: int) -> None:
-        """Become the tenant, and make room for so many slots."""
+        """Become the tenant of buffers with room for at least `room` slots."""
         length, tenant = self.get_seq_length(), buffers.tenant()
         outside = tenant is not self
         if outside and tenant is not None:
@@ -127,15 +127,15 @@ class BufferedLayer(DynamicLayer):
         return buffer
 
     def branch(self, length: int) -> BufferedLayer:
-        """A layer that begins with the first `length` slots of this one, without a copy of them.
+        """A layer that shares the first `length` slots of this layer, without a copy.
 
-        Raises ValueError where others share another number of slots already.
+        Raises ValueError where other layers already share another number of slots.
         """
         if self.shared not in (0, length) or self.buffers is None:
             raise ValueError(f"cannot share {length} slots: other layers share {self.shared}")
         self.shared = length
         if self.get_seq_length() == length:
-            # Of the buffers as they are now: views of smaller ones would keep these.
+            # Views of the present buffers: views of earlier, smaller buffers would keep those alive.
             self.keys, self.values = self.buffers.keys[..., :length, :], self.buffers.values[..., :length, :]
         other = BufferedLayer(self.expected)
         other.lazy_initialization(self.keys, self.values)
@@ -155,9 +155,9 @@ def new_state(expected: int = 0) -> PrefillState:
 
 
 def branch(state: PrefillState, length: int) -> PrefillState:
-    """A state that begins with the first `length` slots of another one, without a copy: both may grow from there.
+    """A state that shares the first `length` slots of another, without a copy: each may grow from there.
 
-    Only layers that hold all these slots are in it.
+    It has only the layers that hold all these slots.
     """
     other = new_state()
     for layer in state.layers:
@@ -206,7 +206,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on the CPU as it is, or on a device; its copy to a CUDA device does not wait for earlier work there."""
+    """A CPU tensor on a device; the copy to a CUDA device does not wait for earlier work there."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
@@ -217,5 +217,5 @@ def state_bytes(state: PrefillState) -> int:
 
 
 def layer_keys(state: PrefillState, layer: int) -> Tensor:
-    """The keys of one cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
+    """The keys of a cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
     return state.layers[layer].claim()[0][0]

@@ -22,9 +22,9 @@ FOLDER_VARIABLE = "SPECPREFILL_MODELS"
 VERSION = 1
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
-# Of the work, in percent: checking the file, then reading its weights; writing takes the rest.
+# Percent done once the file is checked, and once its weights are read; writing takes the rest.
 CHECKED, READ = 5, 80
-# How much has been done, in percent, and what is being done.
+# Called with the percent done, and what is being done.
 Step = Callable[[int, str], None]
 
 
@@ -41,7 +41,7 @@ class Conversion:
     """A GGUF file with its adapter, and the folder that they become.
 
     name: of the model, in messages and in the folder's name; sha256: of the file
-    adapter: the folder of an adapter that is merged; None: none is
+    adapter: the folder of an adapter to merge, or None
     remedy: what to do about a file with another hash; checked: whether the file is compared with its hash
     """
 
@@ -93,9 +93,9 @@ class Conversion:
             ) from error
 
     def replace_folder(self, file: Path, step: Step) -> None:
-        """Write the folder under another name, then rename it; what killed processes left is removed."""
-        for left in self.folder.parent.glob(f"{self.folder.name}{PARTIAL}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        """Write the folder under another name, then rename it. Remove what killed processes left."""
+        for leftover in self.folder.parent.glob(f"{self.folder.name}{PARTIAL}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         if self.checked:
             step(0, f"checking {file.name}")
             try:
@@ -119,7 +119,7 @@ class Conversion:
 
 
 def file_conversion(file: Path) -> Conversion:
-    """The conversion of a user's file, told from others by place, size and time: a hash takes long for a large one."""
+    """The conversion of a user's file. Path, size and time identify the file: hashing a large file takes long."""
     status = file.stat()
     stamp = hashlib.sha256(os.fsencode(file.resolve()) + f" {status.st_size} {status.st_mtime_ns}".encode())
     return Conversion(name=file.stem[:60], sha256=stamp.hexdigest(), adapter=None, remedy="", checked=False)
@@ -147,8 +147,8 @@ def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> N
         step(CHECKED + (READ - CHECKED) * number // len(reader.tensors), "unpacking the weights")
     if lora is not None:
         lora.check_modules({name.removesuffix(".weight") for name in tensors})
-    for name, values in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
-        (folder / name).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
+        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     step(READ, "writing the weights")
     free, size = shutil.disk_usage(folder).free, sum(tensor.nbytes for tensor in tensors.values())
     if size > free:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
 
-# Tokens of the pass that shows what computing takes: a small draft fills a large GPU only with thousands.
+# Tokens of the pass that measures speed: a small draft fills a large GPU only with thousands.
 LONGEST = 8_192
-# The first pass of a length loads libraries and takes memory.
+# Passes to time: the first of a length loads libraries and takes memory.
 TIMES = 2
 
 
@@ -30,7 +30,7 @@ class ModelCost:
     """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`.
 
     overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
-    ranks: how many divide its operations (the figures here are of all together); they do not divide the fixed cost
+    ranks: how many ranks divide its operations, but not the fixed cost; the figures here are for all ranks together
     """
 
     layers: int
@@ -64,7 +64,7 @@ class ModelCost:
 
     @property
     def layer_weights(self) -> int:
-        """Weights of one layer's projections and gated MLP."""
+        """Weights of a layer's projections and gated MLP."""
         attention = self.hidden_size * self.head_size * (2 * self.heads + 2 * self.key_value_heads)
         return attention + 3 * self.hidden_size * self.intermediate_size
 
@@ -95,14 +95,14 @@ class ModelCost:
         return below * self.linear_flops(tokens) + attention + 2.0 * tokens * projections
 
     def pass_flops(self, tokens: int, past: int = 0, local_window: LocalWindow | None = None) -> float:
-        """One whole forward pass over `tokens`, with the vocabulary's logits for the last one."""
+        """A whole forward pass over `tokens` tokens, with the logits of the last."""
         attention = self.attention_flops(tokens, past, local_window)
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
     def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
         """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer.
 
-        past: tokens before these whose keys and values are known
+        past: previous tokens, whose keys and values are in the cache
         """
         if tokens <= self.overhead_tokens:
             return self.pass_flops(tokens, past, local_window)
@@ -153,14 +153,14 @@ def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
 
 
 def relative_time(draft: LoadedModel | ModelOutline, target: LoadedModel | ModelOutline) -> float:
-    """Operations of the target that take as long as one of the draft; 1 where the speed of one was not measured."""
+    """FLOPs of the target in the time of a FLOP of the draft; 1 unless the speed of draft and target was measured."""
     if draft.flops_per_second is None or target.flops_per_second is None:
         return 1.0
     return target.flops_per_second / draft.flops_per_second
 
 
 def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Measure speed and fixed cost of each model on a GPU, where they are not known yet, and note them with the model.
+    """Measure and store speed and fixed cost of each model on a GPU, unless they are known.
 
     Models that several ranks share keep the assumed cost. longest: tokens that a pass may have
     """
@@ -177,9 +177,9 @@ def on_gpu(loaded: LoadedModel | ModelOutline) -> bool:
 
 
 def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
-    """Note how fast a model computes a pass over so many tokens, and the fixed cost of a pass.
+    """Store a model's speed in a pass over `tokens` tokens, and the fixed cost of a pass.
 
-    A pass over one token computes next to nothing: its time is the fixed cost, in tokens computed in the same time.
+    A pass over a single token computes next to nothing: its time is the fixed cost, stored as the tokens computed meanwhile.
     """
     cost = cost_of(loaded)
     loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
@@ -187,12 +187,12 @@ def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> Non
 
 
 def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
-    """The shortest of a few passes over so many tokens, in seconds."""
-    times = []
+    """Seconds of the fastest of TIMES passes over `tokens` tokens."""
+    seconds = []
     for _ in range(TIMES):
         synchronize(loaded.devices)
         start = clock()
         prefill(loaded.model, torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), tokens)
         synchronize(loaded.devices)
-        times.append(clock() - start)
-    return min(times)
+        seconds.append(clock() - start)
+    return min(seconds)

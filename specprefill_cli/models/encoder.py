@@ -1,7 +1,7 @@
 """The sentence encoder that ships with the package: all-MiniLM-L6-v2, a BERT of six layers, tuned to find answers' chunks.
 
 Chunks of a document are encoded late (arXiv 2409.04701): the encoder reads overlapping stretches of text, and a chunk's vector
-is the mean of its tokens' final states, so that it knows what surrounds it.
+is the mean of its tokens' final states, so that it reflects the text around the chunk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specprefill_cli.resources import ENCODER_FOLDER
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 LAYERS, HEADS, WIDTH = 6, 12, 384
 NORM_EPSILON = 1e-12
-# Tokens of a stretch with its two special ones, those that neighbouring stretches share, and stretches of one pass.
+# Tokens of a stretch with its two special tokens, tokens that neighbouring stretches share, and stretches of a pass.
 STRETCH, OVERLAP = 256, 32
 CPU_BATCH, GPU_BATCH = 4, 64
 # The suffix of the name of a matrix's scales, and columns of a 4-bit matrix that share a scale.
@@ -34,7 +34,7 @@ SCALE, GROUP = ".scale", 32
 
 @dataclass(frozen=True)
 class Encoder:
-    """The encoder's weights by name, on one device, and its tokenizer."""
+    """The encoder's weights by name, all on the same device, and its tokenizer."""
 
     weights: dict[str, Tensor]
     tokenizer: Tokenizer
@@ -60,11 +60,11 @@ class Encoder:
     def chunk_vectors(self, text: str, starts: np.ndarray) -> Tensor:
         """The unit vectors [n, WIDTH] of a text's chunks, float32 on the CPU; zeros for a chunk without a token.
 
-        starts: [n] character at which each chunk begins, ascending; the last one ends with the text
+        starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        first = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
-        chunks = torch.from_numpy(np.searchsorted(starts, first, side="right") - 1).clamp(min=0)
+        token_starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+        chunks = torch.from_numpy(np.searchsorted(starts, token_starts, side="right") - 1).clamp(min=0)
         sums = torch.zeros(len(starts), WIDTH)
         ids = torch.tensor(encoding.ids, dtype=torch.long)
         stretches = divide(len(ids))
@@ -111,7 +111,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens [start, end) that are read together; the states of those in `core` are taken from here. Cores divide the text."""
+    """Tokens [start, end) that are read together; the encoder keeps the states of those in `core`. Cores divide the text."""
 
     start: int
     end: int
@@ -119,7 +119,7 @@ class Stretch:
 
 
 def divide(tokens: int) -> list[Stretch]:
-    """Stretches of one size over a text of that many tokens, in order."""
+    """Stretches of equal size over a text of `tokens` tokens, in order."""
     size = min(tokens, STRETCH - 2)
     if not size:
         return []
@@ -129,7 +129,7 @@ def divide(tokens: int) -> list[Stretch]:
 
 
 def encoder_flops(tokens: int) -> float:
-    """Operations of encoding a document of so many tokens: 2 per weight and token; a token is about one word piece."""
+    """FLOPs of encoding a document of `tokens` tokens: 2 per weight and token; a token is about a word piece."""
     weights = LAYERS * 12 * WIDTH**2
     attention = LAYERS * 4 * STRETCH * WIDTH
     return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)
@@ -157,14 +157,14 @@ def unpack_weights(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, 
     Vectors are in float16, matrices in int8 with a scale for each row, the table of words in pairs of 4-bit numbers with a
     scale for each `GROUP` columns.
     """
-    result = {}
+    weights = {}
     for name, tensor in tensors.items():
         if name.endswith(SCALE):
             continue
-        values = tensor
+        coded = tensor
         if tensor.dtype == torch.uint8:
-            values = torch.stack([tensor // 16, tensor % 16], -1).unflatten(1, (-1, GROUP // 2)).flatten(-2).float() - 8
+            coded = torch.stack([tensor // 16, tensor % 16], -1).unflatten(1, (-1, GROUP // 2)).flatten(-2).float() - 8
         scale = tensors.get(f"{name}{SCALE}")
-        scaled = values.float() if scale is None else values.float() * scale.float()
-        result[name] = scaled.reshape(len(tensor), -1).to(dtype) if tensor.ndim > 1 else scaled.to(dtype)
-    return result
+        scaled = coded.float() if scale is None else coded.float() * scale.float()
+        weights[name] = scaled.reshape(len(tensor), -1).to(dtype) if tensor.ndim > 1 else scaled.to(dtype)
+    return weights

@@ -31,7 +31,7 @@ CONTROL, USER_DEFINED = 3, 4
 
 
 def read_gguf(path: Path) -> GGUFReader:
-    """Open a file: metadata and where its tensors are. Raises SpecprefillError for one that is damaged or cannot be read."""
+    """Open a file: its metadata and the places of its tensors. Raises SpecprefillError if it is damaged or unreadable."""
     try:
         return GGUFReader(path)
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
@@ -41,7 +41,7 @@ def read_gguf(path: Path) -> GGUFReader:
 
 
 def value(reader: GGUFReader, key: str, default: Any = None) -> Any:
-    """A value of the metadata. Raises SpecprefillError for one that is missing and has no default."""
+    """A value of the metadata. Raises SpecprefillError if it is missing and has no default."""
     field = reader.fields.get(key)
     if field is not None:
         return field.contents()
@@ -64,7 +64,7 @@ def llama_config(reader: GGUFReader) -> dict[str, Any]:
         )
     heads, hidden = value(reader, "llama.attention.head_count"), value(reader, "llama.embedding_length")
     names = {tensor.name for tensor in reader.tensors}
-    # A sum that was stored in float32 is 9.9999997e-06 where 1e-05 was meant.
+    # Stored in float32, 1e-05 reads as 9.9999997e-06.
     epsilon = float(f"{value(reader, 'llama.attention.layer_norm_rms_epsilon'):.6g}")
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -94,9 +94,9 @@ def llama_config(reader: GGUFReader) -> dict[str, Any]:
 
 
 def weight_name(name: str) -> str | None:
-    """The name that transformers gives a GGUF tensor; None for an unknown one."""
-    stem, _, kind = name.rpartition(".")
-    if kind != "weight":
+    """The name that transformers gives a GGUF tensor; None for an unknown tensor."""
+    stem, _, suffix = name.rpartition(".")
+    if suffix != "weight":
         return None
     if stem in TENSORS:
         return f"{TENSORS[stem]}.weight"
@@ -109,37 +109,37 @@ def weight_name(name: str) -> str | None:
 def weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """Names and float32 values of all weights. Raises SpecprefillError for a tensor of an unknown name or type."""
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    # All before the first is unpacked, which takes a while.
+    # Check every tensor before unpacking any: unpacking takes a while.
     for tensor in reader.tensors:
-        kind = tensor.tensor_type
-        if weight_name(tensor.name) is None or kind.name not in TYPES:
+        tensor_type = tensor.tensor_type
+        if weight_name(tensor.name) is None or tensor_type.name not in TYPES:
             raise SpecprefillError(
-                f"{file_name(reader)}: tensor {tensor.name} of type {kind.name} cannot be converted; "
+                f"{file_name(reader)}: tensor {tensor.name} of type {tensor_type.name} cannot be converted; "
                 f"give a llama file of {', '.join(TYPES)}"
             )
     for tensor in reader.tensors:
-        # Unquantised tensors are views of the file, which cannot be written to.
+        # An unquantised tensor is a read-only view of the file.
         array = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, "W")
         part = tensor.name.split(".")[-2]
         yield str(weight_name(tensor.name)), in_halves(array, heads[part]) if part in heads else array
 
 
 def in_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [heads x size, in] of a query or key projection with the two halves of each rotated pair apart.
+    """Rows [heads x size, in] of a query or key projection, in the order of transformers' rotation.
 
-    llama.cpp rotates neighbouring rows, transformers the halves of a head.
+    llama.cpp rotates pairs of neighbouring rows, transformers pairs of rows half a head apart.
     """
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-# By the name of the rules in the file: how text is split before byte pairs are merged.
+# How text is split before byte pairs are merged, by the name of the rules in the file.
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 SPLITTERS = {
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL]),
     "gpt-2": BYTE_LEVEL,
 }
-# By the names in transformers' configuration: where the file has a token's id.
+# The file's key for a special token's id, by the token's name in transformers' configuration.
 ROLES: Mapping[str, str] = {
     "bos_token": "tokenizer.ggml.bos_token_id",
     "eos_token": "tokenizer.ggml.eos_token_id",
@@ -149,11 +149,11 @@ ROLES: Mapping[str, str] = {
 
 
 def build_tokenizer(reader: GGUFReader) -> Tokenizer:
-    """The tokenizer with the file's tokens and merges. Raises SpecprefillError for rules that are not known here."""
-    kind, rules = value(reader, "tokenizer.ggml.model"), value(reader, "tokenizer.ggml.pre")
-    if kind != "gpt2" or rules not in SPLITTERS:
+    """The tokenizer with the file's tokens and merges. Raises SpecprefillError for unknown rules of splitting."""
+    algorithm, rules = value(reader, "tokenizer.ggml.model"), value(reader, "tokenizer.ggml.pre")
+    if algorithm != "gpt2" or rules not in SPLITTERS:
         raise SpecprefillError(
-            f"{file_name(reader)}: its tokenizer ({kind}, {rules}) cannot be converted; known are gpt2 with "
+            f"{file_name(reader)}: its tokenizer ({algorithm}, {rules}) cannot be converted; known are gpt2 with "
             f"{' and '.join(SPLITTERS)}"
         )
     tokens = value(reader, "tokenizer.ggml.tokens")
@@ -173,7 +173,7 @@ def tokenizer_config(reader: GGUFReader) -> dict[str, Any]:
     roles = {role: tokens[value(reader, key)] for role, key in ROLES.items() if key in reader.fields}
     template = value(reader, "tokenizer.chat_template", "")
     return {
-        # Any other class would replace the rules of splitting by its own.
+        # Any other class would replace the rules of splitting with its own.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **roles,
         "clean_up_tokenization_spaces": False,

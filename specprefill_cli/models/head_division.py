@@ -1,7 +1,7 @@
-"""Which attention heads each rank computes, and key-value heads that several ranks hold because there are too few.
+"""Which attention heads each rank computes. Several ranks hold the same key-value head where there are too few.
 
-transformers divides heads evenly, and key-value heads among at most as many ranks as there are. Beyond that, each
-key-value head is held by several ranks, which divide its query heads, evenly or not: attention stays exact.
+transformers divides heads evenly, and key-value heads among at most as many ranks as there are. With more
+ranks, several hold the same key-value head and divide its query heads, evenly or not: attention stays exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HeadShare:
     """The attention heads that a rank holds: numbers of query heads, and of the key-value heads that they read.
 
     group: query heads of a key-value head, in the whole model
-    ranks: the processes that hold the other heads; ALONE where this one holds all
+    ranks: the processes that hold the other heads; ALONE where this process holds all
     """
 
     queries: range
@@ -48,7 +48,7 @@ def divides_heads(config: PretrainedConfig) -> bool:
 
 
 def can_divide(heads: int, key_value_heads: int, ranks: int) -> bool:
-    """Whether every rank gets heads of its own: as many key-value heads as the others, or a part of one's query heads."""
+    """Whether every rank gets heads of its own: equally many key-value heads, or some query heads of a shared head."""
     if key_value_heads % ranks == 0:
         return True
     return ranks % key_value_heads == 0 and ranks <= heads
@@ -60,7 +60,7 @@ def fitting_ranks(heads: int, key_value_heads: int) -> list[int]:
 
 
 def share_of(heads: int, key_value_heads: int, ranks: int, rank: int) -> tuple[range, range]:
-    """The query heads and the key-value heads of a rank, of those that `can_divide` allows."""
+    """The query heads and the key-value heads of a rank, where `can_divide` allows so many ranks."""
     group = heads // key_value_heads
     if key_value_heads % ranks == 0:
         count = key_value_heads // ranks
@@ -72,7 +72,7 @@ def share_of(heads: int, key_value_heads: int, ranks: int, rank: int) -> tuple[r
 
 
 def head_share(model: PreTrainedModel, ranks: Ranks = ALONE) -> HeadShare:
-    """The heads that this process holds of a model which it shares with `ranks`, or has for itself."""
+    """The heads of a model that this process holds: some where `ranks` divide the model, else all."""
     heads, key_value_heads = head_counts(model.config)
     group = heads // key_value_heads
     if ranks.size == 1 or not divides_heads(model.config) or (getattr(model, "_tp_size", None) or 1) == 1:
@@ -82,7 +82,7 @@ def head_share(model: PreTrainedModel, ranks: Ranks = ALONE) -> HeadShare:
 
 
 def repeated_projections(config: PretrainedConfig, ranks: int) -> tuple[str, ...]:
-    """The projections of attention that transformers must leave undivided, for `divide_heads` to divide; mostly none."""
+    """The attention projections that transformers must leave undivided, for `divide_heads` to divide; mostly none."""
     heads, key_value_heads = head_counts(config)
     if ranks == 1 or not divides_heads(config) or key_value_heads % ranks == 0:
         return ()
@@ -92,15 +92,15 @@ def repeated_projections(config: PretrainedConfig, ranks: int) -> tuple[str, ...
 def divide_heads(model: PreTrainedModel, ranks: int, rank: int) -> None:
     """Make the projections that transformers left undivided compute the heads of a rank.
 
-    Every rank keeps all their weights, so that it can tell by itself which model it has.
+    Every rank keeps all their weights, so that it can identify the model on its own.
     """
-    names = repeated_projections(model.config, ranks)
-    if not names:
+    projections = repeated_projections(model.config, ranks)
+    if not projections:
         return
     queries, keys = share_of(*head_counts(model.config), ranks, rank)
     decoder: Any = model.get_decoder()
     for attention in (layer.self_attn for layer in decoder.layers):
-        for name in names:
+        for name in projections:
             heads = keys if name in ("k_proj", "v_proj") else queries
             columns = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
             module = getattr(attention, name)

@@ -30,7 +30,7 @@ class ModelNotHere(SpecprefillError):
 def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
-    Raises ModelNotHere, at once and in one line, for a model that is not on this machine and cannot be fetched;
+    Raises ModelNotHere for a model that is not on this machine and cannot be fetched;
     SpecprefillError for a name that is no folder and cannot be a hub id.
     """
     if ModelRef(name).is_local:
@@ -73,7 +73,7 @@ def reachable(endpoint: str) -> bool:
 
 
 def adapter_folder(name: str, offline: bool) -> Path:
-    """The folder of an adapter: a folder itself, or the files of a hub id in its cache, fetched where they may be.
+    """The folder of an adapter: `name` itself, or the cached files of a hub id, downloaded where that is allowed.
 
     Raises SpecprefillError where it is not here and cannot be fetched.
     """
@@ -113,7 +113,7 @@ def source_of(name: str, offline: bool) -> dict[str, Any]:
 
 @contextmanager
 def load_errors(name: str, offline: bool) -> Iterator[None]:
-    """Turn what transformers raises for a model that cannot be loaded into a SpecprefillError with cause and remedy."""
+    """Turn transformers' errors on loading a model into a SpecprefillError with cause and remedy."""
     from safetensors import SafetensorError
     from torch import OutOfMemoryError
 
@@ -137,26 +137,26 @@ def quiet_library(name: str) -> Iterator[None]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    before = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    # The bar of its GGUF reader has no switch.
+    # The progress bar of its GGUF reader cannot be turned off.
     bars = redirect_stderr(StringIO()) if ModelRef(name).kind is Kind.FILE else nullcontext()
     try:
         with bars:
             yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """The transformers class that loads a checkpoint: vision-language models (Mistral 3) have one of their own."""
+    """The transformers class that loads a checkpoint: vision-language models (Mistral 3) have their own."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
 def model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
-    """The class that a checkpoint becomes; None where transformers has no causal language model for it."""
+    """The class of a checkpoint's model; None where transformers has no causal language model for it."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
     mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)

@@ -1,4 +1,4 @@
-"""Loads a pair: weights and tokenizers, from a folder or the hub; or a model without its weights. Refuses other models."""
+"""Loads a pair, or a model's outline without weights, from a folder or the hub. Refuses models that are not supported."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ UNSUPPORTED = {
 }
 # Missing weights that an error names.
 NAMED = 3
-# For these tokenizer classes of transformers the checkpoint's tokenizer.json is read as it is: the first (taken if the
-# package mistral-common is installed) gives no character offsets, the second splits digits as GPT-2 does, not as SmolLM2.
+# Tokenizer classes of transformers that the checkpoint's own tokenizer.json replaces: the first (taken if the package
+# mistral-common is installed) gives no character offsets; the second splits digits like GPT-2, not like SmolLM2.
 REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
 
 
@@ -82,7 +82,7 @@ class ModelOutline:
 
     @property
     def devices(self) -> frozenset[torch.device]:
-        """None: nothing of it is loaded."""
+        """Empty: nothing of it is loaded."""
         return frozenset()
 
 
@@ -149,7 +149,7 @@ class LoadedModel:
 
 @dataclass
 class LoadedPair:
-    """Draft and target, loaded; `draft` is None for modes and scorers that run without one.
+    """Draft and target, loaded; `draft` is None for modes and scorers that run without it.
 
     The target is an outline for `plan` and `passages`: then no mode can prefill.
 
@@ -177,7 +177,7 @@ class LoadedPair:
 
     @property
     def draft_ranks(self) -> Ranks:
-        """The processes that share the draft: ALONE where each of `ranks` has a whole one."""
+        """The processes that share the draft: ALONE where each of `ranks` has all of it."""
         return self.ranks if self.draft is not None and self.draft.shards > 1 else ALONE
 
     @cached_property
@@ -190,7 +190,7 @@ class LoadedPair:
         return self.target.devices | (self.draft.devices if self.draft is not None else frozenset())
 
     def wait(self) -> None:
-        """Synchronise the devices of both models."""
+        """Synchronise the devices of draft and target."""
         synchronize(self.devices)
 
 
@@ -202,7 +202,7 @@ def load_pair(
     with_target: bool,
     ranks: Ranks = ALONE,
 ) -> LoadedPair:
-    """Load target and draft of a pair and check them; without the target's weights, only its outline.
+    """Load target and draft of a pair and check them; without `with_target`, only the target's outline.
 
     Only the target's weights are quantised: the draft is small. ranks: the processes that share the models
 
@@ -212,7 +212,7 @@ def load_pair(
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(settings.quantization, placement)
-        # Read first: a model may take minutes to load.
+        # Read the adapter first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
         quantization = settings.quantization if placement.device_type == "cuda" else NONE
         target = load_model(pair.target, placement, dtype, offline, quantization, ranks)
@@ -260,9 +260,9 @@ def load_model(
     ranks: Ranks = ALONE,
     may_be_whole: bool = False,
 ) -> LoadedModel:
-    """Load one causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
+    """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
-    quantization: NONE or one of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
+    quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
     ranks: the processes that share it; may_be_whole: whether each may have all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
@@ -271,18 +271,18 @@ def load_model(
     packed = quantization != NONE or checkpoint_method(outline.config) is not None
     reason = explain_undivided(placement, outline.config, name, packed, may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
-    chosen = choose_dtype(dtype, placement, outline.config.get_text_config())
-    quantized = quantization_config(quantization, outline.config, name, chosen)
+    chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
+    quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
     with load_errors(name, offline), quiet_library(name):
         source = source_of(name, offline)
-        check_memory(outline.config, name, placement, chosen)
+        check_memory(outline.config, name, placement, chosen_dtype)
         if placement.device_map == "auto":
-            cache = cache_bytes(outline.config, outline.context, chosen)
-            placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen, quantization) + cache)
+            cache = cache_bytes(outline.config, outline.context, chosen_dtype)
+            placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)
         avoid_cudnn(placement.device_type)
         model, report = auto_class(outline.config).from_pretrained(
             **source,
-            dtype=chosen,
+            dtype=chosen_dtype,
             **({} if quantized is None else {"quantization_config": quantized}),
             **how_to_place(placement, outline.config),
             attn_implementation=ATTENTION,
@@ -339,9 +339,9 @@ def check_model(model: PreTrainedModel, name: str) -> None:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """The context in tokens; with YaRN (arXiv 2309.00071), the extended one.
+    """The context in tokens; with YaRN (arXiv 2309.00071), the extended context.
 
-    With YaRN many configurations state the original length; with `dynamic` scaling all do, and it is the limit here.
+    With YaRN many configurations state the original length. With `dynamic` scaling all do, and that is the limit here.
     With other kinds of scaling they state the extended length.
     """
     text = config.get_text_config()

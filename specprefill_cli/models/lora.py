@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
-# What must have one of these values, or be absent: other kinds of adapter compute something else than W + scale x B A.
+# Allowed values of these settings, if present: other kinds of adapter compute something else than W + scale x B A.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
@@ -44,17 +44,17 @@ class LoraAdapter:
     factors: Mapping[str, tuple[Tensor, Tensor]]
 
     def merged(self, module: str, weight: Tensor) -> Tensor:
-        """A layer's weight [out, in] with its change, in float32; as it is where the adapter has none.
+        """A layer's weight [out, in] plus the adapter's change, in float32; unchanged where the adapter has none.
 
         Raises SpecprefillError for a weight of another shape.
         """
         if module not in self.factors:
             return weight
-        narrow, wide = self.factors[module]
-        shape = (wide.shape[0], narrow.shape[1])
+        down, up = self.factors[module]
+        shape = (up.shape[0], down.shape[1])
         if tuple(weight.shape) != shape:
             raise self.misfit(f"{module} is {list(weight.shape)} there and {list(shape)} in the adapter")
-        return weight.float() + self.scale * (wide.to(weight.device) @ narrow.to(weight.device))
+        return weight.float() + self.scale * (up.to(weight.device) @ down.to(weight.device))
 
     def check_modules(self, names: Collection[str]) -> None:
         """Raises SpecprefillError for a layer that the model, given by its layers' names, does not have."""
@@ -68,7 +68,7 @@ class LoraAdapter:
 
 
 def read_adapter(folder: Path, name: str) -> LoraAdapter:
-    """Read an adapter. Raises SpecprefillError for one that is damaged, incomplete, or not a plain LoRA."""
+    """Read an adapter. Raises SpecprefillError if it is damaged, incomplete, or not a plain LoRA."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -87,7 +87,7 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
 
 
 def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B in float32 by layer. Raises SpecprefillError for an unknown tensor, a missing one, or another rank."""
+    """A and B in float32 by layer. Raises SpecprefillError for an unknown or missing tensor, or another rank."""
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = FACTOR.fullmatch(key)
@@ -123,7 +123,7 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
 
 
 def adapter_hash(folder: Path) -> str:
-    """SHA-256 of an adapter's two files. Raises SpecprefillError where one is missing."""
+    """SHA-256 of an adapter's two files. Raises SpecprefillError where a file is missing."""
     digest = hashlib.sha256()
     try:
         for name in (CONFIG, WEIGHTS):

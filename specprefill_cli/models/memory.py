@@ -16,12 +16,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT, MOST_KEPT = 32 * 2**20, 512 * 2**20
 # How long an idle thread spins before it sleeps: libgomp counts loops (some 0.1 ms), LLVM's OpenMP milliseconds.
 BOUNDED_SPIN = {"GOMP_SPINCOUNT": "4000", "KMP_BLOCKTIME": "1"}
-# A user who has set one of these has decided.
+# Where a user has set any of these, spinning stays as it is.
 WAIT_SETTINGS = ("OMP_WAIT_POLICY", *BOUNDED_SPIN)
 
 
 class PeakMemory:
-    """Peak memory since it was created, or None where the system does not report one.
+    """Peak memory since it was created, or None where the system does not report it.
 
     before: bytes in use at its creation (program, libraries, models)
     """
@@ -70,14 +70,14 @@ def keep_freed_memory() -> None:
 def bound_spinning(environment: MutableMapping[str, str]) -> None:
     """Let idle OpenMP threads spin only briefly, because spinning takes the cores from other programs.
 
-    Sleeping at once would cost over 10 % of TTFT. To be called before torch is imported.
+    Sleeping at once would cost over 10 % of TTFT. Call it before torch is imported.
     """
     if not any(name in environment for name in WAIT_SETTINGS):
         environment.update(BOUNDED_SPIN)
 
 
 def import_transformers() -> None:
-    """Import torch and transformers; nothing happens where transformers is there already."""
+    """Import torch and transformers; nothing happens if transformers is already imported."""
     if "transformers" in sys.modules:
         return
     with pause_collection():
@@ -90,7 +90,7 @@ def import_transformers() -> None:
 
 @contextmanager
 def pause_collection() -> Iterator[None]:
-    """Pause garbage collection: modules stay, and every collection would go through all that they have defined."""
+    """Pause garbage collection: modules stay, and every collection would traverse all that they define."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 GIBIBYTE = 2**30
-# Parts of the free memory: a GPU's for weights; then, beside these, one for the tensors of a pass and one for documents' KV.
-# The rest is for the next prompt's cache, masks, fragmentation and others.
+# Shares of free memory: of a GPU's for weights; then, of what these leave, for the tensors of a pass and for documents' KV.
+# The rest is for the next prompt's cache, masks, fragmentation and other programs.
 WEIGHTS_SHARE, PASS_SHARE, KV_SHARE = 0.8, 0.25, 0.25
 # Main memory is for other programs, too.
 MOST_KV_IN_MAIN_MEMORY = 2 * GIBIBYTE
-# Tokens of a pass. Above the largest it only needs more memory; below the smallest its fixed cost shows.
+# Tokens of a pass. A larger pass only needs more memory; in a smaller pass the fixed cost shows.
 LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
@@ -40,7 +40,7 @@ class MemoryPlan:
         """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
 
         `auto` is the smaller of the two models' sizes. Models that rotate keys by the length of a pass (`longrope`) read
-        the whole prompt at once whatever the setting: keys of one cache must be rotated alike.
+        the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
         """
         loaded: list[Any] = [model for model in (self.pair.target, self.pair.draft) if hasattr(model, "model")]
         if any(rotation_depends_on_length(model.config) for model in loaded):
@@ -52,7 +52,7 @@ class MemoryPlan:
     def kv_bytes(self, setting: str | float) -> int:
         """Bytes of documents' KV that `--memory-cache` allows between questions.
 
-        The target's KV is spread evenly over its devices, so that the fullest one decides.
+        The target's KV is spread evenly over its devices, so that the fullest device decides.
         """
         if setting != AUTO:
             return int(float(setting) * GIBIBYTE)
@@ -62,7 +62,7 @@ class MemoryPlan:
         return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
 
     def answers_bytes(self, setting: str | float) -> int:
-        """Bytes of KV and of the largest pass for answers that run at the same time; setting: of `--memory-cache`."""
+        """Bytes for the KV and the largest pass of concurrent answers; setting: of `--memory-cache`."""
         return self.kv_bytes(setting) or self.kv_bytes(AUTO)
 
 
@@ -75,7 +75,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
-    """`choose_pass_size` for a model; its layers and cache are taken to be spread evenly over its devices."""
+    """`choose_pass_size` for a model; assumes that layers and cache are spread evenly over its devices."""
     cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
     free = min(map(free_memory, loaded.devices))
     largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
@@ -83,23 +83,23 @@ def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
 
 
 def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
-    """The largest power of two, from SMALLEST to `largest`, so that as many tokens fit PASS_SHARE of the free memory.
+    """The largest power of two, from SMALLEST to `largest`, such that so many tokens fit PASS_SHARE of the free memory.
 
     free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
-    token_bytes: of one token in a pass (`pass_bytes`)
+    token_bytes: bytes of a token in a pass (`pass_bytes`)
 
-    Powers of two, so that slightly different free memory seldom changes the grouping of sums, and so their last bits.
+    Powers of two, so that slightly different free memory seldom changes the grouping of sums, and with it their last bits.
     """
     fitting = int(PASS_SHARE * max(0, free - cache)) // token_bytes
     return min(largest, max(SMALLEST, 1 << max(0, fitting.bit_length() - 1)))
 
 
 def pass_bytes(loaded: LoadedModel) -> int:
-    """Bytes of one token in a pass at its peak, inside one layer, beside weights and cache.
+    """Bytes of a token in a pass at its peak, inside a layer, without weights and cache.
 
-    Two hidden states all the time (the residual, and its normed copy), and then either the queries twice (before and
-    after rotation), keys and values twice (in the cache, too, but that is counted there) and the mixed values; or the
-    MLP's gate, its activation and the other branch.
+    Two hidden states (the residual and its normed copy), and the larger of attention and MLP. Attention: queries before
+    and after rotation, keys and values twice (their copies in the cache are counted there), and the mixed values. MLP:
+    the gate, its activation and the other branch.
     """
     cost = cost_of(loaded)
     attention = cost.head_size * (3 * cost.heads + 4 * cost.key_value_heads)
@@ -107,7 +107,7 @@ def pass_bytes(loaded: LoadedModel) -> int:
 
 
 def token_bytes(loaded: LoadedModel | ModelOutline | None) -> int:
-    """Bytes of one token's keys and values; 0 for a model that is not loaded."""
+    """Bytes of a token's keys and values; 0 for a model that is not loaded."""
     model = getattr(loaded, "model", None)
     return 0 if loaded is None or model is None else cache_bytes(loaded.config, 1, model.dtype)
 
@@ -121,7 +121,7 @@ def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> in
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
     """Bytes of a model's weights, shared ones counted once; quantization packs matrices, but not embeddings.
 
-    quantization: one of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
+    quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
     """
     model, bytes_per_weight = empty_model(config), packed_bytes(quantization, config)
     total = model.num_parameters()
@@ -141,7 +141,7 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
 
 def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
     """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
-    # Of packed weights, the bytes are not known before loading.
+    # The bytes of packed weights are not known before loading.
     if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
         return
     needed, free = weight_bytes(config, dtype), free_memory(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The decoding pass of one token on a CPU, without the Python of transformers' modules."""
+"""The decoding pass of a single token on a CPU, without the Python of transformers' modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREPARED: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDicti
 
 
 class OneTokenPass:
-    """Calls the linear layers, and the rotary embedding once; norms, rotation and attention are single operations."""
+    """Calls the linear layers, and the rotary embedding once; norms, rotation and attention are single torch operations."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         decoder: Any = model.get_decoder()
@@ -39,11 +39,11 @@ class OneTokenPass:
 
     @torch.inference_mode()
     def __call__(self, token: Tensor, position: Tensor, state: PrefillState) -> Tensor:
-        """Run a token [1] at a position [1] behind the state; return float32 logits [1, V]."""
+        """Run a token [1] at a position [1] after those of the state; return float32 logits [1, V]."""
         hidden = F.embedding(token, self.embeddings.weight)
         cos, sin = (factor[0] for factor in self.rotary(hidden, position[None]))
         half = cos.shape[-1] // 2
-        # The rotation subtracts what `roll` brings to the first half.
+        # The rotation subtracts the half that `roll` moves to the front.
         sin = torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
         for number, (block, attention, (to_query, to_key, to_value, to_output), (gate, up, down)) in enumerate(
             self.layers
@@ -79,7 +79,7 @@ def one_token_pass(step: Pass) -> OneTokenPass | None:
 
 
 def is_supported(model: PreTrainedModel) -> bool:
-    """Whether a model's layers are those that `OneTokenPass` computes, whole and on the CPU."""
+    """Whether `OneTokenPass` computes a model's layers: of a supported type, undivided, and on the CPU."""
     config = model.config
     windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())

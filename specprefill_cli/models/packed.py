@@ -1,7 +1,7 @@
-"""One forward pass of one or several sequences: linear layers run over all their tokens together, attention for each alone.
+"""A forward pass of several sequences: linear layers run over all their tokens together, attention over each sequence alone.
 
 Each sequence has its own cache and positions; prefill, verification and decoding are sequences of different lengths. In the
-last layer every token needs keys and values, but only a token with requested logits needs an output. Skipping the others
+last layer every token needs keys and values, but only a token with requested logits needs an output. Skipping the rest
 saves 6 % of the TTFT of `select --keep 0.1` at 8,192 tokens with the bundled pair, less with more layers.
 """
 
@@ -21,8 +21,8 @@ from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.cache import copy_to, device_of
 from specprefill_cli.models.passes import PackedContext, PackedSequence, Pass
 
-# Every forward pass costs at least as much as this many tokens do: Python and kernel launches on a CPU (measured), and
-# on a GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
+# The fixed cost of a pass, in tokens computed in the same time: Python and kernel launches on a CPU (measured), and on a
+# GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
 PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
 # Arguments of a layer beside its states [1, N, hidden_size]: with a row for each token, and without.
 WITH_ROWS = ("position_ids", "position_embeddings")
@@ -30,7 +30,7 @@ WITHOUT_ROWS = ("attention_mask", "past_key_values", "use_cache", "context")
 
 
 class PackedCache(DynamicCache):
-    """Hands keys and values on as they are: attention appends each sequence's to its own cache."""
+    """Returns keys and values unchanged: attention appends each sequence's to its own cache."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         return key_states, value_states
@@ -38,9 +38,9 @@ class PackedCache(DynamicCache):
 
 @torch.inference_mode()
 def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> list[Tensor]:
-    """Run passes of one model that end at the same layer as one; what `adapter.run` returns for each.
+    """Run passes of the same model, all ending at the same layer, as a packed pass; return what `adapter.run` would for each.
 
-    slots: of each pass [N] where its keys and values go (None: the last ones); the states hold the positions of all slots
+    slots: for each pass, the slots [N] of its keys and values (None: the last); the states hold the positions of all slots
     """
     model, last_layer = passes[0].model, passes[0].last_layer
     device, cache = device_of(model.get_input_embeddings()), PackedCache()
@@ -62,12 +62,12 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> li
         return [torch.empty(0)] * len(passes)
     counts = [step.rows or 1 for step in passes]
     rows = torch.cat([torch.arange(end - count, end) for end, count in zip(edges[1:], counts, strict=True)])
-    kept = rows.to(device)
+    logit_rows = rows.to(device)
     worthwhile = edges[-1] - len(rows) > pass_overhead(device.type)
-    with shorten_last_layer(model, cache, context, counts, kept) if worthwhile else nullcontext():
-        logits = model(**inputs, logits_to_keep=kept).logits[0].float()
-    parts = logits.split(counts)
-    return [part[-1] if step.rows is None else part for step, part in zip(passes, parts, strict=True)]
+    with shorten_last_layer(model, cache, context, counts, logit_rows) if worthwhile else nullcontext():
+        logits = model(**inputs, logits_to_keep=logit_rows).logits[0].float()
+    logits_by_pass = logits.split(counts)
+    return [part[-1] if step.rows is None else part for step, part in zip(passes, logits_by_pass, strict=True)]
 
 
 def packed_sequence(step: Pass, slots: Tensor, span: slice) -> PackedSequence:
@@ -97,15 +97,15 @@ def shorten_last_layer(
     cache: PackedCache,
     context: PackedContext,
     counts: Sequence[int],
-    kept: Tensor,
+    logit_rows: Tensor,
 ) -> Iterator[None]:
-    """While it lasts, a pass with that cache computes the last layer's output for some rows alone.
+    """Inside the block, a pass with that cache computes the last layer's output only for the rows that become logits.
 
-    counts: how many of each sequence, its last ones
-    kept: [R] rows of the layer's output that become logits: those of all sequences, or all once the layer was shortened
+    counts: such rows of each sequence, its last tokens
+    logit_rows: [R] these rows in the layer's output; set in place to all of its rows once the layer is shortened
 
-    The layer runs twice: for all tokens up to their keys and values, then to its end for the rows. A layer that is built or
-    called in an unknown way runs once, for all.
+    The layer runs twice: for all tokens up to their keys and values, then to its end for these rows. A layer that is built
+    or called in an unknown way runs once, for all rows.
     """
     layer = getattr(model.get_decoder(), "layers", [None])[-1]
     number = getattr(getattr(layer, "self_attn", None), "layer_idx", None)
@@ -114,7 +114,7 @@ def shorten_last_layer(
         return
 
     def shorten(layer: nn.Module, arguments: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-        # A hook that Ctrl-C left behind must not touch the next pass. That has a cache of its own.
+        # A hook that Ctrl-C left behind must not touch the next pass, which has a cache of its own.
         if len(arguments) != 1 or not can_shorten(keywords) or keywords["past_key_values"] is not cache:
             return None
         with suppress(LayerReached):
@@ -122,9 +122,9 @@ def shorten_last_layer(
         for sequence, count in zip(context.sequences, counts, strict=True):
             cached = sequence.state.layers[number]
             cached.slots = copy_to(sequence.slots[-count:], cached.keys.device)
-        rows = kept.to(arguments[0].device, copy=True)
+        rows = logit_rows.to(arguments[0].device, copy=True)
         shorter = {name: take_rows(keywords[name], rows) for name in WITH_ROWS if name in keywords}
-        kept.copy_(torch.arange(len(kept)))
+        logit_rows.copy_(torch.arange(len(logit_rows)))
         return (arguments[0][:, rows],), {**keywords, **shorter, "context": keep_last_rows(context, counts)}
 
     handle = layer.register_forward_pre_hook(shorten, with_kwargs=True)
@@ -138,7 +138,7 @@ def shorten_last_layer(
 
 
 def keep_last_rows(context: PackedContext, counts: Sequence[int]) -> PackedContext:
-    """The context of a layer that runs for the last tokens of each sequence alone."""
+    """The context of a layer that runs only for the last tokens of each sequence."""
     spans = (slice(*edge) for edge in pairwise(accumulate(counts, initial=0)))
     return PackedContext(
         [
@@ -149,7 +149,7 @@ def keep_last_rows(context: PackedContext, counts: Sequence[int]) -> PackedConte
 
 
 def can_shorten(keywords: Mapping[str, Any]) -> bool:
-    """Whether all that a layer is called with, and that might have a row for each token, is known."""
+    """Whether every argument of a layer that might have a row for each token is known."""
     return {"context", "past_key_values"} <= keywords.keys() and all(
         name in (*WITH_ROWS, *WITHOUT_ROWS) or value is None or isinstance(value, bool | int | float | str)
         for name, value in keywords.items()

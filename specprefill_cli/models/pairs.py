@@ -17,7 +17,7 @@ from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
 CHOOSER = f"{BUNDLED}draft"
-# Values of settings that need a draft with the target's tokenizer, or one that was pretrained.
+# Values of settings that need a draft with the target's tokenizer, or a pretrained draft.
 OWN_DRAFT = {"mode": ("draft-kv", "hybrid"), "scorer": ("question", "paper"), "proposer": ("draft",)}
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
 HEADS_FILE = "heads.json"
@@ -85,7 +85,7 @@ def default_pair() -> str:
 
 
 def with_named_pair(settings: Settings) -> Settings:
-    """The settings with the pair `auto` replaced by what it is here, so that other processes take the same one."""
+    """The settings with the pair `auto` replaced by what it is here, so that other processes take the same pair."""
     return settings.varied(pair=default_pair()) if settings.pair == AUTO else settings
 
 
@@ -111,7 +111,7 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
 def chosen_pair(settings: Settings) -> Pair:
     """The pair that the settings name, in their style and with their adapter.
 
-    The bundled draft chooses for a pair from the hub, unless a setting needs the pair's own draft or its scoring heads were
+    The bundled draft scores for a pair from the hub, unless a setting needs the pair's own draft or its scoring heads were
     calibrated.
 
     Raises UsageError for an unknown name, and for a style that the pair does not have.
@@ -136,7 +136,7 @@ def needs_own_draft(pair: Pair, settings: Settings) -> bool:
 
 
 def draft_folder(draft: str) -> Path:
-    """The folder of a draft's scoring heads, which serve it under any target. It need not exist."""
+    """The folder of a draft's scoring heads, whatever the target. It need not exist."""
     return BUNDLED_FOLDER if ModelRef(draft).kind is Kind.BUNDLED else user_folder() / slug(draft)
 
 

@@ -1,4 +1,4 @@
-"""A forward pass: as a value, so that the engine can run passes of several answers together, and as attention sees it."""
+"""A forward pass: as a value, so that the engine can pack passes of several answers, and as attention sees it."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class QueryCapture:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pass:
-    """Tokens [N] at positions [N] for a model to run behind a state. The state then grows by N.
+    """Tokens [N] at positions [N] for a model to run after those of a state. The state then grows by N.
 
     capture: keeps queries; last_layer: the pass ends when this layer has its queries, keys and values
-    rows: logits of the last `rows` tokens [rows, V]; None: of the last one [V]
+    rows: logits of the last `rows` tokens [rows, V]; None: of the last token [V]
     local_window: limits what the document's tokens see (None: all before them)
     announced: entered while the pass runs; tells other ranks of it
     """
@@ -90,13 +90,13 @@ class Pass:
 
 @dataclass(eq=False)
 class PositionContext:
-    """The tokens of one forward pass, as attention sees them.
+    """The tokens of a forward pass, as attention sees them.
 
-    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the queries' own are among
-        the keys'
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the keys' include the
+        queries'
     local_window: limits what the document's tokens see (None: all before them)
 
-    Plans, masks and copies of positions on each device are made once a pass: layers of one kind share them.
+    Plans, masks and copies of positions on each device are made once a pass: layers of the same kind share them.
     """
 
     query_positions: Tensor
@@ -107,7 +107,7 @@ class PositionContext:
     copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict, init=False)
 
     def plan(self, window: int | None, device: AttentionDevice) -> AttentionPlan:
-        """The plan for layers with a sliding window (None: without) on such a device."""
+        """The plan for layers with this sliding window (None: without) on a device."""
         key = (window, device)
         if key not in self.plans:
             self.plans[key] = plan_attention(
@@ -135,10 +135,10 @@ class PositionContext:
         return mask
 
     def trailing_mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
-        """The mask of a TRAILING segment, cut out of one for the whole pass.
+        """The mask of a TRAILING segment, cut from a mask for the whole pass.
 
-        The masks of all blocks end in the same triangle and differ only in how many keys lie before it: one mask
-        [block, K] holds them all, where one for each block would together be [Q, K].
+        The masks of all blocks end in the same triangle and differ only in how many keys lie before it: a single mask
+        [block, K] holds them all, where separate masks would take [Q, K] together.
         """
         total, length = len(self.key_positions), len(self.query_positions)
         key = (Mask.TRAILING, like.device)
@@ -153,9 +153,9 @@ class PositionContext:
 
 @dataclass(eq=False, kw_only=True)
 class PackedSequence(PositionContext):
-    """One sequence of a packed pass.
+    """A sequence of a packed pass.
 
-    span: its tokens among those of the pass; slots: where its keys and values go in its cache, the state
+    span: its tokens among those of the pass; slots: where its keys and values go in the cache of its state
     capture: keeps queries; rows: those of this pass that it keeps
     """
 
@@ -173,7 +173,7 @@ class PackedSequence(PositionContext):
 
 @dataclass(frozen=True)
 class PackedContext:
-    """A pass over one or several sequences, in order, that together have all its tokens.
+    """The sequences of a pass, in order; together they have all its tokens.
 
     last_layer: the layer whose queries and keys end the pass (None: run to the end)
     """
@@ -182,11 +182,11 @@ class PackedContext:
     last_layer: int | None = None
 
 
-# Work that asks for passes by yielding them, is sent their logits, and returns a value.
+# A generator that yields passes, is sent their logits, and returns a value.
 Steps = Generator[Pass, Tensor, Value]
 
 
-# Called before each pass of a prefill: the engine lets other answers go on there, and stops a cancelled question.
+# Called before each pass of a prefill: here the engine lets other answers go on, and stops a cancelled question.
 _BEFORE_PASS: ContextVar[Callable[[], None] | None] = ContextVar("before_pass", default=None)
 
 
@@ -199,7 +199,7 @@ def pause_before_pass() -> None:
 
 @contextmanager
 def before_each_pass(act: Callable[[], None] | None) -> Iterator[None]:
-    """While it lasts, call a function before each pass of a prefill. None: for code that watches a model with hooks."""
+    """Inside the block, call a function before each pass of a prefill. None: for code that watches a model with hooks."""
     token = _BEFORE_PASS.set(act)
     try:
         yield

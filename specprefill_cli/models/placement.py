@@ -23,7 +23,7 @@ from specprefill_cli.models.head_division import (
 )
 from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, empty_model, free_memory
 
-# A GPU with less free memory than this part of the emptiest one's does not get the draft too.
+# A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
 NEARLY_FULL = 0.25
 # Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
 FIRST_SOUND_MPS = Version("2.11")
@@ -38,7 +38,7 @@ TRIAL_ROWS, TRIAL_RUNS, TRIAL_GAIN = 128, 3, 1.2
 class Placement:
     """Where a model is loaded.
 
-    device_map: for accelerate ("auto", or one device for the module ""); None: the CPU
+    device_map: for accelerate ("auto", or a device for the module ""); None: the CPU
     max_memory: bytes that accelerate may use on each GPU number, and on "cpu"
     shards: ranks that each hold a part of a model
     """
@@ -67,8 +67,8 @@ class Placement:
 def choose_placement(devices: str) -> Placement:
     """Placement for `auto` (all GPUs, and main memory for the rest), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
 
-    accelerate spreads a model over several GPUs where one is too small (see `prefer_one_gpu`). `auto` never takes an Apple
-    GPU: no measurement supports one.
+    accelerate spreads a model over several GPUs where a single GPU is too small (see `prefer_one_gpu`). `auto` never takes
+    an Apple GPU: no measurement supports it.
 
     Raises UsageError for a device that is not there.
     """
@@ -125,7 +125,7 @@ def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
 
 
 def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
-    """A spread placement on the first GPU with room for `needed` bytes, if there is one: a pass over several waits for copies."""
+    """Narrow a spread placement to the first GPU with room for `needed` bytes, if any: a pass over several waits for copies."""
     if placement.device_map != "auto":
         return placement
     limits = placement.max_memory or {}
@@ -134,9 +134,9 @@ def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
 
 
 def draft_placement(placement: Placement, near: int | None = None) -> Placement:
-    """Where a draft goes: on GPU `near`, that of the target's first layers, or if that is nearly full on the emptiest one.
+    """Where a draft goes: on GPU `near`, which has the target's first layers, or on the emptiest if that is nearly full.
 
-    A draft is too small to be spread over GPUs that work one after another; ranks share it like the target.
+    A draft is too small to be spread over GPUs that work in turn; ranks share it like the target.
     """
     if placement.device_map != "auto":
         return placement
@@ -162,7 +162,7 @@ def explain_undivided(
 ) -> str | None:
     """Why a model must be whole on every rank, or None.
 
-    optional: whether it may be: a draft, but not a target
+    optional: whether it may be whole: a draft may, a target may not
 
     Raises SpecprefillError for a target that cannot be divided.
     """
@@ -188,7 +188,7 @@ def explain_undivided(
 def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> torch.dtype:
     """The dtype of a name; `auto` is bfloat16 on a GPU, and on a CPU where a trial finds it faster.
 
-    config: of a model that reads text alone, or of that part of a model
+    config: of a text model, or of the text part of a model
 
     On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma:
     its hidden states exceed the range of float16.
@@ -207,7 +207,7 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
 
 @cache
 def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
-    """How many times as fast this CPU multiplies matrices of a model's size in bfloat16 as in float32, by a short trial."""
+    """By what factor bfloat16 beats float32 when this CPU multiplies matrices of a model's size, by a short trial."""
     times = {}
     for dtype in (torch.float32, torch.bfloat16):
         rows = torch.ones(TRIAL_ROWS, hidden_size, dtype=dtype)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
 
 NONE = "none"
-# A model's fingerprint covers so many values of each weight; this attribute holds them by name once weights are packed.
+# Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
-# Rows up to which a product with packed weights is faster than one with weights unpacked for it.
+# Rows up to which a product with packed weights is faster than with weights unpacked for it.
 FEW_ROWS = 24
 # Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
 # 2305.14314, section 3).
@@ -61,7 +61,7 @@ def quantization_config(
     if method is not None:
         raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
     if name == "int8":
-        # LLM.int8() (arXiv 2208.07339). In any dtype but float16 it warns of a cast in every layer of every pass.
+        # LLM.int8() (arXiv 2208.07339). In any dtype but float16, bitsandbytes warns of a cast in every layer of every pass.
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)
     # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
@@ -75,26 +75,26 @@ def quantization_config(
 
 def checkpoint_method(config: PretrainedConfig) -> str | None:
     """How the weights of a checkpoint are quantised, as its configuration says; None where they are not."""
-    values = checkpoint_values(config)
-    return str(values.get("quant_method") or "bitsandbytes") if values else None
+    quantization = checkpoint_values(config)
+    return str(quantization.get("quant_method") or "bitsandbytes") if quantization else None
 
 
 def packed_bytes(name: str, config: PretrainedConfig) -> float | None:
-    """Bytes of a packed weight: by the quantization of that name, else those of a quantised checkpoint; None where none is."""
-    values = checkpoint_values(config)
-    if values:
-        return int(values.get("bits") or (4 if values.get("load_in_4bit") else 8)) / 8
+    """Bytes of a packed weight: of a quantised checkpoint, else of the quantization `name`; None where nothing is packed."""
+    quantization = checkpoint_values(config)
+    if quantization:
+        return int(quantization.get("bits") or (4 if quantization.get("load_in_4bit") else 8)) / 8
     return BYTES_PER_WEIGHT.get(name)
 
 
 def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
-    """The quantization settings of a checkpoint; empty for a plain one."""
+    """The quantization settings of a checkpoint; empty where it is not quantised."""
     stored = getattr(config, "quantization_config", None) or {}
     return stored if isinstance(stored, dict) else stored.to_dict()
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights [out, in] and one scale for each output."""
+    """A linear layer with int8 weights [out, in] and a scale for each output."""
 
     packed: Tensor
     scales: Tensor

