@@ -11,7 +11,7 @@ from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2
-# Remedies for a prompt that does not fit, and for one with a question that does not.
+# Remedies for a prompt that does not fit, and for a question that does not.
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
 # The text behind a prompt, and the option that limits it.
@@ -45,9 +45,9 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
             best, best_speedup = name, full_cost / cost
         obstacle = obstacle or reason
     if not fits_target(request):
-        able = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
+        any_length_mode = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
         prompt = f"{length:,} tokens with {request.max_new_tokens:,} of answer"
-        return able, f"auto: {prompt} do not fit {target.name}'s context of {target.context:,}"
+        return any_length_mode, f"auto: {prompt} do not fit {target.name}'s context of {target.context:,}"
     if best == BASELINE:
         return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
     cold = request.without_caches()
@@ -61,7 +61,7 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
 
 
 def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
-    """Time of `full` over that of a mode, by the cost model; None where it knows no cost, or `full` cannot run."""
+    """Time of `full` divided by that of a mode, by the cost model; None for an unknown cost, or where `full` cannot run."""
     if not fits_target(request):
         return None
     full_cost, cost = MODES[BASELINE].cost(request), MODES[mode].cost(request)
@@ -70,7 +70,7 @@ def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
 
 def fits_target(request: PrefillRequest) -> bool:
     """Whether the whole prompt and the longest answer fit the target's context."""
-    return request.prompt.length <= request.answer_room
+    return request.prompt.length <= request.prompt_room
 
 
 def check_fits(request: PrefillRequest, mode: str) -> None:
@@ -89,7 +89,7 @@ def check_fits(request: PrefillRequest, mode: str) -> None:
 
 
 def check_draft_fits(request: PrefillRequest, in_windows: bool = True, advice: str = SHORTEN) -> None:
-    """Raises PromptTooLong when the draft cannot read the prompt; in_windows: it may read the document in parts."""
+    """Raises PromptTooLong when the draft cannot read the prompt; in_windows: it may read the document in windows."""
     draft, scorer, prompt = request.pair.draft, SCORERS[request.scorer], request.draft_prompt
     if draft is None:
         return
@@ -112,7 +112,7 @@ def check_context(
     content: tuple[str, str],
     advice: str,
 ) -> None:
-    """Raises PromptTooLong where tokens of a prompt, and `reserve` behind them, exceed a model's context.
+    """Raises PromptTooLong where `tokens` of a prompt and `reserve` tokens after it exceed a model's context.
 
     tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
     content: the text behind the prompt, and the option that limits it

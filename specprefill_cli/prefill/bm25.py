@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 K1, B = 1.2, 0.75
-# Stems that are kept, of different words.
+# Words whose stems are kept.
 KEPT_STEMS = 2**16
 
 
@@ -29,7 +29,7 @@ def bm25(
 ) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
 
-    starts: [n] character at which each passage begins, ascending; it ends where the next one begins, the last at `end`.
+    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last at `end`.
         A word belongs to the passage that it begins in
     normalise: the form in which words are compared; empty for words that do not count in a question
     """
@@ -43,16 +43,17 @@ def bm25(
 
 
 def rarity(frequency: np.ndarray) -> float:
-    """The inverse document frequency of a word that stands so often in each passage [n]."""
+    """The inverse document frequency of a word, from its frequency in each passage [n]."""
     containing = np.count_nonzero(frequency)
     return float(np.log1p((len(frequency) - containing + 0.5) / (containing + 0.5)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordIndex:
-    """Words of a text's passages: how many each has [n], and the passages [words] of all occurrences, word by word.
+    """The words of a text's passages.
 
-    numbers: of each word; edges: where each word's occurrences begin and end
+    lengths: [n] words of each passage; passages: [words] the passage of every occurrence, grouped by word
+    numbers: the number of each word; edges: where the occurrences of each word begin and end in `passages`
     """
 
     lengths: np.ndarray
@@ -78,7 +79,7 @@ def word_index(text: str, starts: np.ndarray, end: int, normalise: Callable[[str
     starts = np.ascontiguousarray(starts, dtype=np.int64)
 
     def build() -> WordIndex:
-        # The same words come again and again.
+        # Words repeat: normalise each once.
         normalised = cache(normalise)
         numbers: dict[str, int] = {}
         places, words = [], []
@@ -107,9 +108,9 @@ def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.nd
 
 
 def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
-    """How much of a question one place of a text says in the same words: 0 to 1.
+    """How much of a question a place of a text says in the same words: 0 to 1.
 
-    The share of the question's content words, weighted by their rarity, that stand in one passage and its two neighbours.
+    The share of the question's content words, weighted by their rarity, that stand in a passage or its two neighbours.
     """
     index = word_index(text, starts, end, content_stem)
     total, covered = 0.0, np.zeros(len(starts))

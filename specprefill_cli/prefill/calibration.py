@@ -38,7 +38,7 @@ class CalibratedPair(LoadedPair):
     """A loaded pair with its calibration.
 
     scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
-    mode_data: data of modes about the pair, by a name that the mode chooses
+    mode_data: what modes store about the pair, by a name that the mode chooses
     """
 
     scoring_heads: ScoringHeads | None = None
@@ -51,17 +51,17 @@ def read_description(
 ) -> Content | None:
     """Read a calibration file with `parse`; None where there is no file.
 
-    content: of the file, for messages; remedy: the command that makes it
+    content: what the file holds, for messages; remedy: the command that makes it
 
     Raises SpecprefillError for a damaged file.
     """
     if not path.is_file():
         return None
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if (version := values.pop("schema")) > SCHEMA:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if (version := fields.pop("schema")) > SCHEMA:
             raise ValueError(f"version {version}; this specprefill reads versions up to {SCHEMA}")
-        return parse(values)
+        return parse(fields)
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         raise SpecprefillError(f"{path}: not a file of {content} ({error}); recreate it with {remedy}") from error
 
@@ -69,7 +69,7 @@ def read_description(
 def check_identity(
     path: Path, stored: Mapping[str, str | int], actual: Mapping[str, str | int], owner: str, remedy: str
 ) -> None:
-    """Raises SpecprefillError for a calibration of another `owner` ("draft", "pair") than the one at hand."""
+    """Raises SpecprefillError for a calibration of another `owner` ("draft", "pair")."""
     for name, value in actual.items():
         if stored.get(name) != value:
             raise SpecprefillError(
@@ -121,9 +121,9 @@ def gather_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class TargetCalibration:
-    """Values of `auto` for one target; None: those that hold for every target.
+    """Values of `auto` for a target; None: the values for every target.
 
-    target: fingerprint of the weights that it was found on; None: it holds for all weights of the pair
+    target: fingerprint of the weights on which it was fitted; None: it holds for all weights of the pair
     positions: `compact`, or `original` while these fit the context
     auto_mass, auto_tokens: budget of `--keep auto`, in place of that of the scoring heads
     evidence: figures of the calibration
@@ -146,7 +146,7 @@ def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration
     Raises SpecprefillError when the file is damaged.
     """
     stored = read_description(
-        folder / FILE, "a target's calibration", REMEDY, lambda values: TargetCalibration(**values)
+        folder / FILE, "a target's calibration", REMEDY, lambda fields: TargetCalibration(**fields)
     )
     if stored is None or stored.target is None or not isinstance(pair.target, LoadedModel):
         return stored

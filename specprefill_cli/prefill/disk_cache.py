@@ -24,7 +24,7 @@ class DiskCache:
     """Tensors by key in a folder; the least recently used files are removed. Several processes may share it.
 
     capacity_bytes: of all files together
-    warn: called with one line for every file that cannot be used or written; its content is then computed again
+    warn: called with a line for every file that cannot be used or written; its content is then computed again
 
     Raises UsageError when the folder cannot be made.
     """
@@ -46,7 +46,7 @@ class DiskCache:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}{SUFFIX}"
 
     def holds(self, key: str) -> bool:
-        """Whether there is a file of a key; whether it is whole, `load` sees."""
+        """Whether a key has a file; only `load` checks that it is whole."""
         return self.path(key).exists()
 
     def save_later(self, key: str, tensors: Mapping[str, Tensor]) -> None:
@@ -74,7 +74,7 @@ class DiskCache:
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             self.warn(f"{path}: damaged document state ({first_line(error)}); it is computed again")
             return None
-        # A folder that can only be read serves too.
+        # A read-only folder serves too.
         with suppress(OSError):
             os.utime(path)
         return tensors
@@ -90,7 +90,7 @@ class DiskCache:
             self.warn(f"{self.folder}: a document state of {size / 2**30:.1f} GiB exceeds --cache-limit; not stored")
             return
         try:
-            # A killed process leaves a file that is removed like any other that is no longer used.
+            # `trim` also removes the file of a killed process, like any other that is no longer used.
             handle, scratch = tempfile.mkstemp(dir=self.folder, suffix=SUFFIX)
             os.close(handle)
             try:
@@ -112,7 +112,7 @@ class DiskCache:
         total = 0
         for _, size, path in sorted(files, reverse=True):
             total += size
-            # The newest was checked against the limit without its header.
+            # `save` checked the newest file against the limit, without its header.
             if total > max(self.capacity_bytes, size):
                 path.unlink(missing_ok=True)
 

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from specprefill_cli.record import Fate
 
-# Positions that shortened gaps take together, for each kept token: text in which most positions are missing reads badly.
+# Positions of all shortened gaps together, per kept token: text in which most positions are missing reads badly.
 GAP_SHARE = 1
 
 
 @dataclass(frozen=True)
 class Span:
-    """Prompt tokens [start, end) with one fate.
+    """Prompt tokens [start, end) with the same fate.
 
-    risk: None where none was estimated
+    risk: None where it was not estimated
     """
 
     start: int
@@ -73,7 +73,7 @@ def full_plan(prompt_tokens: int, document: tuple[int, int]) -> Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class CompactPositions:
-    """Kept tokens with their gaps shortened evenly; order and distances inside a span are the original ones.
+    """Kept tokens with their gaps shortened evenly; order and distances inside a span stay as they are.
 
     tokens: [K] indices in the prompt, ascending; positions: [K] where the target computes them, ascending
     end: position of the answer's first token; factor: of each gap, 0 to 1
@@ -86,9 +86,9 @@ class CompactPositions:
 
 
 def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPositions:
-    """Positions below `room` for kept tokens [K], ascending indices in a prompt; the original ones where these fit.
+    """Positions below `room` for kept tokens [K], ascending indices in a prompt; the original positions where these fit.
 
-    Raises ValueError where there is not even room for the kept tokens without gaps.
+    Raises ValueError where the kept tokens do not fit even without gaps.
     """
     count = len(kept)
     if count > room:

@@ -35,7 +35,7 @@ def attention_importance(
     For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see, BOS
     and instruction included; average pooling over neighbouring tokens of the prompt; then the document's part. Maximum
     over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
-    rests on BOS.
+    attends mostly to BOS.
 
     positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
     share: the heads that this rank holds, where ranks share the draft
@@ -44,10 +44,10 @@ def attention_importance(
     """
     rows = capture.layer(layers[0]).shape[1]
     total = torch.zeros(document[1] - document[0])
-    for part in query_slices(state, capture, prompt_tokens, layers[0], share):
+    for query_slice in query_slices(state, capture, prompt_tokens, layers[0], share):
         best: Tensor | None = None
         for layer in layers:
-            for scores in group_scores(state, capture, layer, part, positions, prompt_tokens):
+            for scores in group_scores(state, capture, layer, query_slice, positions, prompt_tokens):
                 pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
@@ -60,32 +60,32 @@ def group_scores(
     state: PrefillState,
     capture: QueryCapture,
     layer: int,
-    part: slice,
+    query_slice: slice,
     positions: Tensor,
     prompt_tokens: int,
     heads: Sequence[int] | None = None,
 ) -> Iterator[Tensor]:
-    """Scores [group, q, prompt_tokens] in float32, one key-value head after the other, with the query heads that share it.
+    """Scores [group, q, prompt_tokens] in float32 for each key-value head in turn, with the query heads that share it.
 
-    part: which of the captured queries, at positions [Q]; keys that they must not see score minus infinity
+    query_slice: which of the captured queries, at positions [Q]; keys that they must not see score minus infinity
     heads: the query heads that are scored, ascending; None: all
     """
     keys = layer_keys(state, layer)[:, :prompt_tokens]
-    queries = capture.layer(layer)[:, part].float() * capture.scaling[layer]
-    # The queries stand behind the document: few keys can lie behind the first of them, and no mask of all is needed.
-    first = min(int(positions[part].min()) + 1, prompt_tokens)
-    hidden = copy_to(torch.arange(first, prompt_tokens) > positions[part, None], keys.device)
+    queries = capture.layer(layer)[:, query_slice].float() * capture.scaling[layer]
+    # The queries stand behind the document: few keys lie behind the first query, and only these need a mask.
+    first_hidden = min(int(positions[query_slice].min()) + 1, prompt_tokens)
+    hidden = copy_to(torch.arange(first_hidden, prompt_tokens) > positions[query_slice, None], keys.device)
     size = len(queries) // len(keys)
-    for number, sharing in groupby(range(len(queries)) if heads is None else heads, lambda head: head // size):
-        scores = queries[list(sharing)] @ keys[number].float().T
-        scores[..., first:].masked_fill_(hidden, float("-inf"))
+    for kv_head, query_heads in groupby(range(len(queries)) if heads is None else heads, lambda head: head // size):
+        scores = queries[list(query_heads)] @ keys[kv_head].float().T
+        scores[..., first_hidden:].masked_fill_(hidden, float("-inf"))
         yield scores
 
 
 def query_slices(
     state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int, share: HeadShare | None = None
 ) -> Iterator[slice]:
-    """The captured queries, as many at a time as may be scored together; the same on every rank."""
+    """Slices of the captured queries, each as many as may be scored together; the same on every rank."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
     group = heads // len(keys) if share is None else share.group
@@ -115,7 +115,7 @@ def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int
 
 
 def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarray) -> Tensor:
-    """Importance of one tokenizer's tokens, mapped to another's through the characters they share.
+    """Importance mapped from a tokenizer's tokens to another's, through the characters that they share.
 
     importance: [n]; from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A token of the other
     tokenizer gets the mean over its characters; a character outside all tokens counts as 0.
@@ -124,7 +124,7 @@ def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarra
     edges = np.zeros(characters + 1)
     np.add.at(edges, from_offsets[:, 0], importance.double().numpy())
     np.add.at(edges, from_offsets[:, 1], -importance.double().numpy())
-    # Byte-level tokens that split one character share its range: it gets their mean, not their sum.
+    # Byte-level tokens that split a character share its range: it gets their mean, not their sum.
     cover = np.zeros(characters + 1)
     np.add.at(cover, from_offsets[:, 0], 1)
     np.add.at(cover, from_offsets[:, 1], -1)

@@ -29,9 +29,9 @@ class PrefillResult:
 
     logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
     draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
-    draft_window: tokens that the draft saw back while it read the document; None: all of them, or no draft ran
+    draft_window: previous tokens that a document token saw in the draft; None: all of them, or no draft ran
     compact: where the target computed kept tokens; None: at their original positions
-    reused: work of earlier questions that it rests on, in words; cached_tokens: whose KV in the target is of these
+    reused: cached work of earlier questions that it used, in words; cached_tokens: tokens whose target KV was cached
     gate: whether the risk that remains in accepted draft KV was small enough; None without draft KV
     """
 
@@ -79,7 +79,7 @@ class Mode(ABC):
         """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
 
     def cost(self, request: PrefillRequest) -> float | None:
-        """Expected operations of the prefill, fixed costs of passes included, cached tokens free; None: unknown."""
+        """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; None: unknown."""
         return None
 
     def obstacle(self, request: PrefillRequest) -> str | None:
@@ -112,18 +112,18 @@ class FullMode(Mode):
 def full_steps(request: PrefillRequest, chunk: int) -> Steps[PrefillResult]:
     """Ask for the passes of plain prefill, `chunk` tokens each; the KV of prefix and document goes into the request's cache."""
     target, prompt = request.target, request.prompt
-    state, keep = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
+    state, keep_prefix = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
     cached = state.length
     positions = torch.arange(cached, prompt.length)
     logits = yield from prefill_steps(target.model, prompt.tokens[cached:], positions, chunk, state)
-    keep()
+    keep_prefix()
     plan = full_plan(prompt.length, prompt.document)
     reused = (TARGET_PREFIX,) if cached else ()
     return PrefillResult(logits=logits, state=state, plan=plan, reused=reused, cached_tokens=cached)
 
 
 class SelectMode(Mode):
-    """Score, select chunks, and prefill the selected ones where `--positions` says."""
+    """Score, select chunks, and prefill the selected chunks at the positions of `--positions`."""
 
     name = "select"
     uses_draft = True
@@ -165,20 +165,20 @@ class SelectMode(Mode):
 
 
 def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions | None:
-    """The compact positions of a plan's kept tokens; None where they stay at the original ones."""
+    """The compact positions of a plan's kept tokens; None where they keep their original positions."""
     if request.positions == ORIGINAL:
         return None
     kept = plan.kept_positions()
-    return shorten_gaps(kept, plan.prompt_tokens, min(request.answer_room, len(kept) + GAP_SHARE * len(kept)))
+    return shorten_gaps(kept, plan.prompt_tokens, min(request.prompt_room, len(kept) + GAP_SHARE * len(kept)))
 
 
 def sparse_prefill(
     model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int, compact: CompactPositions | None = None
 ) -> tuple[Tensor, PrefillState]:
-    """Run the target over kept tokens: logits [V] of the last one, and their cache.
+    """Run the target over kept tokens; return the logits [V] of the last token, and their cache.
 
-    tokens: [M] the whole prompt; compact: where they stand, None for original positions, with which decoding goes on at
-    position M, whatever was dropped
+    tokens: [M] the whole prompt; compact: positions of the kept tokens; None: their original positions; decoding then
+    goes on at position M, whatever was dropped
     """
     kept = plan.kept_positions()
     return prefill(model, tokens[kept], kept if compact is None else compact.positions, chunk)

@@ -1,4 +1,4 @@
-"""Work that questions about one document share: its tokens, and each model's KV of prefix and document.
+"""Work that questions about the same document share: its tokens, and each model's KV of prefix and document.
 
 Attention is causal, so keys and values of prefix and document do not depend on what follows them: reuse is exact.
 """
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.disk_cache import DiskCache
 
 EMBEDDINGS = "embeddings"
-# Memory for one model's prefixes where no session decides it.
+# Memory for a model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
-# Memory for the embeddings and the tokens of documents, and of one token: its id is a Python number in a list.
+# Bytes for the embeddings and the tokens of documents, and of a token: its id is a Python number in a list.
 EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**26, 2**28, 40
 DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
 class PrefixCache:
-    """One model's states of the latest prompts' prefixes and documents, by the token ids of these; also in a store on disk.
+    """A model's states of the latest prompts' prefixes and documents, by the token ids of these; also in a store on disk.
 
-    Any number of answers may share a state at the same time: each appends to its branch. The caches of one model on
-    several ranks have the same `name`.
+    Any number of answers may share a state at the same time: each appends to its branch. A model's caches on several
+    ranks have the same `name`.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class PrefixCache:
         """The key of a prefix: every question about a document begins with the same tokens."""
         if self.store is not None and not self.revision:
             # Between two runs, a name may come to mean another model.
-            parts = (loaded.fingerprint, loaded.model.config.to_json_string(), weights_fingerprint(loaded.model))
-            self.revision = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+            identity = (loaded.fingerprint, loaded.model.config.to_json_string(), weights_fingerprint(loaded.model))
+            self.revision = hashlib.sha256("\n".join(identity).encode()).hexdigest()
         tokens = prompt.tokens[: prompt.document[1]].to(torch.int64)
         digest = hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
         return f"{loaded.name} {self.revision} {loaded.dtype} {window} {SINKS} {digest}"
@@ -80,8 +80,8 @@ class PrefixCache:
         state = self.prefixes.find(key)
         stored = self.store.load(key) if state is None and self.store is not None else None
         if stored is not None:
-            pairs = [(stored[f"{number}.keys"], stored[f"{number}.values"]) for number in range(len(stored) // 2)]
-            state = restore_state(model, pairs)
+            layer_kv = [(stored[f"{number}.keys"], stored[f"{number}.values"]) for number in range(len(stored) // 2)]
+            state = restore_state(model, layer_kv)
             self.prefixes.keep(key, state)
         return state
 
@@ -95,7 +95,7 @@ class PrefixCache:
             self.store.save_later(key, tensors)
 
     def vectors(self, identity: str, compute: Callable[[], Tensor]) -> Tensor:
-        """A document's embeddings, of a hundredth of its KV's size: those kept for an earlier question, or computed."""
+        """A document's embeddings, a hundredth of its KV in size: kept from an earlier question, or computed."""
 
         def load_or_compute() -> Tensor:
             stored = self.store.load(identity) if self.store is not None else None
@@ -122,7 +122,7 @@ def open_prefix(
 ) -> tuple[PrefillState, Callable[[], None]]:
     """A state to prefill the prompt into from token `state.length` on, and a function that keeps it afterwards.
 
-    layers: layers, from the lowest, that the prefill will fill; window: tokens that the document's tokens see back
+    layers: layers, from the lowest, that the prefill will fill; window: previous tokens that a document token sees
     """
     # Where the rotation depends on the length of the prompt, the document's keys depend on the question.
     if prefixes is None or rotation_depends_on_length(loaded.config):
@@ -147,7 +147,7 @@ def cached_tokens(
 ) -> int:
     """Tokens that `open_prefix` is expected to find cached: those of prefix and document, or none.
 
-    How many layers a file on disk holds, only `open_prefix` sees.
+    Only `open_prefix` sees how many layers a file on disk holds.
     """
     if prefixes is None or not isinstance(loaded, LoadedModel) or rotation_depends_on_length(loaded.config):
         return 0
@@ -162,7 +162,7 @@ def cached_tokens(
 
 @dataclass
 class DocumentCache:
-    """Work that a session keeps from one question for the next ones about the same documents.
+    """Work that a session keeps for the next questions about the same documents.
 
     encodings: token ids and offsets by tokenizer and text; encoding: held while a text is tokenised
     """
@@ -190,16 +190,16 @@ class DocumentCache:
 
 
 def document_cache(setting: str | float, pair: LoadedPair, store: DiskCache | None = None) -> DocumentCache:
-    """A cache in the memory that `--memory-cache` allows, divided so that both models have room for the same documents.
+    """A cache in the memory that `--memory-cache` allows, divided so that draft and target have room for the same documents.
 
-    With several ranks the limit is each rank's. store: keeps the draft's KV for later runs, where this process has all of it
+    With several ranks the limit holds for each. store: keeps the draft's KV for later runs, where this process has all of it
     """
     if store is not None and pair.draft_ranks.size > 1:
         store.warn(f"{store.folder}: not used, because {pair.draft_ranks.size} ranks share the draft and its KV")
         store = None
     total = MemoryPlan(pair).kv_bytes(setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
-    of_draft = total * draft // max(1, draft + target)
+    draft_bytes = total * draft // max(1, draft + target)
     return DocumentCache(
-        draft=PrefixCache(store, capacity_bytes=of_draft), target=PrefixCache(capacity_bytes=total - of_draft)
+        draft=PrefixCache(store, capacity_bytes=draft_bytes), target=PrefixCache(capacity_bytes=total - draft_bytes)
     )

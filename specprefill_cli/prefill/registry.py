@@ -1,4 +1,4 @@
-"""The registries of modes and scorers: built-in ones by name, and those that installed packages add.
+"""The registries of modes and scorers: the built-in, and those that installed packages add.
 
 Names are known without importing a mode or a scorer, and so without importing torch. A package adds its own through the
 entry-point groups `specprefill.modes` and `specprefill.scorers`.
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 class Registry(Mapping[str, Item], Generic[Item]):
     """Modes or scorers by name, each loaded and created when it is first looked up.
 
-    A plugin cannot take the name of a built-in one.
+    A plugin cannot take a built-in name.
     """
 
     def __init__(self, noun: str, group: str, builtin: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The input of a mode: one question in tokens, the pair that reads it, and every setting of prefill with `auto` resolved."""
+"""The input of a mode: a question in tokens, the pair that reads it, and every setting of prefill with `auto` resolved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specprefill_cli.settings import Settings
 class PhaseClock:
     """Seconds by phase; `wait` synchronises the devices at the end of each phase.
 
-    A phase begins where the previous one ended, so that the phases add up to the TTFT.
+    A phase begins where the previous phase ended, so that the phases add up to the TTFT.
     """
 
     wait: Callable[[], None] = lambda: None
@@ -44,7 +44,7 @@ class PhaseClock:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.ended - start
 
     def resume(self) -> None:
-        """Count nothing of the time since the last phase ended: the question waited for others."""
+        """Exclude the time since the last phase ended: the question waited for others."""
         if self.started is not None:
             waited = time.perf_counter() - self.ended
             self.started += waited
@@ -62,7 +62,7 @@ class PhaseClock:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedQuestion:
-    """A question and its documents as text and as tokens of both models.
+    """A question and its documents as text and as tokens of draft and target.
 
     draft_prompt: the target's own prompt where the draft has the same tokenizer or does not run
     clock: of the TTFT; reused: work of earlier questions that tokenisation reused, in words
@@ -89,11 +89,11 @@ class EncodedQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillRequest(EncodedQuestion):
-    """One question to prefill.
+    """A question to prefill.
 
     keep: share of the prompt's tokens that the target computes, None for `auto`
-    chunk_size: document tokens selected together; prefill_chunk: tokens of one forward pass
-    draft_window: tokens that the draft sees back while it reads the document; None: all of them
+    chunk_size: document tokens selected together; prefill_chunk: tokens of a forward pass
+    draft_window: previous tokens that a document token sees in the draft; None: all of them
     draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
     settings: unresolved, for options of a single mode
     positions: where the target computes kept tokens: `original` or `compact`
@@ -135,7 +135,7 @@ class PrefillRequest(EncodedQuestion):
         return head_share(self.draft.model, self.pair.draft_ranks)
 
     @property
-    def answer_room(self) -> int:
+    def prompt_room(self) -> int:
         """Positions of the target's context that the longest answer leaves to the prompt."""
         return self.pair.target.context - self.max_new_tokens
 

@@ -1,4 +1,4 @@
-"""Scoring heads: the few attention heads of a draft that point at the passage which answers a question.
+"""Scoring heads: the few attention heads of a draft that point at the passage that answers a question.
 
 Retrieval heads were described in arXiv 2404.15574; `specprefill calibrate --heads` finds them for any draft.
 """
@@ -27,7 +27,7 @@ Scored = TypeVar("Scored", Tensor, np.ndarray)
 
 @dataclass(frozen=True)
 class Head:
-    """One attention head and its weight in the importance."""
+    """An attention head and its weight in the importance."""
 
     layer: int
     head: int
@@ -36,14 +36,14 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringHeads:
-    """The scoring heads and the identity of one draft.
+    """The scoring heads and the identity of a draft.
 
     lexical: weight of BM25, against 1 for the heads
     auto_mass: share of the importance that `--keep auto` holds with these heads
-    auto_tokens: document tokens of a typical document that it was tuned on; it is a share of so many tokens' importance;
+    auto_tokens: length of the documents on which `auto_mass` was tuned; it is a share of so many tokens' importance;
         None: of all
-    window: tokens that the draft must see back while it reads, for these heads to work as well; None: all of them
-    default: whether they found the passage better than the scorers that need no calibration on held-out rows
+    window: previous tokens that a document token must see for these heads to work as well; None: all of them
+    default: whether, on held-out rows, they point at the passage better than the scorers without calibration
     evidence: figures of the search
     """
 
@@ -77,8 +77,8 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
     Raises SpecprefillError when the file is damaged or belongs to another draft.
     """
 
-    def parse(values: dict[str, Any]) -> ScoringHeads:
-        return ScoringHeads(**{**values, "heads": tuple(Head(**head) for head in values["heads"])})
+    def parse(fields: dict[str, Any]) -> ScoringHeads:
+        return ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
 
     path = folder / HEADS_FILE
     heads = read_description(path, "scoring heads", REMEDY, parse)
@@ -88,7 +88,7 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
 
 
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
-    """Importance [n] as a mixture of two distributions over the document: 1 part the heads', `weight` parts BM25's."""
+    """Importance [n] as a mixture of two distributions over the document: 1 part `importance`, `weight` parts `lexical`."""
     return normalise(importance) + weight * normalise(lexical)
 
 
@@ -107,17 +107,17 @@ def layer_attention(
 ) -> Tensor:
     """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU.
 
-    The cache has a slot for every prompt token. heads: ascending; window: the layer's sliding window in tokens, if it has one
+    The cache has a slot for every prompt token. heads: ascending; window: the layer's sliding window in tokens, or None
     """
     keys, positions = layer_keys(state, layer), capture.positions
     total = keys.shape[1]
     summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
-    for part in query_slices(state, capture, total, layer):
-        parts = []
-        for scores in group_scores(state, capture, layer, part, positions, total, heads):
+    for query_slice in query_slices(state, capture, total, layer):
+        attention = []
+        for scores in group_scores(state, capture, layer, query_slice, positions, total, heads):
             if window is not None:
-                outside = positions[part, None] - torch.arange(total) >= window
+                outside = positions[query_slice, None] - torch.arange(total) >= window
                 scores.masked_fill_(outside.to(keys.device), float("-inf"))
-            parts.append(scores.softmax(-1)[..., document[0] : document[1]].sum(1))
-        summed += torch.cat(parts)
+            attention.append(scores.softmax(-1)[..., document[0] : document[1]].sum(1))
+        summed += torch.cat(attention)
     return pool((summed / len(positions))[:, None])[:, 0].cpu()

@@ -18,15 +18,15 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.record import Fate
 
-# Tokens of a sentence that a chunk is widened by at most, and characters around a chunk in which its sentences are looked for.
+# Most tokens that complete a sentence of a chunk, and characters around a chunk in which its sentences are sought.
 LONGEST_REST, SENTENCE_REACH = 48, 400
 # Keep ratio that `--keep auto` is assumed to reach, before scoring: three in four questions about short documents keep less.
 ASSUMED_KEEP = 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
-# Fewer chunks are judged as so many: the neighbours of the best chunk are important because it is.
+# Fewer chunks are judged as this many: the best chunk makes its neighbours important.
 FEWEST_CHUNKS = 10
-# The range of document tokens [start, end) that is kept for a chunk's.
+# Maps a chunk's document tokens [start, end) to the range that is kept for it.
 Widen = Callable[[int, int], tuple[int, int]]
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
@@ -64,7 +64,7 @@ def rank_chunks(scores: Tensor) -> Tensor:
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
     """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
 
-    It gets at least `document_floor` tokens, and one chunk.
+    The document gets at least `document_floor` tokens, and a chunk.
     """
     room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), document_floor(keep, document_tokens))
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
@@ -121,7 +121,7 @@ def keep_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Which document tokens [tokens] are kept (bool), and the chunks [k] that they are kept for, in document order.
 
-    Chunks are taken in order of rank, each widened where that fits the budget of tokens, until the next one does not fit.
+    Chunks are taken in order of rank, each widened where that fits the budget of tokens, until a chunk does not fit.
     """
     kept, taken, room = torch.zeros(tokens, dtype=torch.bool), [], budget
     for chunk in ranked.tolist():
@@ -139,7 +139,7 @@ def keep_chunks(
 
 
 def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """The range of document tokens [start, end), with the rest of the sentences that its two ends cut.
+    """The range of document tokens [start, end), with the rest of the sentences that its ends cut.
 
     An end stays where more than `LONGEST_REST` tokens are missing. offsets: [n, 2] characters of the document's tokens in `text`
     """
@@ -171,11 +171,11 @@ def selection_warnings(plan: Plan, importance: Tensor, keep: float | None) -> tu
 
 
 def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) -> Selection:
-    """`select` with all that a scorer returned, for a prompt in the target's tokens.
+    """`select` with the result of a scorer, for a prompt in the target's tokens.
 
     capped: keep no more than the target's context has room for
     """
-    keep, room, length = request.keep, request.answer_room, request.prompt.length
+    keep, room, length = request.keep, request.prompt_room, request.prompt.length
     limit = room - (length - request.document_tokens) if capped and length > room else None
     if limit is not None and keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
@@ -208,38 +208,38 @@ def expected_tokens(request: PrefillRequest) -> int:
 
 
 def tokens_at(keep: float, request: PrefillRequest) -> int:
-    """Tokens that a selection keeps at a keep ratio, up to the size of a chunk."""
+    """Tokens that a selection keeps at a keep ratio, to within a chunk."""
     tokens, document_tokens = request.prompt.length, request.document_tokens
     document = max(request.chunk_size, int(document_floor(keep, document_tokens)))
-    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), request.answer_room)
+    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), request.prompt_room)
 
 
 def fate_spans(
     fates: Tensor, names: Sequence[Fate], risks: Tensor | None, chunk_size: int, document: tuple[int, int]
 ) -> tuple[Span, ...]:
-    """Maximal runs of chunks with one fate as spans of prompt tokens; a span's risk is the sum of its chunks'.
+    """Maximal runs of chunks with the same fate as spans of prompt tokens; a span's risk is the sum of its chunks'.
 
     fates: [chunks] indices into names; risks: [chunks] or None
     """
     start, end = document
-    values, counts = torch.unique_consecutive(fates, return_counts=True)
+    run_fates, counts = torch.unique_consecutive(fates, return_counts=True)
     edges = [0, *counts.cumsum(0).tolist()]
     return tuple(
         Span(
             start + low * chunk_size,
             min(start + high * chunk_size, end),
-            names[value],
+            names[fate],
             None if risks is None else float(risks[low:high].sum()),
         )
-        for value, low, high in zip(values.tolist(), edges, edges[1:], strict=False)
+        for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False)
     )
 
 
 def spread_ratio(scores: Tensor, kept: int) -> float | None:
-    """How important the chunks that come next in rank are beside the `kept` best ones: 0 (not at all) to 1 (as much).
+    """How important the next chunks in rank are beside the `kept` best: 0 (not at all) to 1 (as much).
 
-    scores: [chunks], not negative. The mean of the next `kept` ones over that of the best; None where a selection drops
-    fewer chunks than it keeps.
+    scores: [chunks], not negative. The mean score of the next `kept` chunks over that of the best; None where a selection
+    drops fewer chunks than it keeps.
     """
     kept = max(kept, FEWEST_CHUNKS)
     ordered = torch.sort(scores, descending=True).values
@@ -257,5 +257,5 @@ def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selectio
     share = spread_ratio(ranked, len(selection.chunks))
     if share is None or share <= scores.spread_limit:
         return ()
-    fits = request.prompt.length <= request.answer_room
+    fits = request.prompt.length <= request.prompt_room
     return (f"{SPREAD} or use --mode full" if fits else SPREAD,)

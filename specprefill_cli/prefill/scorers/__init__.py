@@ -1,1 +1,1 @@
-"""Scorers of document tokens: one file a scorer."""
+"""Scorers of document tokens: a file for each."""

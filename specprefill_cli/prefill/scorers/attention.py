@@ -1,4 +1,4 @@
-"""Scorers `question` and `paper`, and their base: the attention of a few queries in one run of the draft."""
+"""Scorers `question` and `paper`, and their base: the attention of a few queries in a single run of the draft."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer,
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
-# Tokens that a draft without a calibrated window sees back: attention would be most of its work in long documents.
+# The draft window where none is calibrated: without it, attention would be most of the work in long documents.
 DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
     """Runs the draft over the prompt and scores document tokens by the attention of a few queries.
 
-    A subclass says which tokens of the prompt are queries, and how many decoded ones join them.
+    A subclass says which tokens of the prompt are queries, and how many decoded tokens join them.
     neighbours, spread_limit: as in `Scores`
     """
 
@@ -57,7 +57,7 @@ class AttentionScorer(Scorer):
         return layers
 
     def last_layer(self, request: PrefillRequest) -> int:
-        """The highest layer of the draft that runs: the last one where it looks ahead, else the highest one used."""
+        """The highest layer of the draft that runs: the last layer where it looks ahead, else the highest layer used."""
         if self.looks_ahead:
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
@@ -88,7 +88,7 @@ class AttentionScorer(Scorer):
         return AutoBudget()
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Score with one run of the draft. Raises SpecprefillError as `layers`, and for scores that are not finite."""
+        """Score with a single run of the draft. Raises SpecprefillError like `layers`, and for scores that are not finite."""
         importance, state, cached = self.score_document(request)
         if state is not None:
             rollback(state, request.draft_prompt.length)
@@ -117,12 +117,12 @@ class AttentionScorer(Scorer):
         prompt, clock, last_layer = request.draft_prompt, request.clock, self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
         with clock.phase("draft_prefill"):
-            state, keep = open_prefix(
+            state, keep_prefix = open_prefix(
                 request.draft_prefixes, request.draft, prompt, last_layer + 1, request.draft_window
             )
             cached = state.length
             logits = self.read(request, state, capture, last_layer)
-            keep()
+            keep_prefix()
         if logits is not None:
             with clock.phase("look_ahead"):
                 look_ahead(request, logits, state, capture, self.decoded_queries(request.look_ahead))
@@ -131,7 +131,7 @@ class AttentionScorer(Scorer):
     def read(
         self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, last_layer: int
     ) -> Tensor | None:
-        """Run the draft over the tokens that the state lacks; logits [V] of the last one where the whole draft ran."""
+        """Run the draft over the tokens that the state lacks; return the last token's logits [V] if the whole draft ran."""
         model, prompt, local = request.draft.model, request.draft_prompt, request.local_window
         tokens, positions = prompt.tokens, torch.arange(prompt.length)
         if request.draft_gap:
@@ -148,9 +148,10 @@ class AttentionScorer(Scorer):
         return None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """Operations of the draft's run, on all ranks together: each runs the whole draft unless they share it.
+        """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
 
-        with_overhead: operations that the target computes in that time, where the speed of both was measured
+        with_overhead: add the fixed cost of passes; where the speed of draft and target was measured, return the FLOPs that
+            the target computes in that time
         """
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
@@ -164,8 +165,8 @@ class AttentionScorer(Scorer):
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
-        time = relative_time(draft, request.pair.target) if with_overhead else 1.0
-        return time * flops * request.pair.ranks.size / request.pair.draft_ranks.size
+        time_ratio = relative_time(draft, request.pair.target) if with_overhead else 1.0
+        return time_ratio * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """A context that is too short for the prompt, or layers that see too little of it."""
@@ -211,6 +212,6 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
         if token in draft.stop_tokens:
             break
         capture.positions = torch.tensor([request.draft_prompt.length + step])
-        # Behind the last token only its queries are needed.
+        # Of the last token only the queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
         logits = run(draft.model, torch.tensor([token]), capture.positions, state, capture, last_layer)

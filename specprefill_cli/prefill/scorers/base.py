@@ -21,9 +21,10 @@ NEIGHBOURS = 0.5
 class AutoBudget:
     """The budget of `--keep auto`: the fewest chunks that hold a share of the importance's mass.
 
-    share: of the mass of the best chunks with so many document tokens, or of all chunks where `tokens` is None. Unimportant
-    text grows with the document, the evidence for an answer does not. So a share that was tuned on documents of some length
-    counts the best chunks of that length in longer ones too.
+    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks where it is None
+
+    Unimportant text grows with the document, the evidence for an answer does not. So in a longer document, a share counts
+    only the best chunks, up to the document length on which it was tuned.
     """
 
     share: float = 0.6
@@ -38,7 +39,7 @@ class Scores:
     whole_sentences: whether a kept chunk brings the rest of the sentences that it cuts, within the same budget of tokens
     spread_limit: `spread_ratio` of chunks above which the evidence is spread over the document; None where it is unknown
     draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
-    reused: work of earlier questions that it rests on, in words
+    reused: cached work of earlier questions that it used, in words
     """
 
     importance: Tensor
@@ -67,11 +68,11 @@ class Scorer(ABC):
         """Score the document's tokens. Raises SpecprefillError where the pair does not allow this scorer."""
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """Operations of the draft; with_overhead: those that the fixed cost of its passes amounts to included."""
+        """FLOPs of the draft; with_overhead: add the fixed cost of its passes."""
         return 0.0
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """Tokens that the draft sees back while it reads, for a setting of `--draft-window`; None: all of them."""
+        """Previous tokens that a document token sees in the draft, for a setting of `--draft-window`; None: all of them."""
         return setting if isinstance(setting, int) else None
 
     def obstacle(self, request: PrefillRequest) -> str | None:
@@ -82,7 +83,7 @@ class Scorer(ABC):
 def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
     """Rank 0's scores, the same on every rank that prefills this prompt.
 
-    on_every_rank: every rank runs its own draft, because it needs the draft's states too; so it does where ranks share it
+    on_every_rank: every rank runs its draft, because it needs the draft's states too; ranks that share the draft always do
     """
     ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
     on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1

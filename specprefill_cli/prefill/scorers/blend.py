@@ -1,7 +1,7 @@
 """Scorer `blend`: the draft's scoring heads and the sentence encoder together.
 
 The heads find what a question says in the document's words, the encoder what it says in other words: the more of its words
-stand together in one place, the more the heads count.
+stand together, the more the heads count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AUTO_BUDGET = AutoBudget(share=0.6, tokens=2_048)
 
 
 class BlendScorer(HeadsScorer):
-    """The importance that `heads` gives, and beside it that of `embedding`."""
+    """The importance of `heads` mixed with that of `embedding`."""
 
     name = "blend"
 
@@ -47,7 +47,7 @@ class BlendScorer(HeadsScorer):
 
 
 def question_coverage(request: PrefillRequest) -> float:
-    """How much of the question one place of the documents says in the same words: 0 to 1."""
+    """How much of the question a place of the documents says in the same words: 0 to 1."""
     offsets = request.prompt.offsets
     starts, end = offsets[:: request.chunk_size, 0], int(offsets[-1, 1])
     return coverage(request.question, request.document_text, starts, end)

@@ -1,6 +1,6 @@
 """Scorer `embedding`: how near each chunk's meaning is to the question's, by the bundled sentence encoder.
 
-Nothing of a chunk depends on the question, so that its vector is kept for the next question about the document.
+A chunk's vector does not depend on the question, so it is kept for the next question about the document.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from specprefill_cli.models.encoder import encoder_flops, load_encoder
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 
-# Document tokens of a piece that has a vector, whatever --chunk-size is: longer ones say less about where the answer is.
+# Document tokens of a piece that has a vector, whatever --chunk-size is: longer pieces say less about where the answer is.
 PIECE = 32
-# Cosines lie close together: their softmax is taken at the multiple that the encoder was trained with.
+# Factor of the cosines before the softmax, as in the encoder's training: cosines lie close together.
 SHARPNESS = 20.0
 VECTORS = "document embeddings"
 
@@ -70,5 +70,5 @@ def identity(request: PrefillRequest) -> str:
 
 
 def embedding_flops(request: PrefillRequest) -> float:
-    """Operations of the encoder, without what a cache holds."""
+    """FLOPs of the encoder; 0 where a cache holds the vectors."""
     return 0.0 if has_vectors(request) else encoder_flops(request.document_tokens)

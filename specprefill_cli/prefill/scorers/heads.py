@@ -1,4 +1,4 @@
-"""Scorer `heads`: only the draft's attention heads that calibration found to point at answers, mixed with BM25.
+"""Scorer `heads`: only the draft's scoring heads, mixed with BM25.
 
 The draft runs no layer above them, and does not look ahead. It reads a document beyond its context in windows.
 """
@@ -32,7 +32,7 @@ from specprefill_cli.settings import AUTO
 
 
 class HeadsScorer(AttentionScorer):
-    """Queries are the question's tokens and the prompt's last token, the one that predicts the answer's first."""
+    """Queries are the question's tokens and the prompt's last token, which predicts the answer's first."""
 
     name = "heads"
     looks_ahead = False
@@ -57,17 +57,17 @@ class HeadsScorer(AttentionScorer):
 
     def score_document(self, request: PrefillRequest) -> tuple[Tensor, PrefillState | None, bool]:
         windows = windows_of(request)
-        # The first window lies farthest from the question: the layers that reach it there reach it in all.
-        first = windows[0].cut_request(request)
-        layers = {layer: heads for layer in self.layers(first) if (heads := local_heads(request, layer))}
-        requests = cached_windows(request, windows, self.last_layer(first) + 1)
+        # The first window lies farthest from the question: a layer that sees it from there sees every window.
+        first_request = windows[0].cut_request(request)
+        layers = {layer: heads for layer in self.layers(first_request) if (heads := local_heads(request, layer))}
+        requests = cached_windows(request, windows, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
-        for window, part in zip(windows, requests, strict=True):
-            state, capture, cached = self.prefill(part)
+        for window, window_request in zip(windows, requests, strict=True):
+            state, capture, cached = self.prefill(window_request)
             any_cached |= cached
             with request.clock.phase("scoring"):
-                prompt = part.draft_prompt
+                prompt = window_request.draft_prompt
                 cores = (
                     score_core(state, capture, layer, list(heads), prompt, window.core_slice(prompt))
                     for layer, heads in layers.items()
@@ -97,13 +97,13 @@ class HeadsScorer(AttentionScorer):
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """`auto` is the window with which the heads were found to work as well."""
+        """For `auto`, the calibrated window of the heads."""
         if setting == AUTO and pair.scoring_heads is not None:
             return pair.scoring_heads.window
         return super().window(pair, setting)
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """As `AttentionScorer.cost`, for windows of about the same size."""
+        """`AttentionScorer.cost` of all windows, which have about the same size."""
         windows = windows_of(request)
         return len(windows) * super().cost(windows[0].cut_request(request), with_overhead)
 

@@ -32,7 +32,7 @@ def lexical_importance(request: PrefillRequest) -> Tensor:
 
 
 class RandomScorer(Scorer):
-    """Uniform scores, one for each chunk, from the request's seed: the control that every other scorer must beat."""
+    """Uniform scores, a score for each chunk, from the request's seed: the control that every other scorer must beat."""
 
     name = "random"
 
@@ -45,5 +45,5 @@ class RandomScorer(Scorer):
 
 
 def question_seed(request: PrefillRequest) -> int:
-    """A seed of the question's own, so that questions about one document do not all get the same chunks."""
+    """The question's own seed, so that questions about the same document do not all get the same chunks."""
     return request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))

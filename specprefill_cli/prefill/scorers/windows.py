@@ -1,6 +1,6 @@
-"""Windows: the parts of a document that the draft reads at a time, and one softmax over all of them.
+"""Windows: the parts of a document that the draft reads in turn, and a single softmax over all of them.
 
-A document that fits the draft's context is one window.
+A document that fits the draft's context is a single window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specprefill_cli.prefill.importance import group_scores, query_slices
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt
 
-# Tokens that neighbouring windows share, at most: half of them give the tokens at an edge something to look back at.
+# Tokens that neighbouring windows share, at most: half of them give the tokens at an edge a context.
 OVERLAP = 512
 # Share of the draft's context that a window takes; the rest is for the distance between it and the question.
 CONTEXT_SHARE = 0.5
@@ -28,7 +28,7 @@ CONTEXT_SHARE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Document tokens [start, end) that are read together; the importance of those in `core` is taken from here.
+    """Document tokens [start, end) that are read together; the importance of those in `core` comes from this window.
 
     Cores divide the document. gap: positions left free before the suffix, so that the question stands as far behind a
     token as in the undivided prompt, or as the draft's context allows: attention depends on that distance
@@ -65,7 +65,7 @@ class Window:
 
 
 def divide_document(tokens: int, size: int, room: int) -> tuple[Window, ...]:
-    """Windows of about the same size, at most `size`, over a document of that many tokens, in order.
+    """Windows of about the same size, at most `size`, over a document of `tokens` tokens, in order.
 
     room: document tokens for which the draft has positions; distances beyond are shortened evenly
     """
@@ -85,14 +85,14 @@ def divide_document(tokens: int, size: int, room: int) -> tuple[Window, ...]:
 
 
 def windows_of(request: PrefillRequest) -> tuple[Window, ...]:
-    """The windows in which the draft reads a request's document: one where prompt and document fit its context."""
+    """The windows in which the draft reads a request's document: a single window where the prompt fits its context."""
     prompt, draft = request.draft_prompt, request.draft
     tokens = len(prompt.offsets)
     room = draft.context - (prompt.length - tokens)
     if tokens <= room:
         return divide_document(tokens, tokens, tokens)
     size = min(room, max(request.chunk_size, int(CONTEXT_SHARE * draft.context)))
-    # Where the rotation depends on the length, the keys of one cache are rotated alike only without a gap.
+    # Where the rotation depends on the length, the keys of a cache are rotated alike only without a gap.
     return divide_document(tokens, size, size if rotation_depends_on_length(draft.config) else room)
 
 
@@ -100,8 +100,8 @@ def windows_of(request: PrefillRequest) -> tuple[Window, ...]:
 class CoreScores:
     """How strongly the queries of some heads of a layer attend to a window's core, before the softmax.
 
-    weights: [heads, Q, core] exponential scores over the largest of each query; largest: [heads, Q] these largest scores
-    masses: [2, heads, Q] logarithms of the sums of exponential scores, of the core and of prefix and suffix
+    weights: [heads, Q, core] exp(score - largest); largest: [heads, Q] the largest score of each query
+    masses: [2, heads, Q] log-sum-exp of the scores: of the core, and of prefix and suffix
     """
 
     weights: Tensor
@@ -135,7 +135,7 @@ def score_core(
 
 
 def normalise_cores(windows: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
-    """Importance [n] of a document, from one softmax over the cores of all windows, prefix and suffix.
+    """Importance [n] of a document, from a single softmax over the cores of all windows, prefix and suffix.
 
     The attention of each head is averaged over the queries and counts with its weight [heads]. Every window
     holds prefix and suffix; they count once, with the mean over windows.
@@ -152,7 +152,7 @@ def normalise_cores(windows: Sequence[CoreScores], head_weights: Tensor) -> Tens
 
 
 def cached_windows(request: PrefillRequest, windows: Sequence[Window], layers: int) -> list[PrefillRequest]:
-    """The request of each window, with a cache only up to its limit, so that a document does not evict its own windows.
+    """The request of each window, without a cache beyond its limit, so that a document does not evict its own windows.
 
     layers: how many of the draft's layers hold KV
     """
