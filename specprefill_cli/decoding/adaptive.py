@@ -1,7 +1,7 @@
-"""What proposing tokens costs, how often they are accepted, and the speedup that follows from both.
+"""The cost of proposed tokens, their acceptance rate, and the speedup that follows.
 
-Each proposer has one acceptance rate and one cost of drafting a token; all share the cost of verification by the number of
-tokens. Costs are times that are added to a round, in target passes over one token.
+Each proposer has its own acceptance rate and cost of drafting a token; the cost of verification depends on the number of
+tokens alone. A cost is time that is added to a round, in target passes over a single token.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 
 LONGEST_PROPOSAL = 16
-# Acceptance is averaged over about this many verified tokens, and starts from a guess worth three.
+# Acceptance is averaged over about this many verified tokens, and starts from a guess that counts as three.
 JUDGED_TOKENS = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
-# A cost is the median of so many rounds.
+# A cost is the median of this many rounds.
 MEASURES = 5
 # Assumed cost of verifying a proposed token, before anything was measured.
 GUESSED_VERIFICATION = 0.03
@@ -35,7 +35,7 @@ WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 2
 
 @dataclass
 class Acceptance:
-    """One proposer's history: verified tokens, accepted ones, and rounds since its last proposal."""
+    """A proposer's history: verified tokens, accepted tokens, and rounds since its last proposal."""
 
     tried: float = GUESS_TRIED
     right: float = GUESS_RIGHT
@@ -46,7 +46,7 @@ class Acceptance:
         return self.right / self.tried
 
     def learn(self, round_: Round) -> None:
-        """Add a round; tokens after the first rejected one were not verified. Old rounds fade."""
+        """Add a round; tokens after the first rejected token were not verified. Old rounds fade."""
         self.tried += round_.accepted + (round_.accepted < round_.drafted)
         self.right += round_.accepted
         fade = min(1.0, JUDGED_TOKENS / self.tried)
@@ -63,9 +63,9 @@ def new_measurements() -> deque[float]:
 class SpeculationState:
     """A session's estimates of costs and acceptance; they outlive an answer.
 
-    learns_costs: whether rounds are timed; without, the pace repeats, and with it the tokens that a seed draws
-    sharing: answers whose passes run together; their times say nothing about one of them
-    pass_seconds: times of the target's pass over one token
+    learns_costs: whether rounds are timed; without, the numbers of proposed tokens repeat, and so do a seed's draws
+    sharing: how many answers share their passes; the times of shared passes say nothing about a single answer
+    pass_seconds: times of the target's pass over a single token
     drafting: by proposer, costs of drafting a token; verifying: by number of proposed tokens, costs of verifying them
     """
 
@@ -77,7 +77,7 @@ class SpeculationState:
     acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
 
     def without_acceptance(self) -> SpeculationState:
-        """A copy that keeps the measured costs and forgets what answers showed."""
+        """A copy with the measured costs and without the acceptance of earlier answers."""
         return SpeculationState(
             pass_seconds=self.pass_seconds.copy(),
             drafting=deepcopy(self.drafting),
@@ -90,11 +90,11 @@ class SpeculationState:
         Answers that share their passes divide the cost of plain decoding among them, so that proposals weigh more.
         """
         measured = self.drafting.get(proposer.name)
-        token = median_low(measured) if measured else proposer.token_passes
-        return self.sharing * (self.verification_cost(count) + count * token)
+        token_cost = median_low(measured) if measured else proposer.token_passes
+        return self.sharing * (self.verification_cost(count) + count * token_cost)
 
     def verification_cost(self, count: int) -> float:
-        """Cost of verifying so many tokens, interpolated between numbers that were measured."""
+        """Cost of verifying `count` tokens, interpolated between measured numbers of tokens."""
         if not self.verifying:
             return GUESSED_VERIFICATION * count
         counts = sorted(self.verifying)
@@ -118,7 +118,7 @@ class SpeculationState:
     def measure(
         self, target: ModelReader, draft: ModelReader | None, token: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Time the passes of plain decoding and of proposals, of the draft where there is one; `token` is any token.
+        """Time the target's passes of plain decoding and of verification, and the draft's if given; `token` is any token.
 
         Slow first passes do not matter: costs are medians.
         """
@@ -142,7 +142,7 @@ class SpeculationState:
 def speedup(acceptance: float, count: int, added_cost: float) -> float:
     """Speed over plain decoding of rounds with `count` proposed tokens: theorem 3.8 of arXiv 2211.17192.
 
-    Its k c is `added_cost`, verification included; the tokens that a round yields on average are equation (1).
+    Its k c is `added_cost`, verification included; equation (1) gives the mean number of tokens that a round yields.
     """
     tokens = count + 1.0 if acceptance >= 1 else (1 - acceptance ** (count + 1)) / (1 - acceptance)
     return tokens / (1 + added_cost)

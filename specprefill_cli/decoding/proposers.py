@@ -24,7 +24,7 @@ class Proposer(Protocol):
     """Proposes the tokens that may follow the answer so far.
 
     entry_passes: cost of getting ready for its first proposal, in target passes
-    token_passes: assumed cost of one proposed token before it was measured, in target passes
+    token_passes: assumed cost of a proposed token until it is measured, in target passes
     """
 
     name: str
@@ -32,7 +32,7 @@ class Proposer(Protocol):
     token_passes: float
 
     def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
-        """Up to `count` (at least 1) tokens that may follow an answer of at least one token; possibly none."""
+        """Propose up to `count` (at least 1) tokens after an answer that is not empty; possibly none."""
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens of the answer: the others were rejected."""
@@ -69,16 +69,16 @@ def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray
     longest = min(LONGEST_MATCH, answer_length)
     if longest < SHORTEST_MATCH:
         return text[:0]
-    places = np.flatnonzero(text[:-1] == text[-1])
+    match_ends = np.flatnonzero(text[:-1] == text[-1])
     for back in range(1, longest):
-        matching = places[places >= back]
-        matching = matching[text[matching - back] == text[-1 - back]]
-        if len(matching) == 0:
+        longer = match_ends[match_ends >= back]
+        longer = longer[text[longer - back] == text[-1 - back]]
+        if len(longer) == 0:
             if back < SHORTEST_MATCH:
                 return text[:0]
             break
-        places = matching
-    start = places[-1] + 1
+        match_ends = longer
+    start = match_ends[-1] + 1
     return np.resize(text[start : start + count], count)
 
 
@@ -109,17 +109,17 @@ class DraftProposer:
         if self.reader is None:
             self.reader, self.entry_passes = self.open_reader(), 0.0
         tokens: list[int] = []
-        rows: list[Tensor] = []
+        distributions: list[Tensor] = []
         unread = answer[self.reader.length :]
         while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
             logits = resize_logits((yield from self.reader.read(unread))[-1], self.vocabulary)
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
-                rows.append(self.sampler.probabilities(logits).cpu())
-                tokens.append(self.sampler.draw(rows[-1]))
+                distributions.append(self.sampler.probabilities(logits).cpu())
+                tokens.append(self.sampler.draw(distributions[-1]))
             unread = tokens[-1:]
-        return Proposal(self.name, tuple(tokens), torch.stack(rows) if rows else None, entered)
+        return Proposal(self.name, tuple(tokens), torch.stack(distributions) if distributions else None, entered)
 
     def rollback(self, length: int) -> None:
         if self.reader is not None:

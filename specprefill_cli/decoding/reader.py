@@ -32,7 +32,7 @@ class ModelReader:
     """A transformers model with a cache of the prompt and of the answer's first `length` tokens.
 
     position: absolute position of the answer's first token: the full prompt's length, however few slots the cache holds
-    ranks: the processes that this one, as rank 0, leads in reading; each holds its shard of the same cache
+    ranks: the processes that read together, led by this process as rank 0; each holds its shard of the same cache
     role: which of their models this is, DRAFT or TARGET
     """
 
@@ -78,16 +78,16 @@ class ModelReader:
         return run_steps(self.read(tokens, rows))
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens of the answer, or all where there are no more.
+        """Keep the first `length` tokens of the answer, or all of a shorter answer.
 
-        Other ranks do so before the next step: that says how many they keep.
+        Other ranks roll back at the next read, which says how many tokens they keep.
         """
         if length < self.length:
             rollback(self.state, self.prompt_slots + length)
 
 
 def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> ModelReader:
-    """The draft behind the prompt, or behind nothing where prefill left no cache of it; position: of the next token."""
+    """The draft after the prompt, or with an empty cache where prefill left none; position: of the next token."""
     state = prefilled.draft_state or new_state()
     return ModelReader(pair.loaded_draft.model, state, position, pair.draft_ranks, DRAFT)
 
@@ -102,7 +102,7 @@ def prefilled_draft(
 
 
 def read_shard(role: str, length: int, tokens: tuple[int, ...], rows: int, shard: Shard) -> None:
-    """On another rank: read the answer's next tokens behind its first `length` ones; what was behind them was rejected."""
+    """On another rank: roll back to the answer's first `length` tokens, and read the tokens that follow."""
     reader = shard.readers[role]
     reader.rollback(length)
     reader.read_now(tokens, rows)
@@ -110,7 +110,7 @@ def read_shard(role: str, length: int, tokens: tuple[int, ...], rows: int, shard
 
 def read_prompt_shard(tokens: Tensor, positions: Tensor, chunk: int, position: int, shard: Shard) -> None:
     """On another rank: `prefilled_draft`."""
-    # The cache of the last answer must not stay in memory beside this one's.
+    # The last answer's cache must not stay in memory beside this answer's.
     shard.readers.pop(DRAFT, None)
     shard.readers[DRAFT] = prefilled_draft(shard.session.pair.loaded_draft, ALONE, tokens, positions, chunk, position)
 
@@ -118,15 +118,15 @@ def read_prompt_shard(tokens: Tensor, positions: Tensor, chunk: int, position: i
 def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
     """On another rank: prefill its shard of the target, and of the draft where the ranks share it.
 
-    request: `portable`; its caches are empty, and this rank keeps its own of each name
+    request: made by `portable`; this rank replaces its empty caches with its own of the same names
     """
-    # The caches of the last answer must not stay in memory beside this one's.
+    # The last answer's caches must not stay in memory beside this answer's.
     shard.readers.clear()
     caches = (request.draft_prefixes, request.target_prefixes)
     draft, target = (cache and shard.prefix_caches.setdefault(cache.name, cache) for cache in caches)
     pair = shard.session.pair
     request = replace(request, pair=pair, clock=PhaseClock(), draft_prefixes=draft, target_prefixes=target)
-    result = MODES[mode].prefill(request)
-    shard.readers[TARGET] = ModelReader(request.target.model, result.state, result.answer_position)
+    prefilled = MODES[mode].prefill(request)
+    shard.readers[TARGET] = ModelReader(request.target.model, prefilled.state, prefilled.answer_position)
     if pair.draft_ranks.size > 1:
-        shard.readers[DRAFT] = draft_reader(pair, result, result.answer_position)
+        shard.readers[DRAFT] = draft_reader(pair, prefilled, prefilled.answer_position)

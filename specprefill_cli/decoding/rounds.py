@@ -1,7 +1,7 @@
-"""Decoding in rounds: tokens are proposed, and one pass of the target verifies them (arXiv 2211.17192).
+"""Decoding in rounds: tokens are proposed, and a single pass of the target verifies them (arXiv 2211.17192).
 
-The output keeps the target's distribution exactly. A round in which nothing is proposed is a step of plain decoding, so there
-is one loop for both.
+The output keeps the target's distribution exactly. A round without a proposal is a step of plain decoding, so
+speculative and plain decoding share a loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_PROPOSAL = Proposal("")
 
 
 def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tensor:
-    """Weights [V] of the token that replaces the rejected one at `place`, from the target's probabilities [V] of it.
+    """Weights [V] for the replacement of the rejected token at `place`, from the target's probabilities [V] there.
 
     The positive part of target minus proposal, not normalised (arXiv 2211.17192, section 2.3).
     """
@@ -50,7 +50,7 @@ def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tens
         residual[proposal.tokens[place]] = 0
     else:
         residual = (probabilities - proposal.probabilities[place]).clamp(min=0)
-    # Equal distributions leave nothing but rounding: then either is right.
+    # Equal distributions leave only rounding errors: then either is right.
     return residual if residual.sum() > 0 else probabilities
 
 
@@ -59,9 +59,9 @@ def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, i
 
     logits: [k + 1, V] of the target after the last known token and after each proposed token
 
-    Token i is accepted with probability min(1, target_i / proposal_i); the first one that is not is replaced by a draw
-    from the positive part of target minus proposal, and behind k accepted tokens comes a bonus draw from the target.
-    Greedy decoding is the special case of distributions with one token each: accepted is what the target would choose.
+    Token i is accepted with probability min(1, target_i / proposal_i); the first rejected token is replaced by a draw
+    from the positive part of target minus proposal, and k accepted tokens are followed by a bonus draw from the target.
+    Greedy decoding is the special case of distributions with a single token: accepted is what the target would choose.
     """
     count = len(proposal.tokens)
     if count == 0:
@@ -72,7 +72,7 @@ def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, i
         accepted = count_leading(chosen[:count] == tokens)
         return accepted, int(chosen[accepted])
     probabilities = sampler.probabilities(logits)
-    # All rows would be megabytes to copy: one number of each, and one row, are needed.
+    # Copying all rows would take megabytes: only a number of each, and a single row, are needed.
     target = probabilities[:count].gather(1, tokens[:, None].to(logits.device))[:, 0].cpu()
     drawn = proposal.probabilities
     draft = torch.ones(count) if drawn is None else drawn.gather(1, tokens[:, None])[:, 0]
@@ -82,13 +82,13 @@ def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, i
 
 
 def count_leading(flags: Tensor) -> int:
-    """How many flags are true before the first that is not."""
+    """How many flags are true before the first that is false."""
     return int(flags.long().cumprod(0).sum())
 
 
 @dataclass(frozen=True)
 class Round:
-    """One pass of the target: the proposal before it, and how much of that was accepted.
+    """A pass of the target: the proposal that it verified, and how many of its tokens were accepted.
 
     propose_seconds, target_seconds: drafting, and the target's pass with choosing the tokens
     """
@@ -108,9 +108,9 @@ class Round:
 class DecodeLog:
     """What was measured while an answer was decoded. Figures of proposals are None (or empty) before the first.
 
-    tokens: those after the first, a stop token included; seconds: of decoding them, without the caller's time
+    tokens: how many after the first, a stop token included; seconds: of decoding them, without the caller's time
     scores: of each round, the logarithms [k] of the target's probabilities of the same tokens
-    rounds: those in which something was proposed, without the distributions, a vocabulary wide for every token
+    rounds: rounds with a proposal, without its distributions, which are a vocabulary wide for every token
     """
 
     tokens: int = 0
@@ -130,7 +130,7 @@ class DecodeLog:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted tokens over drafted ones."""
+        """Accepted tokens divided by drafted tokens."""
         drafted = sum(round_.drafted for round_ in self.rounds)
         return sum(round_.accepted for round_ in self.rounds) / drafted if drafted else None
 
@@ -141,7 +141,7 @@ class DecodeLog:
 
     @property
     def accepted_histogram(self) -> list[int]:
-        """Place n: rounds in which n tokens were accepted."""
+        """Entry n: rounds in which n tokens were accepted."""
         counts = [round_.accepted for round_ in self.rounds]
         return [counts.count(number) for number in range(max(counts) + 1)] if counts else []
 
@@ -162,13 +162,13 @@ def decode(
     clock: Callable[[], float] = time.perf_counter,
     emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
 ) -> Generator[Pass | Any, Tensor, None]:
-    """Yield the output of `emit` for up to `limit` tokens, the given first one included, but for no stop token.
+    """Yield the output of `emit` for up to `limit` tokens, `first` included, but for no stop token.
 
-    Between them it yields the passes that it needs, and is sent their logits.
+    In between, yield the passes to run, and be sent their logits.
 
     Between two rounds, and after an interrupt, the target's cache holds the prompt and every token of the answer but
     the last; a proposer's cache holds at most these. Greedy decoding gives the tokens of plain decoding, except where two
-    logits lie within the rounding between a pass over one token and a pass over several.
+    logits differ by no more than the rounding between a pass over a single token and a pass over several.
     """
     if first in stop_tokens:
         return
@@ -187,15 +187,15 @@ def decode(
             accepted, following = verify(logits, proposal, sampler)
             verified = clock()
             decoded = [*proposal.tokens[:accepted], following]
-            fresh = list(takewhile(lambda token: token not in stop_tokens, decoded))
-            ended = len(fresh) < len(decoded)
-            answer += fresh
+            new_tokens = list(takewhile(lambda token: token not in stop_tokens, decoded))
+            ended = len(new_tokens) < len(decoded)
+            answer += new_tokens
             kept_length = len(answer) if ended else len(answer) - 1
         finally:
             target.rollback(kept_length)
             if speculator is not None:
                 speculator.rollback(kept_length)
-        counted = len(fresh) + ended
+        counted = len(new_tokens) + ended
         # Tokens accepted after the answer's end do not count.
         completed = Round(proposal, min(accepted, counted), proposed - start, verified - proposed)
         if speculator is not None:
@@ -205,5 +205,5 @@ def decode(
         log.tokens += counted
         log.scores.append(log_probabilities(logits[:counted], decoded[:counted]))
         log.seconds += clock() - start
-        for token in fresh:
+        for token in new_tokens:
             yield from emit(token)

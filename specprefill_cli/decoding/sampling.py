@@ -19,7 +19,7 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
     probabilities = scaled.softmax(-1)
     if top_p < 1:
         ordered, places = probabilities.sort(descending=True, stable=True)
-        # A token stays while the mass before it is below top_p, so that the first one always stays.
+        # A token stays while the mass before it is below top_p, so that the first token always stays.
         outside = ordered.cumsum(-1) - ordered >= top_p
         probabilities = probabilities.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
         probabilities = probabilities / probabilities.sum(-1, keepdim=True)
@@ -29,7 +29,7 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
 def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     """Natural logarithms [k] of the model's own probabilities of k tokens, whatever the sampling; logits: [k, V].
 
-    They stay where the logits are, so that nothing waits for them.
+    They stay on the device of the logits, so that nothing waits for them.
     """
     chosen = torch.stack([row[token] for row, token in zip(logits.float(), tokens, strict=True)])
     return chosen - logits.float().logsumexp(-1)
@@ -54,7 +54,7 @@ class Sampler:
         return int(logits.argmax()) if self.greedy else self.draw(self.probabilities(logits).cpu())
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution [..., V] that tokens are drawn from, where the logits are."""
+        """The distribution [..., V] that tokens are drawn from, on the device of the logits."""
         return distribution(logits, self.temperature, self.top_k, self.top_p)
 
     def draw(self, probabilities: Tensor) -> int:
@@ -62,5 +62,5 @@ class Sampler:
         return int(torch.multinomial(probabilities, 1, generator=self.generator))
 
     def uniform(self, count: int) -> Tensor:
-        """Numbers [count] drawn evenly from [0, 1)."""
+        """Numbers [count] drawn uniformly from [0, 1)."""
         return torch.rand(count, generator=self.generator)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 # Estimated speedup that a proposal must reach.
 WORTHWHILE = 1.05
-# A declined proposer probes with one token after so many rounds that the token costs this share of them.
+# A declined proposer probes with a single token once that costs at most this share of the rounds that it has waited.
 PROBING_SHARE = 0.015
-# The highest cost that delays a probe: one wrong measurement must not rule a proposer out for good.
+# The highest cost that delays a probe: a wrong measurement must not rule a proposer out for good.
 HIGHEST_COST = 2.0
 # A draft that has not read the prompt waits until reading it is at most this share of the answer's passes so far: the
 # answer may end at any time.
@@ -38,12 +38,12 @@ KNOWN = "known"
 class Speculator:
     """Asks its proposers in turn, each for as many tokens as pay; the first proposal that is not empty is used.
 
-    A round's number of tokens is the one that promises the highest speed: none where plain decoding is faster, but one now and
-    then, as a probe. The first round is plain: it measures a target pass after this prompt.
+    A round proposes as many tokens as promise the highest speed: none where plain decoding is faster, but now and then a
+    single token as a probe. The first round is plain: it measures a target pass after this prompt.
 
     state: what earlier rounds showed
     fixed: proposed tokens of every round; None: as many as pay
-    known_tokens: an answer that is proposed first, for as long as the decoded tokens agree with it; it teaches nothing
+    known_tokens: a provisional answer, proposed first while the decoded tokens agree with it; nothing is learnt from it
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Speculator:
         self.fixed = fixed
         self.known_tokens = known_tokens
         self.started = False
-        # By proposer that was considered: why it was declined the last time, or None.
+        # By the name of a considered proposer: why it was last declined, or None.
         self.refusals: dict[str, str | None] = {}
 
     def propose(self, answer: Sequence[int], limit: int) -> Steps[Proposal]:
@@ -81,7 +81,7 @@ class Speculator:
             return 0
         name, state = proposer.name, self.state
         acceptance = state.acceptance[name]
-        promised, best = max(
+        promised, best_count = max(
             (speedup(acceptance.rate, count, state.added_cost(proposer, count)), count)
             for count in range(1, LONGEST_PROPOSAL + 1)
         )
@@ -98,10 +98,10 @@ class Speculator:
             )
             return 0
         self.refusals[name] = None
-        return best
+        return best_count
 
     def observe(self, round_: Round) -> None:
-        """Learn from a round; nothing where the number of tokens is fixed, or they were known."""
+        """Learn from a round, unless the number of its tokens is fixed or they were known."""
         if self.fixed is not None or round_.proposal.proposer == KNOWN:
             return
         self.started = True
@@ -180,7 +180,7 @@ def choose_speculator(
     state: SpeculationState,
     known_tokens: tuple[int, ...] = (),
 ) -> Speculator | None:
-    """The proposers for an answer behind a prefilled prompt: first lookup, because it costs next to nothing, then the draft.
+    """The proposers for an answer after a prefilled prompt: first lookup, because it costs next to nothing, then the draft.
 
     state: the session's; a sampled answer does without, because its tokens depend on how many are proposed (its distribution
     does not), and a seed must draw the same tokens again
@@ -200,9 +200,9 @@ def choose_speculator(
 def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
-    """The draft behind the prompt: from the cache that prefill left, else it prefills at its first proposal.
+    """The draft after the prompt: with the cache that prefill left, else it prefills at its first proposal.
 
-    Then it reads the tokens that the target's cache holds, at the same positions: fewer, and what the answer rests on.
+    Then it reads the tokens in the target's cache, at the same positions: they are fewer, and the answer rests on them.
     """
     pair, draft, length = request.pair, request.draft, prefilled.answer_position
     ready = prefilled.draft_state

@@ -16,7 +16,7 @@ LOST_PREFIX = "Invalid prefix"
 
 
 class Detokenizer:
-    """Gives the new text after each token; bytes of an unfinished UTF-8 character wait for the others."""
+    """Gives the new text after each token; bytes of an unfinished UTF-8 character wait for the rest."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer.backend_tokenizer
@@ -47,7 +47,7 @@ class Detokenizer:
 
 @dataclass
 class StopFilter:
-    """Cuts a text before the first of some stop texts. Text that may begin one is held back until more follows."""
+    """Cuts a text before its first stop text. Text that may begin a stop text is held back until more follows."""
 
     stop_texts: Sequence[str]
     held: str = ""
