@@ -1,6 +1,6 @@
 """Checkpoint tokens: computed by the target although their KV is mapped, to estimate how wrong the mapped KV is.
 
-Two signals estimate it, each a number for every layer and checkpoint token, 0 where mapped KV is the target's own. Both are
+Two signals estimate it, each a number for every layer and checkpoint token, 0 where mapped KV is the target's own. They are
 semi-exact: above the first layer, a checkpoint token's own computation rests on mapped KV.
 """
 
@@ -20,7 +20,7 @@ from specprefill_cli.models.cache import PrefillState
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.scoring_heads import layer_attention
 
-# Document tokens for each regular checkpoint; 1.6 % of them.
+# Document tokens per regular checkpoint: 1.6 % are checkpoints.
 STRIDE = 64
 # Share of the document's tokens that are checkpoints because they matter most.
 IMPORTANT_SHARE = 0.004
@@ -31,7 +31,7 @@ KV_ERROR, ATTENTION_OUTPUT = SIGNALS = ("kv_error", "attention_output")
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
-    """Checkpoint tokens [C], ascending: every 64th of the document and its most important ones.
+    """Checkpoint tokens [C], ascending: every 64th token of the document, and its most important tokens.
 
     importance: [n] of the document's tokens
     """
@@ -59,7 +59,7 @@ def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
 
 
 def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Tensor:
-    """Squared differences over the squares of the second, of pairs [heads, C, d]: [pairs, C], float32 on the CPU.
+    """Relative squared errors [pairs, C] of pairs (mapped, native) of tensors [heads, C, d]; float32 on the CPU.
 
     ranks: each holds some of the heads
     """
@@ -86,8 +86,8 @@ def signal_errors(
 ) -> Tensor:
     """A signal at the checkpoint tokens: [layers, C], float32 on the CPU.
 
-    name: KV_ERROR: relative squared error of keys and of values, their mean; ATTENTION_OUTPUT: that of the attention output
-    mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: theirs
+    name: KV_ERROR: mean relative squared error of keys and of values; ATTENTION_OUTPUT: that of the attention output
+    mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: of these tokens
     ranks: each holds some of the heads
     """
     if name == KV_ERROR:
@@ -153,7 +153,7 @@ def attention_mass(
 
 
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:
-    """Risk [chunks]: attention mass times error, summed over a chunk's tokens, mean over layers. Both [layers, n]."""
+    """Risk [chunks]: attention mass times error, summed over a chunk's tokens, mean over layers. mass, errors: [layers, n]."""
     token_risks = (mass * errors).mean(0)
     padding = -len(token_risks) % chunk_size
     return F.pad(token_risks, (0, padding)).view(-1, chunk_size).sum(1)

@@ -28,7 +28,7 @@ class Gate:
     signal: the error in the risk; threshold: the largest remaining risk up to which the mean KL of the first token to
     `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted
     n: prompts that it rests on; auroc: probability that the signal ranks a prompt with a KL above the target over
-    another one, None where too few prompts were of one kind
+    another prompt; None where too few prompts were above the target, or too few below
     smallest_risks: by budget (share of the prompt recomputed, as text), the smallest remaining risk of any prompt
     """
 
@@ -46,7 +46,7 @@ class Gate:
     def smallest_risk(self, share: float) -> float:
         """The smallest remaining risk that any prompt of calibration had with at least `share` of it recomputed; 0 if unknown.
 
-        Risk falls with the budget, so that the next larger one that was tried tells.
+        Risk falls with the budget, so that the next larger budget that was tried gives a lower bound.
         """
         larger = [(float(budget), risk) for budget, risk in self.smallest_risks.items() if float(budget) >= share]
         return min(larger)[1] if larger else 0.0
@@ -59,12 +59,12 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class RiskLimit:
-    """The risk that may remain in one prompt.
+    """The risk that may remain in a prompt.
 
-    signal: the error in it; threshold: infinite for any risk; source: where the threshold comes from, in words
+    signal: the error in the risk; threshold: infinite for any risk; source: where the threshold comes from, in words
     chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
     threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
-    refusal: why nothing can be accepted, by calibration and whatever the prompt; empty where it can
+    refusal: why calibration rules out draft KV, whatever the prompt; empty where it does not
     """
 
     signal: str
@@ -85,12 +85,12 @@ class RiskLimit:
 
 
 def signal_of(gate: Gate | None) -> str:
-    """The signal that risk is made of: the calibrated one, else the error of keys and values."""
+    """The signal that risk is made of: the calibrated signal, else the error of keys and values."""
     return gate.signal if gate is not None else KV_ERROR
 
 
 def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None = None) -> RiskLimit:
-    """The limit that a setting asks for; `auto` is the calibrated gate where there is one, else any risk.
+    """The limit that a setting asks for; `auto` is the calibrated gate if there is a gate, else any risk.
 
     share: of the prompt that is recomputed; None where that is not known yet
     """

@@ -1,4 +1,4 @@
-"""A cache of the target filled from the draft's states, checked at checkpoint tokens, and recomputed in places."""
+"""A cache of the target filled from the draft's states, checked at checkpoint tokens, and partly recomputed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Inspection:
 def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, signal: str = KV_ERROR) -> Inspection:
     """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV.
 
-    signal: one of `SIGNALS`; only the queries that it needs are captured
+    signal: a member of `SIGNALS`; only the queries that it needs are captured
     """
     prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
@@ -105,7 +105,7 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
 
 @torch.inference_mode()
 def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tensor:
-    """Recompute slots [N], ascending, then the suffix on the repaired cache; logits [V] of the last token."""
+    """Recompute slots [N], ascending, then the suffix on the repaired cache; return the logits [V] of the last token."""
     prompt = request.prompt
     recompute_parts(request, state, slots)
     suffix = torch.arange(state.length - (prompt.length - prompt.document[1]), state.length)
@@ -115,11 +115,11 @@ def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tenso
 def recompute_parts(
     request: PrefillRequest, state: PrefillState, slots: Tensor, capture: QueryCapture | None = None
 ) -> None:
-    """Recompute slots [N], ascending, in passes of the request's size: no token sees one that comes in a later pass."""
+    """Recompute slots [N], ascending, in passes of the request's size: no token sees a token of a later pass."""
     for first in range(0, len(slots), request.prefill_chunk):
-        part = slots[first : first + request.prefill_chunk]
-        tokens = request.prompt.tokens[state.positions[part]]
-        recompute(request.target.model, tokens, part, state, capture, logits=False)
+        pass_slots = slots[first : first + request.prefill_chunk]
+        tokens = request.prompt.tokens[state.positions[pass_slots]]
+        recompute(request.target.model, tokens, pass_slots, state, capture, logits=False)
 
 
 def recompute(
@@ -137,10 +137,10 @@ def recompute(
     """
     last_layer = None if logits else layer_count(model) - 1
     positions = state.positions[slots]
-    # One copy per device, because every copy waits for it.
-    moved = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
+    # Copied once to each device, because every copy waits for it.
+    slots_by_device = {device: slots.to(device) for device in {layer.keys.device for layer in state.layers}}
     for layer in state.layers:
-        layer.slots = moved[layer.keys.device]
+        layer.slots = slots_by_device[layer.keys.device]
     try:
         step = Pass(
             model=model, tokens=tokens, positions=positions, state=state, capture=capture, last_layer=last_layer
@@ -165,7 +165,7 @@ def drop_slots(state: PrefillState, kept: Tensor) -> PrefillState:
 class MappedPrompt:
     """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
 
-    state: the target's cache; risks: [chunks]; draft_window: tokens that the draft saw back
+    state: the target's cache; risks: [chunks]; draft_window: previous tokens that a document token saw
     """
 
     scores: Scores
@@ -196,9 +196,9 @@ def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, Prefi
 
 
 def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
-    """The request as the draft reads it: all tokens up to the map's last layer, with the window that it was fitted with.
+    """The request as the draft reads it: all tokens up to the map's last layer, with the window of the map's fit.
 
-    The map needs states of all tokens, so that the draft starts cold.
+    The map needs states of all tokens, so the draft starts cold.
     """
     last_layer = max(kv_map.draft_layers, default=0)
     return replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)

@@ -151,7 +151,7 @@ class HybridMode(DraftKvMode):
         return expected_tokens(request)
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, limit: RiskLimit) -> Fates:
-        """Recompute what `select` would keep; accept the others, or drop them by their error and down to the limit."""
+        """Recompute what `select` would keep; drop useless chunks, and the riskiest until the limit holds; accept the rest."""
         # The first layer holds the target's own values whatever the draft says.
         errors = chunk_scores(mapped.inspection.errors[1:].mean(0), request.chunk_size)
         selection = select_scored(request, replace(mapped.scores, whole_sentences=False))
@@ -160,12 +160,12 @@ class HybridMode(DraftKvMode):
         risk = remaining_risk(mapped.risks, chunks)
         gate, warnings = limit.verdict(risk), selection.warnings
         if not gate.accepted:
-            kept = drop_riskiest(chunks, mapped.risks, limit.threshold)
-            count = int((kept != chunks).sum())
+            reduced = drop_riskiest(chunks, mapped.risks, limit.threshold)
+            count = int((reduced != chunks).sum())
             warnings += (
                 f"dropped {count:,} of {len(chunks):,} chunks: if they were accepted too, {limit.reason(risk)}",
             )
-            chunks = kept
+            chunks = reduced
         return Fates(chunks=chunks, gate=gate, warnings=warnings)
 
 

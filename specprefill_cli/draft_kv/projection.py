@@ -1,4 +1,4 @@
-"""The map from the draft's states to the target's keys and values: ridge regressions, one a target layer.
+"""The map from the draft's states to the target's keys and values: a ridge regression for each target layer.
 
 Inputs are the target's embedding and the normalised inputs of a few draft layers; outputs are the target's keys before
 norm and rotary embedding, and its values.
@@ -36,13 +36,13 @@ ALL_COLUMNS = slice(None)
 # Tokens that are mapped together: their inputs are joined in float32, and a whole prompt's would exceed its KV.
 ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
-# The map in these files.
+# The name of the map in these files.
 NAME = "exact-0-draft"
 
 
 @dataclass(frozen=True)
 class LayerFit:
-    """How one target layer is mapped: its draft layers, ridge strength, and unexplained share of variance on held-out text."""
+    """How a target layer is mapped: its draft layers, ridge strength, and unexplained share of variance on held-out text."""
 
     layer: int
     draft_layers: tuple[int, ...]
@@ -57,7 +57,7 @@ class KvMap:
 
     embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated
-    window: tokens that the draft saw back in the text it was fitted on, and must see when it is used; None: all
+    window: previous tokens that a token saw in the draft during the fit, and must see in use; None: all
     placed: by layer, device and columns, the weights of keys and of values that were used there
     """
 
@@ -103,7 +103,7 @@ class KvMap:
 
 @dataclass(frozen=True)
 class KvCalibration:
-    """The map of one pair, and what identifies the pair."""
+    """The map of a pair, and what identifies the pair."""
 
     identity: Mapping[str, str | int]
     rows: int
@@ -129,15 +129,15 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
     Raises SpecprefillError when the files are damaged or belong to another pair.
     """
 
-    def parse(values: dict[str, Any]) -> KvCalibration:
-        tensors, stored = load_file(folder / WEIGHTS), values["maps"][NAME]
+    def parse(fields: dict[str, Any]) -> KvCalibration:
+        tensors, stored = load_file(folder / WEIGHTS), fields["maps"][NAME]
         fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
         weights = {fit.layer: tensors[f"{NAME}.{fit.layer}"] for fit in fits}
         # Without a gate any risk is accepted.
         gate = Gate(**stored["gate"]) if stored.get("gate") else None
         # Maps of version 1 do not read the embedding.
-        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False), values["window"])
-        return KvCalibration(values["identity"], values["rows"], kv_map)
+        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False), fields["window"])
+        return KvCalibration(fields["identity"], fields["rows"], kv_map)
 
     path = folder / DESCRIPTION
     calibration = read_description(path, "draft-KV maps", remedy(pair), parse)

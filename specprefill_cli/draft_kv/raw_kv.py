@@ -1,7 +1,7 @@
 """Keys and values outside a forward pass; beside `models/adapter.py`, this reads transformers' modules.
 
-Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm
-(where it has one) and the rotary embedding. Draft KV replaces the projection by a linear map.
+Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm, if
+any, and the rotary embedding. Draft KV replaces the projection with a linear map.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
     if "layer_type" in inspect.signature(rotary.forward).parameters:
         # Gemma 3 has another base frequency in its sliding-window layers.
         arguments.append(model.config.get_text_config().layer_types[layer])
-    # On several GPUs, the rotary module and the layer may be on different ones.
+    # On several GPUs, the rotary module and the layer may be on different GPUs.
     cos, sin = (factor.to(keys.device) for factor in rotary(*arguments))
     rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
     return rotate(keys[None], keys[None], cos, sin)[1][0]
