@@ -1,1 +1,1 @@
-"""Processes ("ranks") that share one target model by tensor parallelism."""
+"""Processes ("ranks") that share a target model by tensor parallelism."""

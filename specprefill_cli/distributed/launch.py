@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
     from torch.distributed.elastic.multiprocessing import RunProcsResult
 
-# Seconds between two looks at the other processes, and until those that do not end are killed.
+# Seconds between two polls of the other processes, and until processes that do not end are killed.
 POLLING, CLOSING = 0.25, 3
 # Lines of a failed process's log that are shown.
 SHOWN_LINES = 5
@@ -38,9 +38,9 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 class WorkerProcesses:
-    """One process a rank. It joins the run as if torchrun had started it, and writes to a log file.
+    """The processes of the other ranks. Each joins the run as if torchrun had started it, and writes to a log file.
 
-    They run in sessions of their own, out of Ctrl-C's reach. When one of them ends, a thread ends the run.
+    They run in sessions of their own, out of Ctrl-C's reach. When any of them ends, a thread ends the run.
     """
 
     def __init__(self, size: int, environment: dict[str, str]) -> None:
@@ -70,7 +70,7 @@ class WorkerProcesses:
         self.watcher.start()
 
     def watch(self) -> None:
-        """End the run with one line when a process ends, even while rank 0 waits for a collective that never returns."""
+        """End the run with a message when a process ends, even while rank 0 waits for a collective that never returns."""
         result = self.context.wait(period=POLLING)
         if result is not None and self.ending.acquire(blocking=False):
             end_process(f"{failure_of(result)} (logs: {self.logs})")
@@ -89,7 +89,7 @@ def failure_of(result: RunProcsResult) -> str:
     """The number of the rank that failed first, below the last lines of its log."""
     if not result.failures:
         return "the processes of the other ranks have ended"
-    # Those that the launcher then ended follow.
+    # The ranks that the launcher then ended follow.
     first = next(iter(result.failures.values()))
     code = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
     rank, log = first.local_rank + 1, Path(result.stderrs[first.local_rank])
@@ -98,14 +98,14 @@ def failure_of(result: RunProcsResult) -> str:
 
 
 def in_run(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun or a rank 0 started this process as one of several."""
+    """Return whether torchrun or a rank 0 started this process as a rank of several."""
     return "RANK" in environment and "MASTER_PORT" in environment and int(environment.get("WORLD_SIZE", 1)) > 1
 
 
 def ranks_for(tensor_parallel: int) -> Ranks:
     """Return the ranks that share the target: torchrun's, or as many as the option says, started here.
 
-    Raises UsageError where both are there and differ, SpecprefillError for a torch that is too old.
+    Raises UsageError where torchrun and the option differ, SpecprefillError for a torch that is too old.
     """
     if not in_run() and tensor_parallel == 1:
         return ALONE
@@ -128,7 +128,7 @@ def ranks_for(tensor_parallel: int) -> Ranks:
 
 @cache
 def join_run() -> Ranks:
-    """Join the run that the environment names. Cached: a process can be in one run only.
+    """Join the run that the environment names. Cached: a process can be in a single run only.
 
     Raises SpecprefillError where the ranks cannot meet.
     """
@@ -140,7 +140,7 @@ def join_run() -> Ranks:
         raise SpecprefillError(f"the ranks cannot meet ({first_line(error)}); start torchrun again") from error
     ranks = connect(rank, size, store)
     if ranks.leads:
-        # torchrun sends it to the ranks that are left when one has died.
+        # When a rank has died, torchrun sends SIGTERM to the others.
         signal.signal(signal.SIGTERM, lambda *_: end_process(ranks.failure_of_others()))
     return ranks
 
@@ -167,8 +167,8 @@ def start_run(size: int) -> Ranks:
     store = dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
     )
-    place = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
-    workers = WorkerProcesses(size, place)
+    env = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
+    workers = WorkerProcesses(size, env)
     atexit.register(workers.close, keep_logs=False)
     return connect(0, size, store, workers)
 

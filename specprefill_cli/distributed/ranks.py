@@ -46,7 +46,7 @@ class Shard:
     prefix_caches: dict[str, Any] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Let go of everything: an old pair must not stay in memory beside a new one."""
+        """Let go of everything: an old pair must not stay in memory beside its successor."""
         self.session = None
         self.readers.clear()
         self.prefix_caches.clear()
@@ -69,7 +69,7 @@ class Ranks:
 
     local: number of this process on its machine, and of its GPU
     store: of a run of several processes
-    group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next one,
+    group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next,
         without disturbing a collective that other ranks are still in; None for a process that sends nothing
     workers: the processes of ranks 1, 2, ... where rank 0 started them
     commands: how many have been sent or received
@@ -89,7 +89,7 @@ class Ranks:
 
     @property
     def refusal_key(self) -> str:
-        """The store's key for: rank 0 raised a SpecprefillError at the latest command."""
+        """The store's key, set where rank 0 raised a SpecprefillError at the latest command."""
         return f"refusal/{self.commands}"
 
     def agree(self, value: Value) -> Value:
@@ -103,7 +103,7 @@ class Ranks:
         return cast("Value", values[0])
 
     def from_leader(self, compute: Callable[[], Value]) -> Value:
-        """Return what `compute` returns on rank 0, the only one to call it; its SpecprefillError is raised on all."""
+        """Call `compute` on rank 0 alone; return its value, or raise its SpecprefillError, on every rank."""
         outcome: Any = None
         if self.leads:
             try:
@@ -126,7 +126,7 @@ class Ranks:
         return total
 
     def maximum(self, values: Tensor) -> Tensor:
-        """Return the largest of all ranks' values, like `summed`. Where one is NaN the result is infinite."""
+        """Return the largest of all ranks' values, like `summed`. Where a value is NaN, the result is infinite."""
         if self.group is None:
             return values
         import torch
@@ -142,7 +142,7 @@ class Ranks:
         """On rank 0, send the others their work and do the same in the block. No signal interrupts it.
 
         A SpecprefillError passes, because all ranks raise it alike. After any other error the ranks would wait for each
-        other, so it ends the run with one line on standard error and exit code 1.
+        other, so it ends the run with a line on standard error and exit code 1.
         """
         if self.store is None or not self.leads:
             yield
@@ -160,7 +160,7 @@ class Ranks:
                 self.end_run(error)
 
     def receive(self) -> Work:
-        """Return what rank 0 sends to do next, however long it takes; called on the other ranks."""
+        """Wait without limit for the next work that rank 0 sends, and return it; called on the other ranks."""
         command: object = None
         while not isinstance(command, Command):
             # A value from a command that this rank has refused may come first.
@@ -187,7 +187,7 @@ class Ranks:
         return "another rank stopped answering, or SIGTERM ended the run"
 
     def fail(self, error: Exception) -> None:
-        """End this rank, another one than 0, unless rank 0 raises a SpecprefillError at the same command too."""
+        """End this rank, not rank 0, unless rank 0 raises a SpecprefillError at the same command too."""
         if is_connection_error(error):
             # Rank 0 has ended, or reports the rank that was lost: its exit code is the run's.
             os._exit(0)
