@@ -1,4 +1,4 @@
-"""Streamed chat requests to an OpenAI-compatible server, with bounded retries and one-line errors."""
+"""Streamed chat requests to an OpenAI-compatible server, with bounded retries and short errors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def no_chat_error(ref: EndpointRef, cause: str) -> EndpointError:
 
 
 def detail_of(error: Any, key: str) -> str:
-    """The server's error message, on one line and without the key."""
+    """The server's error message, on a single line and without the key."""
     body = getattr(error, "body", None)
     body = body.get("error", body) if isinstance(body, dict) else body
     message = body.get("message") if isinstance(body, dict) else body
@@ -102,7 +102,7 @@ def detail_of(error: Any, key: str) -> str:
 
 @dataclass
 class Client:
-    """Sends requests to one model of a server, from any number of threads.
+    """Sends requests to a model of a server, from any number of threads.
 
     key: sent, never shown; sleep: waits before a retry
     """
@@ -152,7 +152,7 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     def translate(self, error: Exception, streaming: bool) -> SpecprefillError:
-        """The error to raise in place of one of the library's."""
+        """The error to raise in place of the library's."""
         return translate_error(error, self.ref, self.key, self.timeout, streaming)
 
 

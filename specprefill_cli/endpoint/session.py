@@ -162,7 +162,7 @@ class EndpointStream(TextStream):
 
 @dataclass(kw_only=True)
 class EndpointSession(Session):
-    """Answers questions from any number of threads. The draft reads for one thread at a time.
+    """Answers questions from any number of threads. The draft reads for a single thread at a time.
 
     template: of the draft's prompt; messages: template of the messages to send
     """
@@ -192,12 +192,12 @@ class EndpointSession(Session):
         began = time.perf_counter()
         reply = self.client.send(chat_messages(self.messages, choice.text, question), settings)
         pieces = iter(reply)
-        first = next(pieces, "")
+        first_piece = next(pieces, "")
         return EndpointStream(
             settings=settings,
             prefilled=choice,
             reply=reply,
-            incoming=chain([first], pieces),
+            incoming=chain([first_piece], pieces),
             upstream_seconds=time.perf_counter() - began,
             memory=memory,
             startup_seconds=self.startup_seconds,
