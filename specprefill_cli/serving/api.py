@@ -270,24 +270,24 @@ async def metrics(request: Request, backend: Backend) -> Response:
 
 async def ask(request: Request, backend: Backend) -> Response:
     """Answer with passages, a plan, or an answer's record. With `stream`, the pieces of its text come first."""
-    values, task = await json_body(request), TASKS[request.url.path]
-    question = replace(parse_question(values, backend.session.settings, backend.is_private), task=task)
-    if not values.get("documents"):
+    body, task = await json_body(request), TASKS[request.url.path]
+    question = replace(parse_question(body, backend.session.settings, backend.is_private), task=task)
+    if not body.get("documents"):
         if backend.documents is None:
             raise ApiError(400, "documents are missing; send some, or start the server with some")
         question = replace(question, documents=backend.documents)
     # Commands of the server's own user wait for the queue: a batch would lose rows otherwise.
-    if values.get("stream") is True and task == ANSWER:
+    if body.get("stream") is True and task == ANSWER:
         events = backend.events(question, patient=backend.is_private)
-        return await event_stream(request, events, partial(encode_events, values=values))
+        return await event_stream(request, events, partial(encode_events, body=body))
     done = await backend.answer(request, question, patient=backend.is_private)
-    return AsciiResponse(record(done, values) if task == ANSWER else asdict(done.result))
+    return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
 
 
-async def encode_events(events: AsyncIterator[Event], values: Mapping[str, Any]) -> AsyncIterator[str]:
+async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -> AsyncIterator[str]:
     """Encode server-sent events: `piece` for text, `answer` for the record, `error` for a failure.
 
-    `provisional` is the record of an answer that still has to be confirmed. values: the body
+    `provisional` is the record of an answer that still has to be confirmed. body: of the request
     """
 
     def encode(name: str, data: dict[str, Any]) -> str:
@@ -298,17 +298,17 @@ async def encode_events(events: AsyncIterator[Event], values: Mapping[str, Any])
             if isinstance(event, Piece):
                 yield encode("piece", {"text": event.text})
             elif isinstance(event, Provisional):
-                yield encode("provisional", record(Done(event.result), values))
+                yield encode("provisional", record(Done(event.result), body))
             elif isinstance(event, Done):
-                yield encode("answer", record(event, values))
+                yield encode("answer", record(event, body))
     except ApiError as error:
         yield encode("error", error.body)
 
 
-def record(done: Done, values: Mapping[str, Any]) -> dict[str, Any]:
+def record(done: Done, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of that."""
-    ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(values, KEYS)]
+    ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(body, KEYS)]
     warnings = [*done.result.warnings, *ignored]
-    identifier = values.get("id")
+    identifier = body.get("id")
     answer = replace(done.result, id="" if identifier is None else str(identifier), warnings=warnings).to_json()
     return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})

@@ -57,44 +57,44 @@ async def json_body(request: Request) -> dict[str, Any]:
     content = await body_bytes(request)
     try:
         # Parsed in a thread, because a large body takes seconds.
-        values = await asyncio.to_thread(json.loads, content)
+        body = await asyncio.to_thread(json.loads, content)
     except (ValueError, RecursionError):
         raise ApiError(400, "the body is not JSON in UTF-8") from None
-    if not isinstance(values, dict):
+    if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")
-    return values
+    return body
 
 
-def override_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Apply the settings in a body to the server's. Raises SpecprefillError for a wrong value, or one that only a start takes."""
-    overrides = overrides_in(values, "is the server's own; give it to `specprefill serve`")
+def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:
+    """Apply the settings in a body to the server's. Raises SpecprefillError for a wrong value or a setting of the start."""
+    overrides = overrides_in(body, "is the server's own; give it to `specprefill serve`")
     return settings_with(settings, overrides, "the request")
 
 
-def parse_question(values: Mapping[str, Any], settings: Settings, paths_allowed: bool) -> Question:
+def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: bool) -> Question:
     """The question in a body. Its documents are yet to be read.
 
     Raises ApiError or SpecprefillError with the name of a wrong or missing key.
     """
-    identifier_in(values)
-    documents, folder, top = values.get("documents") or [], values.get("folder"), values.get("top")
+    identifier_in(body)
+    documents, folder, top = body.get("documents") or [], body.get("folder"), body.get("top")
     if not isinstance(documents, list):
         raise ApiError(400, f"documents must be a list of {SHAPES}")
     if not paths_allowed and any(path_of(entry) is not None for entry in documents):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     return Question(
         documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings.strict),
-        question=question_in(values),
-        settings=override_settings(settings, values),
+        question=question_in(body),
+        settings=override_settings(settings, body),
         top=top if isinstance(top, int) and top > 0 else None,
-        with_cells=values.get("with_cells") is True,
-        isolated=bool(values.get("cache_salt")),
+        with_cells=body.get("with_cells") is True,
+        isolated=bool(body.get("cache_salt")),
     )
 
 
 @dataclass(frozen=True)
 class SentDocuments:
-    """The documents in a body, read when it is called.
+    """The documents in a body; a call reads them.
 
     entries: of the body; folder: base of relative paths, and of the names of their documents
     """
@@ -136,9 +136,9 @@ def sent_name(entry: Any, number: int) -> str:
 def read_entry(entry: Any, number: int) -> Document:
     """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
     place = f"documents[{number}]"
-    values = entry if isinstance(entry, dict) else {}
-    name, text, encoded = sent_name(entry, number), values.get("text"), values.get("base64")
-    if not isinstance(values.get("name", ""), str):
+    fields = entry if isinstance(entry, dict) else {}
+    name, text, encoded = sent_name(entry, number), fields.get("text"), fields.get("base64")
+    if not isinstance(fields.get("name", ""), str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(text, str):
         if not text.strip():
@@ -169,21 +169,21 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
             raise ApiError(400, f"{path}: the server runs in another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
-    here = os.path.join(folder, "") if folder else ""
+    base = os.path.join(folder, "") if folder else ""
     try:
-        # All rows of a batch share one read, until a file's stamp changes.
+        # All rows of a batch share a single read, until a file's stamp changes.
         key = (tuple(paths), strict, stamps_of(paths))
         collection = READ.find_or(key, lambda: read_collection(paths, strict=strict))
     except DocumentError as error:
         text = str(error)
-        raise DocumentError(text.replace(here, "").replace(glob.escape(here), "") if here else text) from error
-    if not here:
+        raise DocumentError(text.replace(base, "").replace(glob.escape(base), "") if base else text) from error
+    if not base:
         return collection
     documents = (
-        document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(here))
+        document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(base))
         for document in collection.documents
     )
-    return Collection(tuple(documents), tuple(text.replace(here, "") for text in collection.skipped))
+    return Collection(tuple(documents), tuple(text.replace(base, "") for text in collection.skipped))
 
 
 def join_path(folder: str, name: str) -> str:

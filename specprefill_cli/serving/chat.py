@@ -76,7 +76,7 @@ class Chat:
 
 
 def chat_application(backend: Backend) -> ASGIApp:
-    """Build the application of one listening socket."""
+    """Build the application of a listening socket."""
     routes = {
         **{f"POST {path}": ask for path in TASKS},
         "POST /v1/chat/completions": complete,
@@ -88,26 +88,26 @@ def chat_application(backend: Backend) -> ASGIApp:
 
 async def complete(request: Request, backend: Backend) -> Response:
     """Generate the next message of a conversation."""
-    values = await json_body(request)
-    check_model(values.get("model"), backend)
-    check_fields(values)
-    chat = chat_of(values.get("messages"))
-    max_new_tokens = values.get("max_new_tokens") or values.get("max_completion_tokens") or values.get("max_tokens")
-    settings = override_settings(backend.session.settings, {**values, "max_new_tokens": max_new_tokens})
+    body = await json_body(request)
+    check_model(body.get("model"), backend)
+    check_fields(body)
+    chat = chat_of(body.get("messages"))
+    max_new_tokens = body.get("max_new_tokens") or body.get("max_completion_tokens") or body.get("max_tokens")
+    settings = override_settings(backend.session.settings, {**body, "max_new_tokens": max_new_tokens})
     question = Question(
         documents=Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),)),
         question=chat.question,
         settings=settings,
         template=chat_template(chat, backend.session.template),
-        stop_texts=stop_texts_in(values, settings.confirm),
-        isolated=bool(values.get("cache_salt")),
+        stop_texts=stop_texts_in(body, settings.confirm),
+        isolated=bool(body.get("cache_salt")),
     )
-    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(values, KNOWN)]
+    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
-    if values.get("stream") is not True:
+    if body.get("stream") is not True:
         done = await backend.answer(request, question)
         return AsciiResponse(completion(heading, done.result, ignored))
-    with_usage = bool((values.get("stream_options") or {}).get("include_usage"))
+    with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
     encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm, ignored=ignored)
     return await event_stream(request, backend.events(question), encode)
 
@@ -135,18 +135,18 @@ def check_model(model: object, backend: Backend) -> None:
         raise ApiError(404, f"model {shown}: not loaded; this server has {backend.pair_name}", "model_not_found")
 
 
-def check_fields(values: Mapping[str, Any]) -> None:
+def check_fields(body: Mapping[str, Any]) -> None:
     """Raises ApiError for a field that is not supported."""
     for name, neutral_values in REFUSED.items():
-        if values.get(name) not in neutral_values:
+        if body.get(name) not in neutral_values:
             raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
-    if not isinstance(values.get("stream_options"), dict | None):
+    if not isinstance(body.get("stream_options"), dict | None):
         raise ApiError(400, "stream_options must be an object")
 
 
-def stop_texts_in(values: Mapping[str, Any], confirm: bool) -> tuple[str, ...]:
+def stop_texts_in(body: Mapping[str, Any], confirm: bool) -> tuple[str, ...]:
     """The texts that end the answer. Raises ApiError for anything but a few strings, and where the answer is confirmed."""
-    stop = values.get("stop") or []
+    stop = body.get("stop") or []
     texts = [stop] if isinstance(stop, str) else stop
     is_list = isinstance(texts, list) and len(texts) <= MOST_STOP_TEXTS
     if not is_list or not all(isinstance(text, str) and text for text in texts):
@@ -161,12 +161,12 @@ def chat_of(messages: object) -> Chat:
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
     try:
-        parts = texts_of(messages)
+        texts = texts_of(messages)
     except Untouched as untouched:
         raise ApiError(400, NO_TEXT[str(untouched)]) from None
     turns = [
         (role, "\n".join(text for *_, text in group))
-        for (role, _), group in groupby(parts, key=lambda part: (part[0], part[1]))
+        for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
     ]
     if any(role not in ROLES for role, _ in turns):
         raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
@@ -192,7 +192,7 @@ def chat_template(chat: Chat, question_template: Template) -> Template:
 
 
 def completion(heading: Mapping[str, Any], answer: Record, ignored: Sequence[str]) -> dict[str, Any]:
-    """The answer as OpenAI's API writes it, with all warnings. ignored: those about fields of the request."""
+    """The answer as OpenAI's API writes it, with all warnings. ignored: warnings about fields of the request."""
     message = {"role": "assistant", "content": answer.answer, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.stopped}
     warnings = [*answer.warnings, *ignored]
@@ -220,11 +220,11 @@ async def encode_chunks(
 ) -> AsyncIterator[str]:
     """Encode an answer as server-sent events of OpenAI's API.
 
-    confirm: send the answer in one piece, because a piece that was sent cannot be taken back
+    confirm: send the answer whole, because a piece that was sent cannot be taken back
     """
 
-    def data(values: Mapping[str, Any]) -> str:
-        return f"data: {json.dumps(values)}\n\n"
+    def data(payload: Mapping[str, Any]) -> str:
+        return f"data: {json.dumps(payload)}\n\n"
 
     def chunk(delta: Mapping[str, Any], reason: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}

@@ -28,7 +28,7 @@ NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache")
 REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 CHECK_SECONDS = 0.05
 
-# By name: everything that must be equal for a server to answer as a process without it would.
+# Everything that must be equal, by name, for a server to give the answers of a process without it.
 Identity = dict[str, Any]
 
 
@@ -53,7 +53,7 @@ def identity_of(settings: Settings) -> Identity:
 
 
 def difference(identity: Identity, running: Identity) -> str | None:
-    """Describe the first difference between the running server and one with this identity; None where there is none."""
+    """Describe the first difference of the running server's identity from this identity; None where they are equal."""
     if running.get(VERSION) != identity[VERSION]:
         return "a server of another version or installation is running"
     differing = (name for name, value in identity.items() if running.get(name) != value)
@@ -83,7 +83,7 @@ def server_for(
 ) -> HttpEngine | None:
     """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason.
 
-    startup_seconds: returns those of this process
+    startup_seconds: returns the seconds that this process has taken to start
     """
     if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
         return None

@@ -1,4 +1,4 @@
-"""Listening sockets in a private folder, and the lock that admits one server at a time."""
+"""Listening sockets in a private folder, and the lock that admits a single server at a time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def lock_server(folder: Path) -> int | None:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Listen on a Unix socket that only this user may open, and replace one that a dead server left.
+    """Listen on a Unix socket that only this user may open, and replace a socket that a dead server left.
 
     Raises SpecprefillError where that is impossible.
     """
@@ -127,7 +127,7 @@ def read_token(path: Path) -> str:
 
 
 def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
-    """Choose the token of an address: that of `--token-file`, else that of this user's servers. A new one is shown once.
+    """Choose the token of an address: that of `--token-file`, else that of this user's servers. A new token is shown once.
 
     Raises UsageError where other machines reach the address and there is no token file.
     """

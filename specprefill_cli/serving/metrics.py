@@ -44,7 +44,7 @@ class Metrics:
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 
     def count(self, path: str, status: int) -> None:
-        """Count a response. All unknown paths share one label."""
+        """Count a response. All unknown paths share a label."""
         self.requests.labels(path if path in KNOWN_PATHS else "other", str(status)).inc()
 
     def observe(self, ticket: Ticket, event: Event) -> None:

@@ -44,7 +44,7 @@ METHODS = "GET,POST,PUT,PATCH,DELETE,OPTIONS"
 # The key of a request's body that holds settings for this proxy.
 SETTINGS_KEY = "specprefill"
 KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
-# Headers that belong to one connection.
+# Headers that belong to a single connection.
 HOP_BY_HOP = frozenset(
     b"connection date keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
@@ -95,13 +95,13 @@ class Proxy:
             status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
         raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
-    async def compare(self, request: httpx.Request, response: httpx.Response, parts: list[bytes]) -> None:
-        """Send an unthinned request, and measure how far its answer agrees with that to the thinned one.
+    async def compare(self, request: httpx.Request, response: httpx.Response, pieces: list[bytes]) -> None:
+        """Send an unthinned request, and measure how far its answer agrees with that to the thinned request.
 
-        response, parts: to the thinned request, and its body
+        response, pieces: the reply to the thinned request, and its body
         """
         try:
-            reply = httpx.Response(200, headers=response.headers, content=b"".join(parts)).text
+            reply = httpx.Response(200, headers=response.headers, content=b"".join(pieces)).text
             unthinned_reply = (await self.client.send(request)).text
             self.agreement.observe(word_f1(answer_in(reply), answer_in(unthinned_reply)))
         except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -137,43 +137,43 @@ async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     shadow = None
     if request.method == "POST" and request.url.path == CHAT:
-        values, overrides = await asyncio.to_thread(split_settings, content)
-        content = content if overrides is None else json.dumps(values).encode()
+        body, overrides = await asyncio.to_thread(split_settings, content)
+        content = content if overrides is None else json.dumps(body).encode()
         try:
-            thinned = await thin(request, values, overrides, backend, proxy.upstream.model)
-            kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(values)))
+            thinned = await thin(request, body, overrides, backend, proxy.upstream.model)
+            kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(body)))
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             backend.metrics.kept.observe(kept / total)
             if random.random() < backend.options.shadow:
-                unthinned = {key: value for key, value in values.items() if key != "stream_options"} | {"stream": False}
+                unthinned = {key: value for key, value in body.items() if key != "stream_options"} | {"stream": False}
                 shadow = proxy.request(request, json.dumps(unthinned).encode())
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
         proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
 
-    parts, comparison = None, None
+    pieces, comparison = None, None
     if shadow is not None and response.status_code == 200:
-        parts = list[bytes]()
-        comparison = BackgroundTask(proxy.compare, shadow, response, parts)
-    relayed = StreamingResponse(relay(response, parts), response.status_code, background=comparison)
+        pieces = list[bytes]()
+        comparison = BackgroundTask(proxy.compare, shadow, response, pieces)
+    relayed = StreamingResponse(relay(response, pieces), response.status_code, background=comparison)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     relayed.headers.update(headers_added)
     return relayed
 
 
-async def relay(response: httpx.Response, parts: list[bytes] | None) -> AsyncIterator[bytes]:
+async def relay(response: httpx.Response, pieces: list[bytes] | None) -> AsyncIterator[bytes]:
     """Yield the body of a reply, byte for byte. A client that leaves early closes the connection to the upstream.
 
-    parts: collects the body
+    pieces: collects the body
     """
     try:
-        async for part in response.aiter_raw():
-            if parts is not None:
-                parts.append(part)
-            yield part
+        async for piece in response.aiter_raw():
+            if pieces is not None:
+                pieces.append(piece)
+            yield piece
     except httpx.HTTPError as error:
         # Raised again to cut the client's connection too.
         log_line(f"{response.url}: the reply was cut off ({type(error).__name__})")
@@ -183,16 +183,16 @@ async def relay(response: httpx.Response, parts: list[bytes] | None) -> AsyncIte
 
 
 def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
-    """Split a body into the upstream's values and the proxy's settings; ({}, None) where it is no JSON object."""
+    """Split a body into the upstream's part and the proxy's settings; ({}, None) where it is no JSON object."""
     try:
-        values = json.loads(content)
+        body = json.loads(content)
     except (ValueError, RecursionError):
-        values = None
-    return (values, values.pop(SETTINGS_KEY, None)) if isinstance(values, dict) else ({}, None)
+        body = None
+    return (body, body.pop(SETTINGS_KEY, None)) if isinstance(body, dict) else ({}, None)
 
 
 async def thin(
-    incoming: Request, values: Mapping[str, Any], overrides: object, backend: Backend, model: str
+    incoming: Request, body: Mapping[str, Any], overrides: object, backend: Backend, model: str
 ) -> dict[str, Any]:
     """Thin the long texts of a chat request. overrides: settings for this request.
 
@@ -202,9 +202,9 @@ async def thin(
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
     settings = override_settings(backend.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
-    if model not in ("", values.get("model")):
+    if model not in ("", body.get("model")):
         raise Untouched("another model")
-    question, long_texts, collection = await asyncio.to_thread(documents_in, values, settings)
+    question, long_texts, collection = await asyncio.to_thread(documents_in, body, settings)
     try:
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
         passages = (await backend.answer(incoming, request)).result.passages
@@ -219,23 +219,23 @@ async def thin(
         )
         for number, document in enumerate(collection.documents)
     ]
-    return replace_texts(values, long_texts, kept)
+    return replace_texts(body, long_texts, kept)
 
 
-def documents_in(values: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
+def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
     """The question of a chat request, its long texts, and a document for each of them. Raises Untouched."""
     if settings.mode == BASELINE or settings.keep == 1:
         raise Untouched("keep 1")
-    question, long_texts = find_long_texts(values)
+    question, long_texts = find_long_texts(body)
     if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
         raise Untouched("short")
     documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long_texts)
     return question, long_texts, Collection(tuple(documents))
 
 
-def tokens_in(values: Mapping[str, Any]) -> int:
+def tokens_in(body: Mapping[str, Any]) -> int:
     """Count the tokens of all messages of a chat request with the bundled tokenizer."""
-    return sum(count_tokens(text) for *_, text in texts_of(values.get("messages")))
+    return sum(count_tokens(text) for *_, text in texts_of(body.get("messages")))
 
 
 def answer_in(reply: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 SHORT_CHARACTERS = 1_000
 ROLES = ("system", "developer", "user")
 BLANK_LINES, LINE_ENDS = re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n\s*")
-# Words of questions that need the whole document. A false match costs time, a missed one costs an answer.
+# Words of questions that need the whole document. A false match costs time, a missed match costs an answer.
 NEEDS_EVERYTHING = re.compile(
     r"\b(?:list|count|enumerate|summar\w+|tl;?dr|overview|outline|gist|takeaways?|(?:key|main) (?:points?|ideas?|facts?)|"
     r"translat\w+|rewrite|rephrase|paraphrase|proofread|all|every|each|whole|entire|in total|altogether|how many times|"
@@ -45,9 +45,9 @@ class LongText:
 def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     """Find the question of a request, and the long texts of user and system.
 
-    The last user message is the question. A long message has its question in its last paragraph, or in its first one
-    where only that has a question mark. Short first and last paragraphs are not thinned: they are instructions more
-    often than evidence.
+    The last user message is the question. A long message has its question in its last paragraph, or in its first
+    paragraph where only that has a question mark. Short first and last paragraphs are not thinned: they are instructions
+    more often than evidence.
 
     Raises Untouched for a request with tools, with other content than text, without a question or long texts, and for a
     question that needs the whole document.
