@@ -133,7 +133,7 @@ def question_groups(data: Path, forbidden: set[int]) -> tuple[list[ContextQuesti
 def locate(context: str, question: str, answers: list[str]) -> tuple[str, int] | None:
     """Find the first answer that occurs in the context as whole words, with its character position.
 
-    Of several occurrences, returns the one with the most words of the question around it. "Yes" and "no" are no spans.
+    Of several occurrences, returns that with the most words of the question around it. "Yes" and "no" are no spans.
     """
     question_words = set(WORD.findall(question.lower()))
 

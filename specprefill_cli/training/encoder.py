@@ -34,7 +34,7 @@ QUERY_KEY_VALUE = tuple(f"attention.self.{part}" for part in ("query", "key", "v
 
 
 def convert(source: Path, out: Path) -> None:
-    """Write the encoder's weights and tokenizer. Raises SpecprefillError for other weights than the known ones."""
+    """Write the encoder's weights and tokenizer. Raises SpecprefillError for unknown weights."""
     path = source / SOURCE_WEIGHTS
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
         raise SpecprefillError(f"{path}: other weights than those of all-MiniLM-L6-v2 (SHA-256 {SHA256})")
@@ -48,16 +48,16 @@ def convert(source: Path, out: Path) -> None:
 
 def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as they ship: vectors in float16, matrices in int8 with a scale for each row, the table of words in 4 bits."""
-    result = {}
+    shipped = {}
     for name, tensor in tensors.items():
         if tensor.ndim == 1:
-            result[name] = tensor.half()
+            shipped[name] = tensor.half()
         elif name == WORDS:
-            result[name], result[f"{name}{SCALE}"] = nibbles(tensor)
+            shipped[name], shipped[f"{name}{SCALE}"] = nibbles(tensor)
         else:
             scale = tensor.float().abs().amax(1, keepdim=True).clamp(min=SMALLEST) / 127
-            result[name], result[f"{name}{SCALE}"] = (tensor.float() / scale).round().to(torch.int8), scale
-    return result
+            shipped[name], shipped[f"{name}{SCALE}"] = (tensor.float() / scale).round().to(torch.int8), scale
+    return shipped
 
 
 def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,8 +69,8 @@ def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rename_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """BERT's weights by our names: queries, keys and values in one matrix; texts have one type, which joins the positions."""
-    result = {
+    """BERT's weights by our names: queries, keys and values in a matrix; the only type of text joins the positions."""
+    renamed = {
         "words": tensors["embeddings.word_embeddings.weight"],
         "positions": tensors["embeddings.position_embeddings.weight"]
         + tensors["embeddings.token_type_embeddings.weight"][0],
@@ -80,9 +80,9 @@ def rename_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for number in range(LAYERS):
         layer, source = f"layers.{number}.", f"encoder.layer.{number}."
         for suffix, kind in (("", "weight"), (".bias", "bias")):
-            result[f"{layer}qkv{suffix}"] = torch.cat([tensors[f"{source}{part}.{kind}"] for part in QUERY_KEY_VALUE])
-            result |= {f"{layer}{name}{suffix}": tensors[f"{source}{part}.{kind}"] for name, part in PARTS.items()}
-    return result
+            renamed[f"{layer}qkv{suffix}"] = torch.cat([tensors[f"{source}{part}.{kind}"] for part in QUERY_KEY_VALUE])
+            renamed |= {f"{layer}{name}{suffix}": tensors[f"{source}{part}.{kind}"] for name, part in PARTS.items()}
+    return renamed
 
 
 def main() -> None:

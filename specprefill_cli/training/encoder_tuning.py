@@ -52,7 +52,7 @@ class TuningSettings:
 
 
 def neighbouring_contexts(groups: Sequence[ContextQuestions], rng: random.Random) -> Block:
-    """A document of consecutive contexts of one set, with some of their questions."""
+    """A document of consecutive contexts of the same set, with some of their questions."""
     size, place = rng.uniform(*CHARACTERS), rng.randrange(len(groups))
     source, contexts, characters = groups[place].source, [], 0
     while characters < size and place < len(groups) and groups[place].source == source:
@@ -77,7 +77,7 @@ def answerable(document: Block) -> Block:
 def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int) -> tuple[Tensor, Tensor]:
     """Importance [questions, chunks] as the scorer gives it, neighbours added, and which chunks hold the answer (bool)."""
     encoding = encoder.tokenizer.encode(document.text, add_special_tokens=False)
-    first = np.array([start for start, _ in encoding.offsets])
+    token_starts = np.array([start for start, _ in encoding.offsets])
     ids = torch.tensor(encoding.ids)
     count = -(-len(ids) // chunk_tokens)
     chunks = torch.arange(len(ids)) // chunk_tokens
@@ -92,8 +92,8 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     smoothed = (probabilities + 0.5 * (padded[:, :-2] + padded[:, 2:])) / 2
     answers = torch.zeros(len(asked), count, dtype=torch.bool)
     for row, question in enumerate(document.questions):
-        place = int(np.searchsorted(first, question.start, side="right")) - 1
-        end = int(np.searchsorted(first, question.start + len(question.answer)))
+        place = int(np.searchsorted(token_starts, question.start, side="right")) - 1
+        end = int(np.searchsorted(token_starts, question.start + len(question.answer)))
         answers[row, chunks[place : max(end, place + 1)]] = True
     return smoothed, answers
 
@@ -154,7 +154,7 @@ def tune_encoder(
     out: Path,
     layers: Sequence[int] | None = None,
 ) -> None:
-    """Train on question sets and written documents, measure on held-out ones, and write the packed encoder to `out`.
+    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder to `out`.
 
     layers: of the bundled encoder to begin with, in order; None: all
     """

@@ -50,7 +50,7 @@ def export_pair(
 ) -> None:
     """Write `out/target` and `out/draft`, and the tiktoken ranks to `out`.
 
-    average: folder of the exported pair that the run started from, to write the mean of both pairs' weights
+    average: folder of the exported pair that the run started from, to write the mean of the two pairs' weights
         (model soup, arXiv 2203.05482); weight: of the run's pair in the mean
     """
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]

@@ -154,7 +154,7 @@ class LanguageModel(nn.Module):
             if number in self.shape.region_layers:
                 region = region + region_loss(queries[:, 0], keys[:, 0], probes) / len(self.shape.region_layers)
             if number in self.shape.pointer_layers:
-                # The last head, so that a layer can hold both guided heads.
+                # The last head, so that a layer can also hold a region head.
                 pointer = pointer + pointer_loss(queries[:, -1], keys[:, -1], probes) / len(self.shape.pointer_layers)
         return self.model.norm(states), region, pointer
 

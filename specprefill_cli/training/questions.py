@@ -123,7 +123,7 @@ def pointers(document: ShownDocument, question: Question, answer: Encoding, pred
 
 
 def drop_ambiguous(questions: Sequence[Question]) -> list[Question]:
-    """Drop questions with more than one answer in the document."""
+    """Drop questions with several answers in the document."""
     answers: dict[str, set[str]] = defaultdict(set)
     for question in questions:
         answers[question.text.lower()].add(question.answer)

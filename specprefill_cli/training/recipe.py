@@ -15,7 +15,7 @@ class Recipe:
     written: of contexts with written questions among the blocks of a document that has them
     renamed: of documents with replaced names and numbers; noisy: of written questions that lose words
     cloze: of passages with cloze questions; the others have synthesised facts woven in
-    absent: of answerable questions that are followed by an unanswerable one
+    absent: of answerable questions that are followed by an unanswerable question
     single_topic: of documents whose blocks share a topic
     thinned: of documents of which only some chunks are shown
     """

@@ -62,7 +62,7 @@ def rename_blocks(blocks: Sequence[Block], names_pool: Names, rng: random.Random
     def rename(text: str) -> str:
         return NAME_OR_NUMBER.sub(replacement, text)
 
-    result = []
+    renamed = []
     for block in blocks:
         text = rename(block.text)
         questions = []
@@ -71,12 +71,12 @@ def rename_blocks(blocks: Sequence[Block], names_pool: Names, rng: random.Random
             start = len(rename(block.text[: question.start]))
             if text[start : start + len(answer)] == answer:
                 questions.append(replace(question, text=rename(question.text), answer=answer, start=start))
-        result.append(Block(text, tuple(questions)))
-    return result
+        renamed.append(Block(text, tuple(questions)))
+    return renamed
 
 
 def draw_unused(draw: Callable[[], str], replacements: Mapping[str, str], tries: int = 8) -> str:
-    """Draw until a word is unused, at most `tries` times, so that two people do not become one."""
+    """Draw until a word is unused, at most `tries` times, so that two people do not get the same name."""
     taken = set(replacements.values())
     return next((word for word in (draw() for _ in range(tries)) if word not in taken), draw())
 

@@ -29,7 +29,7 @@ DOCUMENT_RATIOS = ((512, 0.45), (1_024, 0.52), (2_048, 0.65), (1 << 30, 0.8))
 
 
 class RowMaker:
-    """Makes rows from passages of text, question groups and synthesised facts. All draws come from one random stream."""
+    """Makes rows from passages of text, question groups and synthesised facts. All draws come from a single random stream."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RowMaker:
     def document_row(self, length: int, written_ratio: float) -> Row:
         """A document of blocks, followed by questions. Some documents keep only a part of their chunks, as in `select`.
 
-        written_ratio: probability that most of the document's questions are written ones
+        written_ratio: probability that most of the document's questions are written
         """
         room = int(length * next(ratio for longest, ratio in DOCUMENT_RATIOS if length <= longest))
         thinned = self.rng.random() < self.recipe.thinned
@@ -144,7 +144,7 @@ class RowMaker:
         unanswered: Sequence[Question],
         length: int,
     ) -> None:
-        """Append questions while they fit. Some are followed by one that the document does not answer."""
+        """Append questions while they fit. Some are followed by a question that the document does not answer."""
         failures = 0
         for question in questions:
             if self.rng.random() < self.recipe.absent and unanswered:
@@ -152,7 +152,7 @@ class RowMaker:
                 if foreign.answer.lower() not in document.text.lower():
                     self.writer.append(row, document, Question(foreign.text, NOT_FOUND, -1), length)
             failures += not self.writer.append(row, document, question, length)
-            # A shorter question may fit after a long one that did not.
+            # A shorter question may fit after a long question that did not.
             if failures > 3:
                 break
         self.recent_questions.extend(questions[:2])

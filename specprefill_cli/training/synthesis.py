@@ -61,7 +61,7 @@ class FactBook:
         self.domains = sorted({relation["domain"] for relation in self.relations})
 
     def statements(self, relation: Mapping, count: int, rng: random.Random, stated: set) -> list[Block]:
-        """Draw up to `count` statements of a relation about different subjects; one statement where it has no subject.
+        """Draw up to `count` statements of a relation about different subjects; a single statement where it has no subject.
 
         stated: (group, subject) pairs that the document states already, because a second value would contradict the first
         """
@@ -83,7 +83,7 @@ class FactBook:
 
 
 def group_of(relation: Mapping) -> str:
-    """The group of relations that answer each other's questions: "on Mondays" says both when and how often."""
+    """The group of relations that answer each other's questions: "on Mondays" says when and how often."""
     return relation.get("group", relation["name"])
 
 
@@ -100,7 +100,7 @@ def weave(prose: str, statements: Sequence[Block], rng: random.Random) -> Block:
 
 
 def fact_block(book: FactBook, domain: str, prose: str, count: int, rng: random.Random, stated: set) -> Block:
-    """Prose with about `count` facts of one domain; half of the relations are stated for several subjects.
+    """Prose with about `count` facts of a domain; half of the relations are stated for several subjects.
 
     stated: as in `FactBook.statements`; updated with the facts of this block, withheld ones included
     """

@@ -1,7 +1,7 @@
 """Sources of a training document's blocks: unrelated passages and facts, or those of a single topic.
 
 A document about a single topic, such as a manual, has the words of a question in many places. A model has to find the
-one that answers. Among unrelated blocks the topic alone reveals it.
+place that answers. Among unrelated blocks the topic alone reveals it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Material:
     topical_weights: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Contexts with many questions have more weight, but not in proportion: some have fifty on one sentence.
+        # Contexts with many questions have more weight, but not in proportion: some have fifty on a sentence.
         weights = [min(len(group.questions), 8) ** 0.5 for group in self.groups]
         topical = [group.source.startswith(TOPICAL_SOURCES) for group in self.groups]
         self.group_weights = list(accumulate(weights))
@@ -72,7 +72,7 @@ class SingleTopic(Scattered):
         return self.material.passages[self.last_passage]
 
     def group(self) -> ContextQuestions:
-        """The context after the last one, or a random one where the set ends or has no neighbours."""
+        """The context after the last, or a random context where the set ends or has no neighbours."""
         groups, weights = self.material.groups, self.material.topical_weights
         if not weights[-1]:
             return super().group()

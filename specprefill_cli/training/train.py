@@ -42,7 +42,7 @@ class Trainer:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
-        # The faster one for matrix products.
+        # The faster dtype for matrix products.
         sizes = shape["target"].hidden_size, shape["target"].intermediate_size
         slow = torch.device(settings.device).type == "cpu" and bfloat16_gain(*sizes) < 1
         self.dtype = torch.float32 if slow else torch.bfloat16
@@ -62,7 +62,7 @@ class Trainer:
             self.start_from(start)
         self.resume()
         if settings.compile:
-            # All layers of both models share one compiled function, with an entry for every shape and row length.
+            # All layers of target and draft share a compiled function, with an entry for every shape and row length.
             torch._dynamo.config.cache_size_limit = MOST_COMPILED
             for model in self.pair.values():
                 for layer in model.model.layers:
@@ -79,7 +79,7 @@ class Trainer:
             model.load_state_dict({key: value.float() for key, value in weights.items()})
 
     def resume(self) -> None:
-        """Load the run's checkpoint if there is one."""
+        """Load the run's checkpoint, if any."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
@@ -108,7 +108,7 @@ class Trainer:
         return max(0.05, min(1.0, rising, falling))
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Update both models with a batch; returns the losses by name."""
+        """Update target and draft with a batch; returns the losses by name."""
         batch = batch.to(self.settings.device)
         with self.autocast():
             losses = {"target": self.losses("target", batch, None)}
@@ -207,7 +207,7 @@ def train(
 
 
 def record_settings(folder: Path, values: dict[str, Any]) -> None:
-    """Write the settings of a run. Raises SpecprefillError where its checkpoint was trained with different ones."""
+    """Write the settings of a run. Raises SpecprefillError where its checkpoint was trained with different settings."""
     path, values = folder / "settings.json", json.loads(json.dumps(values))
     if path.exists() and (folder / "checkpoint.pt").exists():
         stored = json.loads(path.read_text(encoding="utf-8"))

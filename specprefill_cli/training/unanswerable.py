@@ -35,7 +35,7 @@ COLUMNS: Columns = {
 
 
 def question_pairs(path: Path, count: int, seed: int) -> list[tuple[Item, Item]]:
-    """Draw up to `count` questions, each on its own paragraph and on another one of the same article.
+    """Draw up to `count` questions, each on its own paragraph and on another paragraph of the same article.
 
     The other paragraph contains no reference answer. Questions without such a paragraph are left out.
 
@@ -81,7 +81,7 @@ def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
 
 
 def measure_not_found(session: Session, pairs: Sequence[tuple[Item, Item]], settings: Settings) -> Row:
-    """Measure questions on both paragraphs in the settings' mode."""
+    """Measure questions on each of their paragraphs in the settings' mode."""
     answerable, unanswerable = (
         [not_found_margin(session, item, settings) for item in items] for items in zip(*pairs, strict=True)
     )

@@ -44,7 +44,7 @@ def draw(value_kind: str, pools: Mapping[str, Sequence[str]], rng: random.Random
 
 
 def fill(slot: str, pools: Mapping[str, Sequence[str]], rng: random.Random) -> str:
-    """The text of a slot: `2-99:02` a number, `#4` that many digits, `kind` a value, `Kind` one with a capital."""
+    """The text of a slot: `2-99:02` a number, `#4` that many digits, `kind` a value, `Kind` a value with a capital."""
     if slot.startswith("#"):
         return "".join(rng.choice("0123456789") for _ in range(int(slot[1:])))
     if number := NUMBER.fullmatch(slot):

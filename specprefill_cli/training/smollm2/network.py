@@ -1,4 +1,4 @@
-"""A Llama model with frozen weights and trainable adapters, for rows in which several questions share one document.
+"""A Llama model with frozen weights and trainable adapters, for rows in which several questions share a document.
 
 The low-rank adapters (LoRA, arXiv 2106.09685) are computed with merged weights: the forward pass multiplies with
 W + scale * B A, rounded to bfloat16 as it will be shipped. So training sees the weights that users run, and needs no second
@@ -48,7 +48,7 @@ class AdaptedModel:
     """A Llama checkpoint with an adapter on each linear layer of its blocks.
 
     Weights are rounded to bfloat16, as they are shipped, and computed with in float32 on a processor without bfloat16.
-    parameters: [P] float32, all adapters behind one another, so that processes can share them as one tensor
+    parameters: [P] float32, all adapters concatenated, so that processes can share them as a single tensor
     """
 
     def __init__(self, folder: Path, rank: Rank) -> None:
@@ -75,7 +75,7 @@ class AdaptedModel:
         self.leaves: dict[tuple[int, str], list[Tensor]] = {}
 
     def adapter_shapes(self) -> dict[str, tuple[int, int]]:
-        """Names and shapes of the adapters' matrices, those of layers with a common input behind one another."""
+        """Names and shapes of the adapters' matrices, those of layers with a common input side by side."""
         shapes = {}
         for layer in self.layers:
             for names in GROUPS.values():
@@ -144,7 +144,7 @@ class AdaptedModel:
         """Add a row's gradient to `gradient`; returns counts [4]: rows, tokens, weighted loss, sum of weights."""
         losses = F.cross_entropy(self.logits(row), row.targets, reduction="none")
         loss = (losses * row.weights).sum()
-        # Leaves of their own: the gradient of a view would be as large as what it is a view of.
+        # The leaves are copies: the gradient of a view would be as large as the whole tensor.
         loss.backward()
         for (layer, group), leaves in self.leaves.items():
             down, ups = self.adapters(self.gradient, layer, group)

@@ -36,7 +36,7 @@ class Mixture:
     compact: of thinned rows whose gaps are shortened, as `--positions compact` does; the others keep their positions
     absent: of questions in a row that the shown text does not answer
     sentences: of thinned rows whose chunks bring the rest of the sentences that they cut
-    everyday_share: of rows whose document is a written one of an everyday kind, where there are any
+    everyday_share: of rows with a written everyday document, where there are such documents
     single_topic: of documents whose parts share a topic; written: of their parts that bring written questions
     questions: most of a row; chunks: fewest and most of a thinned document
     tokens: of a row at most
@@ -56,7 +56,7 @@ class Mixture:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRow:
-    """A row of S tokens: prefix and document, and behind them questions with answers that do not see one another.
+    """A row of S tokens: prefix and document, and behind them questions with answers that do not see each other.
 
     tokens, positions: [S]; segments: [S], 0 for what all questions see, else the number of the question
     answers: [A] indices of the tokens that predict an answer's token; targets: [A] what they predict; weights: [A]
@@ -141,7 +141,7 @@ class ChatRowMaker:
                 return made
 
     def full_row(self) -> ChatRow | None:
-        """One written context, alone or among one or two others, shown whole; the row asks about it."""
+        """A written context, alone or with up to two others, shown whole; the row asks about it."""
         topic = self.topic()
         contexts = [self.block_maker.context_block(topic.group()) for _ in range(self.rng.choice([1, 1, 1, 2, 3]))]
         order = [contexts[0], *(Block(block.text) for block in contexts[1:])]
@@ -156,7 +156,7 @@ class ChatRowMaker:
         return self.add_questions(shown, document, [question for block in others for question in block.questions])
 
     def thinned_row(self) -> ChatRow | None:
-        """A long document of which the draft's choice for some of its questions is shown."""
+        """A long document, of which the row shows the draft's choice for some of its questions."""
         topic = self.topic()
         characters = int(self.rng.uniform(4_000, 16_000))
         blocks, foreign = self.block_maker.blocks(characters, self.rng.random() < self.mixture.written, topic)
@@ -172,7 +172,7 @@ class ChatRowMaker:
         return self.add_questions(shown, Block(document.text, (*chosen, *rest)), foreign or [])
 
     def everyday_row(self, document: Block) -> ChatRow | None:
-        """A written document of which the draft's choice for one to three questions is shown."""
+        """A written document, of which the row shows the draft's choice for up to three questions."""
         answered = [question for question in document.questions if question.start >= 0]
         chosen = self.rng.sample(answered, min(self.rng.randint(1, 3), len(answered)))
         return self.add_questions(self.show_document(document.text, chosen), document, []) if chosen else None
@@ -244,7 +244,7 @@ class ChatRowMaker:
             if len(tokens) + size > self.mixture.tokens:
                 break
             answers += range(first - 1, first + len(answer) - 1)
-            # Between a weight for each question and one for each token: long answers count more, but not in proportion.
+            # Between equal weights of questions and equal weights of tokens: long answers count more, but not in proportion.
             weights += [len(answer) ** -0.5] * len(answer)
             tokens += question_ids + answer
             positions += range(shown.end, shown.end + size)

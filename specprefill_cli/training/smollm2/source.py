@@ -30,7 +30,7 @@ from specprefill_cli.training.smollm2.rows import ChatRow, ChatRowMaker, Mixture
 from specprefill_cli.training.synthesis import Block, FactBook
 from specprefill_cli.training.topics import Material
 
-# One context in so many is held out, by a hash of its text.
+# A context in so many is held out, by a hash of its text.
 HELD_OUT = 30
 # Passages at the end of the text files that only measured rows are filled with.
 HELD_OUT_PASSAGES = 200
@@ -56,7 +56,7 @@ class ChatRowSource:
     mixture: Mixture = field(default_factory=Mixture)
 
     def makers(self, seed: int) -> tuple[ChatRowMaker, ChatRowMaker]:
-        """A maker of training rows, and one of rows about contexts that training never sees."""
+        """Makers of training rows, and of rows about contexts that training never sees."""
         forbidden = dev_grams(self.data)
         groups, _ = question_groups(self.data, forbidden)
         passages = list(stream_text(self.data, self.characters_per_file, forbidden))

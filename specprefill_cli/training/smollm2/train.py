@@ -1,7 +1,7 @@
-"""Trains the adapter with one process a core: one leads and applies updates, the others help.
+"""Trains the adapter with a process for each core: the leader applies updates, the helpers add gradients.
 
 Helpers compute gradients with the weights that they last saw and add them to a shared buffer, which enters the next update.
-A helper that is slow delays nobody, but one that is paused or killed while it holds the lock stops the run: stop all of them
+A slow helper delays nobody, but a helper that is paused or killed while it holds the lock stops the run: stop all processes
 together, and run helpers at the leader's priority.
 """
 
@@ -34,7 +34,7 @@ class AdapterSettings:
     rows: of an update; rate: highest learning rate; warmup: updates in which it rises
     updates: after which the rate has fallen to zero; cooldown: how many updates before that it begins to fall
     measure_every: updates between measurements on `questions` held-out questions
-    processes: one leads, the others help
+    processes: the leader and its helpers
     """
 
     rows: int = 10
@@ -86,7 +86,7 @@ class Exchange:
 
 
 def help_training(source: ChatRowSource, rank: Rank, exchange: Exchange, seed: int) -> None:
-    """Compute gradients for ever; the leading process ends this one."""
+    """Compute gradients for ever; the leader ends this process."""
     torch.set_num_threads(1)
     maker, _ = source.makers(seed)
     model = AdaptedModel(source.model, rank)
@@ -172,14 +172,14 @@ class AdapterTrainer:
 
 
 def percentage(outcomes: Sequence[bool]) -> float:
-    """The percentage of true ones."""
+    """The percentage of true outcomes."""
     return round(100 * sum(outcomes) / max(1, len(outcomes)), 1)
 
 
 def train_adapter(
     source: ChatRowSource, settings: AdapterSettings, rank: Rank, folder: Path, start: Path | None = None
 ) -> None:
-    """Train until `updates` are done, from a checkpoint in `folder`, the adapter `start`, or a fresh one."""
+    """Train until `updates` are done, from a checkpoint in `folder`, the adapter `start`, or a fresh adapter."""
     torch.set_num_threads(1)
     model = AdaptedModel(source.model, rank)
     model.reset(settings.seed)
@@ -218,7 +218,7 @@ def train_adapter(
 
 
 def collect(model: AdaptedModel, maker: ChatRowMaker, exchange: Exchange, rows: int) -> tuple[Tensor, Tensor]:
-    """The gradient [P] and counts [4] of at least so many rows, the helpers' among them."""
+    """The gradient [P] and counts [4] of at least `rows` rows, the helpers' included."""
     model.gradient.zero_()
     counts = torch.zeros(4, dtype=torch.double)
     while counts[0] + exchange.counts[0] < rows:
