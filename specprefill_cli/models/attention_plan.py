@@ -15,7 +15,7 @@ from packaging.version import Version
 from torch import Tensor
 
 # Queries of a call with a mask: for a cache's last tokens, and for tokens scattered over it, where a narrower block reads
-# fewer keys in vain.
+# fewer unneeded keys.
 QUERY_BLOCK, SCATTERED_BLOCK = 1_024, 128
 # Elements of a mask at most: 64 MiB in float32.
 MASK_ELEMENTS = 2**24
@@ -94,7 +94,7 @@ class Segment:
 
     queries: [first, last) of the pass; keys: [start, end) of the cache's slots
     window: positions up to its own that a query sees (None: all)
-    sinks: first slots that are seen whatever the window
+    sinks: first slots that are seen even outside the window
     """
 
     queries: tuple[int, int]
@@ -187,7 +187,7 @@ def plan_masked_segments(
     size = query_block_size(len(keys)) if trailing else min(query_block_size(len(keys)), SCATTERED_BLOCK)
     limited_size, local_size, band = size, None, None
     if local_window is not None and limited:
-        # Narrower blocks read fewer keys in vain, but each costs a call.
+        # Narrower blocks read fewer unneeded keys, but each costs a call.
         limited_size = max(128, min(local_window.size, size))
         if window is None or local_window.size < window:
             local_size = local_window.size
@@ -222,17 +222,17 @@ def visible_keys(queries: Tensor, keys: Tensor, first: int, last: int, window: i
 def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
     """The queries of a cache's last tokens that attend as a batch of equal blocks; None where there are none.
 
-    Positions must have no gaps. The windows of these queries begin behind the sinks; the queries fill whole blocks.
+    Positions must have no gaps. The windows of these queries begin after the sinks; the queries fill whole blocks.
     """
     if int(keys[-1]) + 1 != len(keys):
         return None
-    before = len(keys) - len(queries)
-    first = max(0, window + SINKS - before)
+    past = len(keys) - len(queries)
+    first = max(0, window + SINKS - past)
     size = band_block_size(window)
     last = first + max(0, limited - first) // size * size
     if last == first:
         return None
-    slots = before + first - window, before + last
+    slots = past + first - window, past + last
     return Segment(queries=(first, last), keys=slots, mask=Mask.BANDED, window=window, sinks=SINKS)
 
 

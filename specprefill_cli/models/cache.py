@@ -38,7 +38,7 @@ class PrefillState:
 class KvBuffers:
     """Keys and values [1, kv_heads, room, head_size] of a layer, with spare room.
 
-    tenant: the layer that has its own slots in the buffers, behind the shared slots; a weak reference, so that the buffers
+    tenant: the layer that has its own slots in the buffers, after the shared slots; a weak reference, so that the buffers
         of an ended answer are freed at once
     """
 
@@ -50,12 +50,12 @@ class KvBuffers:
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
-    Several layers may share the first slots of a buffer. A single layer at a time, the tenant, has its own slots behind
+    Several layers may share the first slots of a buffer. A single layer at a time, the tenant, has its own slots after
     these. Every other layer keeps a copy of its own slots, short beside a document, and moves in before it is read or grows.
 
     expected: tokens to allocate at once
     shared: how many of the first slots other layers read too; these never change
-    slots: where the next keys and values go, on the layer's device; None: behind the others
+    slots: where the next keys and values go, on the layer's device; None: after the others
     """
 
     keys: Tensor

@@ -27,7 +27,7 @@ TIMES = 2
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Sizes that determine the cost of a forward pass; `windows` as from `adapter.window_layers`.
+    """Sizes that determine the cost of a forward pass; `windows` comes from `adapter.window_layers`.
 
     overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
     ranks: how many ranks divide its operations, but not the fixed cost; the figures here are for all ranks together
@@ -129,7 +129,7 @@ def active_width(text: PretrainedConfig) -> int:
 
 
 def attended_pairs(tokens: int, past: int, window: int | None, local_window: LocalWindow | None = None) -> float:
-    """Pairs of query and key in causal attention of `tokens` queries behind `past` keys.
+    """Pairs of query and key in causal attention of `tokens` queries after `past` keys.
 
     window: of the layer, in tokens; local_window: of a pass over a whole prompt (`past` is 0)
     """

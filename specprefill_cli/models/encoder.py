@@ -45,7 +45,7 @@ class Encoder:
 
     @cached_property
     def ends(self) -> tuple[int, int]:
-        """The ids of the tokens before and behind a text."""
+        """The ids of the tokens before and after a text."""
         vocabulary = self.tokenizer.get_vocab()
         return vocabulary["[CLS]"], vocabulary["[SEP]"]
 

@@ -66,9 +66,9 @@ def share_of(heads: int, key_value_heads: int, ranks: int, rank: int) -> tuple[r
         count = key_value_heads // ranks
         return range(rank * count * group, (rank + 1) * count * group), range(rank * count, (rank + 1) * count)
     copies = ranks // key_value_heads
-    number, part = divmod(rank, copies)
-    first, last = (number * group + group * edge // copies for edge in (part, part + 1))
-    return range(first, last), range(number, number + 1)
+    key_head, share = divmod(rank, copies)
+    first, last = (key_head * group + group * edge // copies for edge in (share, share + 1))
+    return range(first, last), range(key_head, key_head + 1)
 
 
 def head_share(model: PreTrainedModel, ranks: Ranks = ALONE) -> HeadShare:

@@ -43,7 +43,7 @@ from specprefill_cli.models.quantization import (
 from specprefill_cli.models.tokenizers import agreed_tokenizer, fingerprint
 from specprefill_cli.settings import Settings
 
-# Settings of a configuration that rule a model out, and why; the braces stand for its type.
+# Settings of a configuration that rule a model out, and why; braces are replaced by the model's type.
 UNSUPPORTED = {
     "attn_logit_softcapping": "attention with logit soft-capping ({}) is not supported; use a newer generation, for "
     "example Gemma 3",
@@ -263,7 +263,7 @@ def load_model(
     """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
-    ranks: the processes that share it; may_be_whole: whether each may have all of it where it cannot be divided
+    ranks: the processes that share it; may_be_whole: whether each rank may hold all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """

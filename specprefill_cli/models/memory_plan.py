@@ -83,7 +83,7 @@ def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
 
 
 def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
-    """The largest power of two, from SMALLEST to `largest`, such that so many tokens fit PASS_SHARE of the free memory.
+    """The largest power of two of tokens, from SMALLEST to `largest`, that fits PASS_SHARE of the free memory.
 
     free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
     token_bytes: bytes of a token in a pass (`pass_bytes`)

@@ -69,7 +69,7 @@ class Pass:
     capture: keeps queries; last_layer: the pass ends when this layer has its queries, keys and values
     rows: logits of the last `rows` tokens [rows, V]; None: of the last token [V]
     local_window: limits what the document's tokens see (None: all before them)
-    announced: entered while the pass runs; tells other ranks of it
+    announced: a context for the run of the pass; tells other ranks of it
     """
 
     model: PreTrainedModel
@@ -156,7 +156,7 @@ class PackedSequence(PositionContext):
     """A sequence of a packed pass.
 
     span: its tokens among those of the pass; slots: where its keys and values go in the cache of its state
-    capture: keeps queries; rows: those of this pass that it keeps
+    capture: keeps queries; rows: the rows of the pass that it keeps
     """
 
     span: slice

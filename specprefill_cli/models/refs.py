@@ -90,7 +90,7 @@ class ModelRef:
 
 
 def convert_once(conversion: Conversion, file: Path, step: Step) -> bool:
-    """Convert a file unless it is converted; return whether it is. transformers reads the others slowly."""
+    """Convert a file unless that is done; return whether it succeeded. transformers reads other files, slowly."""
     if not conversion.done and conversion not in REFUSED:
         try:
             conversion.convert(file, step)
@@ -123,16 +123,16 @@ def parse_endpoint(target: str, option: str = "--target", any_model: bool = Fals
     Raises UsageError for an address without a host or a model, and for an address with a key: messages would show it.
     """
     try:
-        parts = urlsplit(target)
+        address = urlsplit(target)
         # Reading the port checks it.
-        complete = bool(parts.hostname) and parts.port != 0
+        complete = bool(address.hostname) and address.port != 0
     except ValueError as error:
         raise UsageError(f"{option}: no valid address ({error}); write URL#MODEL, such as {EXAMPLE}") from error
-    if "@" in parts.netloc or parts.query:
+    if "@" in address.netloc or address.query:
         raise UsageError(f"{option}: an address with a user, a key or a query; leave it out and set OPENAI_API_KEY")
     if not complete or not is_endpoint(target):
         raise UsageError(f"{option} {target}: names no host; write URL#MODEL, such as {EXAMPLE}")
-    url = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or USUAL_PATH, "", ""))
-    if not parts.fragment and not any_model:
+    url = urlunsplit((address.scheme, address.netloc, address.path.rstrip("/") or USUAL_PATH, "", ""))
+    if not address.fragment and not any_model:
         raise UsageError(f"{option} {target}: names no model; write {url}#MODEL (`curl {url}/models` lists them)")
-    return EndpointRef(url, parts.fragment)
+    return EndpointRef(url, address.fragment)

@@ -27,7 +27,7 @@ SPLIT_PATTERN = (
 )
 ANCHOR = "\n"
 RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
-# Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the word behind it.
+# Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the next word.
 LINE_ENDS = r"|\s*[\r\n]+|"
 # Characters of a piece: long enough that starting a piece costs nothing, short enough that the cores finish together.
 PIECE_SIZE = 4_096
@@ -96,7 +96,7 @@ def piece_starts(text: str, size: int) -> Sequence[int]:
 
 @lru_cache(maxsize=8)
 def splits_at_lines(encoder: Tokenizer) -> bool:
-    """Whether a letter that begins a line always begins a word of the tokenizer, whatever stands before it.
+    """Whether a letter that begins a line always begins a word of the tokenizer, whatever precedes it.
 
     That holds for byte-level BPE after a single split at a pattern with LINE_ENDS. Others (a text as a word, a space put
     before each text) might merge across lines.
@@ -139,7 +139,7 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the anchor for a tokenizer that puts a space before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded behind the anchor, so that no space is added; the anchor's tokens are removed. Where the
+    A piece of a prompt is encoded after the anchor, so that no space is added; the anchor's tokens are removed. Where the
     anchor merges with the piece's first character, the piece keeps the space.
     """
     encoder = data_encoder(tokenizer)
