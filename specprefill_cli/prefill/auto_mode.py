@@ -14,7 +14,7 @@ SMALLEST_SPEEDUP = 1.2
 # Remedies for a prompt that does not fit, and for a question that does not.
 SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
 SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
-# The text behind a prompt, and the option that limits it.
+# The text after a prompt, and the option that limits it.
 ANSWER, LOOK_AHEAD = ("answer", "--max-new-tokens"), ("look-ahead", "--look-ahead")
 
 
@@ -115,7 +115,7 @@ def check_context(
     """Raises PromptTooLong where `tokens` of a prompt and `reserve` tokens after it exceed a model's context.
 
     tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
-    content: the text behind the prompt, and the option that limits it
+    content: the text after the prompt, and the option that limits it
     """
     if tokens + reserve <= model.context:
         return

@@ -62,7 +62,7 @@ class WordIndex:
     edges: np.ndarray
 
     def frequency(self, word: str) -> np.ndarray:
-        """How often a word stands in each passage [n]."""
+        """How often a word occurs in each passage [n]."""
         number = self.numbers.get(word)
         places = self.passages[slice(*self.edges[number : number + 2])] if number is not None else self.passages[:0]
         return np.bincount(places, minlength=len(self.lengths)).astype(float)
@@ -110,7 +110,7 @@ def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.nd
 def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
     """How much of a question a place of a text says in the same words: 0 to 1.
 
-    The share of the question's content words, weighted by their rarity, that stand in a passage or its two neighbours.
+    The share of the question's content words, weighted by their rarity, that occur in a passage or its two neighbours.
     """
     index = word_index(text, starts, end, content_stem)
     total, covered = 0.0, np.zeros(len(starts))

@@ -125,7 +125,7 @@ class TargetCalibration:
 
     target: fingerprint of the weights on which it was fitted; None: it holds for all weights of the pair
     positions: `compact`, or `original` while these fit the context
-    auto_mass, auto_tokens: budget of `--keep auto`, in place of that of the scoring heads
+    auto_mass, auto_tokens: budget of `--keep auto`, instead of the scoring heads' budget
     evidence: figures of the calibration
     """
 

@@ -37,7 +37,7 @@ def attention_importance(
     over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
     attends mostly to BOS.
 
-    positions: [Q] of the captured queries; those of decoded tokens lie behind the prompt
+    positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
     share: the heads that this rank holds, where ranks share the draft
 
     Raises SpecprefillError when a score is NaN or infinite.
@@ -72,7 +72,7 @@ def group_scores(
     """
     keys = layer_keys(state, layer)[:, :prompt_tokens]
     queries = capture.layer(layer)[:, query_slice].float() * capture.scaling[layer]
-    # The queries stand behind the document: few keys lie behind the first query, and only these need a mask.
+    # The queries come after the document: few keys come after the first query, and only these need a mask.
     first_hidden = min(int(positions[query_slice].min()) + 1, prompt_tokens)
     hidden = copy_to(torch.arange(first_hidden, prompt_tokens) > positions[query_slice, None], keys.device)
     size = len(queries) // len(keys)
@@ -85,7 +85,7 @@ def group_scores(
 def query_slices(
     state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int, share: HeadShare | None = None
 ) -> Iterator[slice]:
-    """Slices of the captured queries, each as many as may be scored together; the same on every rank."""
+    """Slices of the captured queries that may be scored at once; the same on every rank."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
     group = heads // len(keys) if share is None else share.group

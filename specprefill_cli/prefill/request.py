@@ -77,7 +77,7 @@ class EncodedQuestion:
 
     @property
     def document_text(self) -> str:
-        """The text behind the document's tokens."""
+        """The text of the document's tokens."""
         return self.collection.text
 
     @property
@@ -98,7 +98,7 @@ class PrefillRequest(EncodedQuestion):
     settings: unresolved, for options of a single mode
     positions: where the target computes kept tokens: `original` or `compact`
     keep_draft_state: whether decoding will need the draft's cache of the prompt
-    last_draft_layer: layer up to which the draft must run whatever the scorer needs, because the mode reads its input
+    last_draft_layer: layer up to which the draft must run for any scorer, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
     """
 
@@ -146,7 +146,7 @@ class PrefillRequest(EncodedQuestion):
 
     @property
     def local_window(self) -> LocalWindow | None:
-        """The draft's window as the adapter takes it: tokens behind the document see everything."""
+        """The draft's window as the adapter takes it: tokens after the document see everything."""
         if self.draft_window is None:
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])

@@ -123,7 +123,7 @@ def keep_chunks(
 
     Chunks are taken in order of rank, each widened where that fits the budget of tokens, until a chunk does not fit.
     """
-    kept, taken, room = torch.zeros(tokens, dtype=torch.bool), [], budget
+    kept, kept_chunks, room = torch.zeros(tokens, dtype=torch.bool), [], budget
     for chunk in ranked.tolist():
         bounds = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
         for low, high in (widen(*bounds), bounds) if widen else (bounds,):
@@ -134,8 +134,8 @@ def keep_chunks(
         else:
             break
         room -= added
-        taken.append(chunk)
-    return kept, torch.tensor(sorted(taken), dtype=torch.long)
+        kept_chunks.append(chunk)
+    return kept, torch.tensor(sorted(kept_chunks), dtype=torch.long)
 
 
 def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> tuple[int, int]:

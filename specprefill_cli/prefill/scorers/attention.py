@@ -169,7 +169,7 @@ class AttentionScorer(Scorer):
         return time_ratio * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """A context that is too short for the prompt, or layers that see too little of it."""
+        """Why not: a context that is too short for the prompt, or layers that see too little of it."""
         draft, reach = request.draft, request.draft_reach
         if reach + self.decoded_queries(request.look_ahead) > draft.context:
             return f"the draft's context of {draft.context:,} tokens is too short for the prompt"

@@ -30,7 +30,7 @@ CONTEXT_SHARE = 0.5
 class Window:
     """Document tokens [start, end) that are read together; the importance of those in `core` comes from this window.
 
-    Cores divide the document. gap: positions left free before the suffix, so that the question stands as far behind a
+    Cores divide the document. gap: positions left free before the suffix, so that the question comes as far after a
     token as in the undivided prompt, or as the draft's context allows: attention depends on that distance
     """
 
