@@ -156,7 +156,7 @@ def adapts(options: Settings) -> bool:
 
 
 def proposer_warnings(options: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:
-    """A warning where the draft was named as proposer, and its context has no room behind the prompt.
+    """A warning where the draft was named as proposer, and its context has no room after the prompt.
 
     length: position of the answer's first token
     """
