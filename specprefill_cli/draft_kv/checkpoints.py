@@ -112,7 +112,7 @@ def attention_output_error(
 def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | None) -> Tensor:
     """Attention output [heads, C, d] of the captured queries over the KV of the same C tokens, at their positions.
 
-    Over these tokens alone, because the target's own KV is known nowhere else: C x C, and fused.
+    Only over these tokens, because the target's own KV is unknown elsewhere: C x C, and fused.
     """
     keys, values = kv.layers[layer]
     visible = None

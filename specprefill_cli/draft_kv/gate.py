@@ -44,7 +44,7 @@ class Gate:
             raise ValueError(f"gate with signal {self.signal} and threshold {self.threshold}")
 
     def smallest_risk(self, share: float) -> float:
-        """The smallest remaining risk that any prompt of calibration had with at least `share` of it recomputed; 0 if unknown.
+        """The smallest remaining risk of any calibration prompt with at least `share` of it recomputed; 0 if unknown.
 
         Risk falls with the budget, so that the next larger budget that was tried gives a lower bound.
         """
@@ -104,7 +104,7 @@ def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None 
 
 
 def refusal_reason(gate: Gate, share: float | None) -> str:
-    """Why a gate accepts nothing whatever the prompt, with a share of it recomputed (None: not known); empty if it may."""
+    """Why a gate accepts no draft KV of any prompt with this share recomputed (None: unknown); empty where it may."""
     if not gate.threshold:
         return f"calibration found no draft KV of this pair that could be accepted ({gate.evidence})"
     smallest = gate.smallest_risk(share) if share is not None else 0.0
@@ -142,7 +142,7 @@ def chunks_to_recompute(risks: Tensor, limit: float) -> int:
 
 
 def drop_riskiest(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
-    """The fates [chunks] with so many of the riskiest accepted chunks dropped that the others' risk is at most `limit`."""
+    """The fates [chunks] after dropping the riskiest accepted chunks until the others' risk is at most `limit`."""
     accepted = (fates == ACCEPT).nonzero()[:, 0]
     count = chunks_to_recompute(risks[accepted], limit)
     dropped = fates.clone()

@@ -47,7 +47,7 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
     heads = head_share(model, request.pair.ranks).keys
-    # Filled layer by layer, so that no second copy of the cache exists.
+    # Filled layer by layer, to avoid a second copy of the cache.
     state = new_state(len(tokens))
     for layer in range(layer_count(model)):
         count, size = key_value_size(model, layer)

@@ -68,9 +68,9 @@ class DraftKvMode(Mode):
         limit = risk_limit(request.settings.accept_risk, kv_map.gate, self.share(request))
         if limit.refusal:
             # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
-            result = self.substitute.prefill(request)
+            prefilled = self.substitute.prefill(request)
             reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; --accept-risk off accepts it"
-            return replace(result, warnings=(*result.warnings, reason), gate=limit.verdict(None))
+            return replace(prefilled, warnings=(*prefilled.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, limit))
@@ -78,13 +78,13 @@ class DraftKvMode(Mode):
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.
             del mapped
-            result = FullMode().prefill(request)
+            prefilled = FullMode().prefill(request)
             return replace(
-                result,
+                prefilled,
                 importance=scores.importance,
                 draft_state=scores.draft_state,
                 draft_window=kv_map.window,
-                warnings=(*result.warnings, *fates.warnings),
+                warnings=(*prefilled.warnings, *fates.warnings),
                 gate=fates.gate,
             )
         return recompute_chunks(request, mapped, fates)
@@ -152,7 +152,7 @@ class HybridMode(DraftKvMode):
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, limit: RiskLimit) -> Fates:
         """Recompute what `select` would keep; drop useless chunks, and the riskiest until the limit holds; accept the rest."""
-        # The first layer holds the target's own values whatever the draft says.
+        # The first layer always holds the target's own values.
         errors = chunk_scores(mapped.inspection.errors[1:].mean(0), request.chunk_size)
         selection = select_scored(request, replace(mapped.scores, whole_sentences=False))
         chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)

@@ -1,4 +1,4 @@
-"""Keys and values outside a forward pass; beside `models/adapter.py`, this reads transformers' modules.
+"""Keys and values outside a forward pass; like `models/adapter.py`, this reads transformers' modules.
 
 Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm, if
 any, and the rotary embedding. Draft KV replaces the projection with a linear map.
