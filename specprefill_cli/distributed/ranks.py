@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 class Shard:
     """The state of a rank other than 0 between two commands.
 
-    session: with its part of the pair; readers: the models that read the answer, by role, each behind the prompt
+    session: with its part of the pair; readers: the models that read the answer, by role, each after the prompt
     prefix_caches: its parts of prefix caches, by the names that rank 0 gave them
     """
 
