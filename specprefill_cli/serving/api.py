@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
 
-# Longest wait of a question over HTTP; after a refusal, a client may ask again in so many seconds.
+# Longest wait of a question over HTTP; seconds after which a refused client may ask again.
 QUEUE_SECONDS, RETRY_SECONDS = 60.0, 5
-# A stream that waits for the first token sends a comment after so many seconds, so that no proxy takes it for dead.
+# A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 # The engine counts as stuck after this many seconds with work but without a pass.
 STUCK_SECONDS = 300.0

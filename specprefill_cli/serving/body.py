@@ -43,8 +43,8 @@ async def body_bytes(request: Request) -> bytes:
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                content += part
+            async for piece in request.stream():
+                content += piece
                 if len(content) > MAX_BODY_BYTES:
                     raise too_large
     except TimeoutError:
@@ -187,7 +187,7 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
 
 
 def join_path(folder: str, name: str) -> str:
-    """Join a folder and a name. Pattern characters in the folder's name stand for themselves."""
+    """Join a folder and a name. Pattern characters in the folder's name are taken literally."""
     path = name if os.path.isabs(name) or URL.match(name) else os.path.join(folder, name)
     if path == name or not PATTERN.search(name) or os.path.lexists(path):
         return path
