@@ -18,7 +18,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, TOKENIZER, WEIGHTS
 from specprefill_cli.resources import ENCODER_FOLDER
 
-# The table of word vectors; a scale that is smaller stands for zeros.
+# The table of word vectors; the smallest scale, for rows of zeros.
 WORDS, SMALLEST = "words", 1e-6
 SOURCE_WEIGHTS = "model.safetensors"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

@@ -82,7 +82,7 @@ class RowMaker:
         """
         room = int(length * next(ratio for longest, ratio in DOCUMENT_RATIOS if length <= longest))
         thinned = self.rng.random() < self.recipe.thinned
-        # The context must hold the positions of all document tokens, and of questions and answers behind them.
+        # The context must hold the positions of all document tokens, and of the questions and answers after them.
         longest = self.context - length - MAX_GAP_BEFORE_SUFFIX
         size = min(room * self.rng.uniform(1.5, 4.0), longest) if thinned else room
         document, unanswered = self.document(int(size * CHARACTERS_PER_TOKEN), written_ratio)

@@ -234,10 +234,10 @@ class MergedLinear(torch.autograd.Function):
         x, merged, down, *ups = ctx.saved_tensors
         (grad,) = grads
         rank = ups[0].shape[1]
-        parts = grad.split([len(up) for up in ups], dim=1)
+        layer_grads = grad.split([len(up) for up in ups], dim=1)
         lowered = (x @ down.T).split(rank, dim=1)
-        up_grads = [ctx.scale * (part.T @ low) for part, low in zip(parts, lowered, strict=True)]
-        raised = torch.cat([part @ up for part, up in zip(parts, ups, strict=True)], dim=1)
+        up_grads = [ctx.scale * (part.T @ low) for part, low in zip(layer_grads, lowered, strict=True)]
+        raised = torch.cat([part @ up for part, up in zip(layer_grads, ups, strict=True)], dim=1)
         down_grad = ctx.scale * (raised.T @ x)
         x_grad = grad @ merged if ctx.needs_input_grad[0] else None
         return x_grad, None, down_grad, None, *up_grads

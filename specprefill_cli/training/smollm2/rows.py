@@ -33,7 +33,7 @@ class Mixture:
     """What rows are made of; ratios from 0 to 1.
 
     thinned: of rows whose document is thinned to the draft's choice; the others show it whole
-    compact: of thinned rows whose gaps are shortened, as `--positions compact` does; the others keep their positions
+    compact: of thinned rows whose gaps are shortened (`--positions compact`); the others keep their positions
     absent: of questions in a row that the shown text does not answer
     sentences: of thinned rows whose chunks bring the rest of the sentences that they cut
     everyday_share: of rows with a written everyday document, where there are such documents
@@ -56,7 +56,7 @@ class Mixture:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRow:
-    """A row of S tokens: prefix and document, and behind them questions with answers that do not see each other.
+    """A row of S tokens: prefix and document, then questions with answers that do not see each other.
 
     tokens, positions: [S]; segments: [S], 0 for what all questions see, else the number of the question
     answers: [A] indices of the tokens that predict an answer's token; targets: [A] what they predict; weights: [A]
@@ -81,7 +81,7 @@ class Shown:
     """The part of a document that a row shows.
 
     ids: [n] of the document's tokens; offsets: [n, 2] their characters; kept: [k] indices of those that are shown
-    positions: [k] of the shown tokens; end: position behind them
+    positions: [k] of the shown tokens; end: the position after them
     """
 
     text: str
@@ -204,7 +204,7 @@ class ChatRowMaker:
         return shown.nonzero()[:, 0].numpy()
 
     def thinned_positions(self, kept: np.ndarray, tokens: int) -> tuple[np.ndarray, int]:
-        """Positions [k] of kept document tokens, and the position behind the document."""
+        """Positions [k] of kept document tokens, and the position after the document."""
         first = len(self.prefix)
         if self.rng.random() >= self.mixture.compact:
             return first + kept, first + tokens
