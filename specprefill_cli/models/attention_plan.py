@@ -130,7 +130,7 @@ def plan_attention(
 ) -> AttentionPlan:
     """Plan attention of queries at positions [Q] over keys at positions [K].
 
-    Positions are ascending, on the CPU. The keys' include the queries'.
+    Positions are ascending, on the CPU. Those of the keys include those of the queries.
 
     window: of the layer, in positions; local_window: of the pass
     """
