@@ -61,7 +61,7 @@ class LookupProposer:
 
 
 def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
-    """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; none where there is none.
+    """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; empty without such an occurrence.
 
     text: [n]; its last `answer_length` tokens are the answer, and only those are searched for. The longest match wins, and
     of several the latest. A match that runs into the end of the text repeats with its period.

@@ -58,7 +58,7 @@ class ModelReader:
     def read(self, tokens: Sequence[int], rows: int = 1) -> Steps[Tensor]:
         """Ask for the pass over the answer's next tokens.
 
-        Returns float32 logits [rows, vocabulary] after each of the last `rows`.
+        Returns float32 logits [rows, vocabulary] after each of the last `rows` tokens.
         """
         start = self.position + self.length
         work = partial(read_shard, self.role, self.length, tuple(tokens), rows)
