@@ -1,1 +1,1 @@
-"""Draft KV: the target accepts keys and values mapped from the draft's states. Registered as a plugin would be."""
+"""Draft KV: the target accepts keys and values mapped from the draft's states. It registers like a plugin."""

@@ -53,7 +53,7 @@ class LayerFit:
 
 @dataclass(frozen=True)
 class KvMap:
-    """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size], the last row being the offset.
+    """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size]; the last row is the offset.
 
     embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated

@@ -22,7 +22,7 @@ from specprefill_cli.models.head_division import divides_heads, head_counts
 
 
 class StateCapture(ExitStack):
-    """Keeps the inputs of chosen layers' attention until it is left: normalised hidden states."""
+    """Inside its block, keeps the inputs of chosen layers' attention: normalised hidden states."""
 
     def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
         super().__init__()
