@@ -46,7 +46,7 @@ class WorkerProcesses:
     def __init__(self, size: int, environment: dict[str, str]) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 
-        # The launcher would log a banner beside our line about a dead rank.
+        # The launcher would add a banner to our line about a dead rank.
         logger = logging.getLogger("torch.distributed.elastic")
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
@@ -103,7 +103,7 @@ def in_run(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def ranks_for(tensor_parallel: int) -> Ranks:
-    """Return the ranks that share the target: torchrun's, or as many as the option says, started here.
+    """Return the ranks that share the target: torchrun's, or `tensor_parallel` ranks started here.
 
     Raises UsageError where torchrun and the option differ, SpecprefillError for a torch that is too old.
     """
@@ -163,7 +163,7 @@ def start_run(size: int) -> Ranks:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK[sys.platform])
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
-    # The libuv store of torch 2.7 takes no socket of ours.
+    # The libuv store of torch 2.7 cannot take our socket.
     store = dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
     )

@@ -46,7 +46,7 @@ class Shard:
     prefix_caches: dict[str, Any] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Let go of everything: an old pair must not stay in memory beside its successor."""
+        """Release everything: an old pair must not stay in memory beside its successor."""
         self.session = None
         self.readers.clear()
         self.prefix_caches.clear()
@@ -58,7 +58,7 @@ Work = Callable[[Shard], object]
 
 @dataclass(frozen=True)
 class Command:
-    """Work that rank 0 sends to the others."""
+    """Work that rank 0 sends to the other ranks."""
 
     work: Work
 
@@ -93,7 +93,7 @@ class Ranks:
         return f"refusal/{self.commands}"
 
     def agree(self, value: Value) -> Value:
-        """Return rank 0's value on every rank; the argument of the others is ignored."""
+        """Return rank 0's value on every rank; the arguments of the other ranks are ignored."""
         if self.group is None:
             return value
         import torch.distributed as dist
@@ -141,7 +141,7 @@ class Ranks:
     def together(self, work: Work) -> Iterator[None]:
         """On rank 0, send the others their work and do the same in the block. No signal interrupts it.
 
-        A SpecprefillError passes, because all ranks raise it alike. After any other error the ranks would wait for each
+        A SpecprefillError passes through, because all ranks raise it alike. After any other error the ranks would wait for each
         other, so it ends the run with a line on standard error and exit code 1.
         """
         if self.store is None or not self.leads:
