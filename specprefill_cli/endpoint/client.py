@@ -80,7 +80,7 @@ def cut_off_error(ref: EndpointRef, cause: str) -> EndpointError:
 
 
 def no_chat_error(ref: EndpointRef, cause: str) -> EndpointError:
-    """The error for a reply that is no streamed chat completion."""
+    """The error for a reply that is not a streamed chat completion."""
     return EndpointError(
         f"{ref.url}: the reply is no streamed chat completion ({cause}); check the address: for most servers it ends "
         "with /v1"
@@ -128,7 +128,7 @@ class Client:
 
         Raises EndpointError, or PromptTooLong for a prompt beyond the model's context.
         """
-        # `top_k` is no parameter of OpenAI's API. It is sent only where the user sets it.
+        # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
         for attempt in range(1, ATTEMPTS + 1):
             try:

@@ -113,7 +113,7 @@ class EndpointStream(TextStream):
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            # Runs too where the caller stops iterating.
+            # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
             self.reply.close()
             if self.on_end is not None:
