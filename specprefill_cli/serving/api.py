@@ -53,7 +53,7 @@ TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options of `serve` that are no settings.
+    """Options of `serve` that are not settings.
 
     idle_seconds: None for no limit; queue: most questions that wait; upstream: the server that a proxy forwards to
     shadow: share of thinned requests that the proxy also sends unthinned
@@ -123,7 +123,7 @@ class Backend:
                 try:
                     event = await asyncio.wait_for(events.get(), QUEUE_SECONDS if is_limited else None)
                 except TimeoutError:
-                    # Reading its documents is no wait.
+                    # Reading its documents does not count as waiting.
                     if ticket.started is None and ticket.is_ready:
                         reason = f"the question waited for {QUEUE_SECONDS:g} s; ask again later"
                         raise ApiError(503, reason, "overloaded", RETRY_SECONDS) from None
@@ -306,7 +306,7 @@ async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -
 
 
 def record(done: Done, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of that."""
+    """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of the body."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(body, KEYS)]
     warnings = [*done.result.warnings, *ignored]
     identifier = body.get("id")

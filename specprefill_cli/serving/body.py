@@ -66,7 +66,7 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 
 def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:
-    """Apply the settings in a body to the server's. Raises SpecprefillError for a wrong value or a setting of the start."""
+    """Apply the settings in a body to the server's. Raises SpecprefillError for a wrong or a start-only setting."""
     overrides = overrides_in(body, "is the server's own; give it to `specprefill serve`")
     return settings_with(settings, overrides, "the request")
 
