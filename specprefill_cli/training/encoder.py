@@ -69,7 +69,7 @@ def nibbles(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rename_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """BERT's weights by our names: queries, keys and values in a matrix; the only type of text joins the positions."""
+    """BERT's weights by our names: queries, keys and values stacked; the vector of the only text type joins the positions."""
     renamed = {
         "words": tensors["embeddings.word_embeddings.weight"],
         "positions": tensors["embeddings.position_embeddings.weight"]

@@ -82,7 +82,7 @@ def draw_unused(draw: Callable[[], str], replacements: Mapping[str, str], tries:
 
 
 def other_number(digits: str, rng: random.Random) -> str:
-    """Draw a number of as many digits. A year stays a year."""
+    """Draw a number with as many digits. A year stays a year."""
     if len(digits) == 4 and digits[:2] in ("17", "18", "19", "20"):
         return str(rng.randint(1700, 2029))
     return str(rng.randint(1, 9)) + "".join(str(rng.randint(0, 9)) for _ in digits[1:])

@@ -1,4 +1,4 @@
-"""Training rows of the adapter: a document, whole or thinned to chunks as `select` does, and several questions about it."""
+"""Training rows of the adapter: a document, whole or thinned to chunks like in `select`, and several questions about it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Shown:
         return set(range(first, last)) <= set(self.kept.tolist())
 
     def mentions(self, answer: str) -> bool:
-        """Whether the shown text has the answer's words anywhere; spans that touch a gap are read as they stand."""
+        """Whether the shown text has the answer's words anywhere; spans on the two sides of a gap are read apart."""
         edges = np.flatnonzero(np.diff(self.kept) > 1) + 1
         spans = (self.text[self.offsets[span[0], 0] : self.offsets[span[-1], 1]] for span in np.split(self.kept, edges))
         return any(answer.lower() in span.lower() for span in spans)
@@ -148,7 +148,7 @@ class ChatRowMaker:
         self.rng.shuffle(order)
         document = join_blocks(order, "\n\n")
         shown = self.show_document(document.text, None)
-        # Of what follows in the topic's source, or of contexts from random places.
+        # Foreign questions come from what follows in the topic's source, or from random contexts.
         if isinstance(topic, SingleTopic):
             others = self.block_maker.neighbours(topic, True)
         else:

@@ -30,9 +30,9 @@ from specprefill_cli.training.smollm2.rows import ChatRow, ChatRowMaker, Mixture
 from specprefill_cli.training.synthesis import Block, FactBook
 from specprefill_cli.training.topics import Material
 
-# A context in so many is held out, by a hash of its text.
+# Every n-th context is held out, by a hash of its text.
 HELD_OUT = 30
-# Passages at the end of the text files that only measured rows are filled with.
+# Passages at the end of the text files that only fill measured rows.
 HELD_OUT_PASSAGES = 200
 HELD_OUT_SEED = 977
 # Share of the contexts that are used, of sets with many questions on little text or with doubtful answers.
