@@ -126,7 +126,7 @@ def list_plugins() -> Iterator[Check]:
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
-    """The dtype that `auto` takes, the memory that both models need, and what works with them. Nothing is downloaded."""
+    """The dtype that `auto` takes, the memory that both models need, and what works with them. No weights are downloaded."""
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.loading import load_outline
@@ -148,9 +148,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:
-            outline = load_outline(name, placement, True)
-        except ModelNotHere:
-            yield Check(f"{role} {name}", State.NO, "not on this machine: the first run downloads it")
+            outline = load_outline(name, placement, settings.offline)
+        except ModelNotHere as error:
+            yield Check(f"{role} {name}", State.NO, str(error))
             return
         outlines.append(outline)
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())

@@ -19,7 +19,7 @@ from specprefill_cli.settings import MODELS, Settings
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}
 
 
-@with_settings("models", "prompt", without=("tensor_parallel", "offline"))
+@with_settings("models", "prompt", without=("tensor_parallel",))
 def doctor(
     *,
     settings: Settings,
@@ -28,7 +28,7 @@ def doctor(
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, plugins, the memory for a pair, and what works with it. Download nothing.
+    """Check versions, devices, plugins, the memory for a pair, and what works with it. Download no weights.
 
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 

@@ -1,9 +1,13 @@
 """`pairs` and `doctor`."""
 
 import json
+import shutil
+
+import pytest
 
 from specprefill_cli import diagnostics
 from specprefill_cli.diagnostics import Check, State
+from specprefill_cli.resources import BUNDLED_FOLDER
 
 
 def test_pairs_as_json(call):
@@ -60,13 +64,28 @@ def test_doctor_names_what_is_broken_and_checks_the_rest(call, monkeypatch):
     assert "pair tiny" in [check["name"] for check in record["checks"]]
 
 
-def test_doctor_downloads_nothing(call):
-    code, out, _ = call("doctor", "--pair", "qwen3-8b", "--json")
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ((), "HF_HUB_OFFLINE is set; unset it to download the model"),
+        (("--offline",), "leave out --offline to download it"),
+    ],
+)
+def test_doctor_tells_how_to_fetch_the_configuration_of_a_pair(call, arguments, remedy):
+    code, out, _ = call("doctor", "--pair", "qwen3-8b", *arguments, "--json")
     assert code == 0
     (target,) = [check for check in json.loads(out)["checks"] if check["name"].startswith("target ")]
     assert target["state"] == "no"
-    assert "the first run downloads it" in target["detail"]
-    assert "--offline" not in out
+    assert remedy in target["detail"]
+
+
+def test_doctor_counts_the_memory_of_a_model_without_its_weights(call, tmp_path):
+    source = BUNDLED_FOLDER / "target"
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, tmp_path)
+    _, out, _ = call("doctor", "--target", str(tmp_path), "--dtype", "float32", "--tokens", "1000", "--json")
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert checks[f"target {tmp_path}"]["detail"] == "float32: weights 25 MiB, KV of 1,000 tokens 6 MiB"
 
 
 def test_doctor_reports_packages_out_of_range_or_absent():
