@@ -97,7 +97,7 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
     """Cite characters [start, end) of the collection's text, with the sentence or line around them."""
-    number, first, last = collection.parts(start, end)[0]
+    number, first, last = collection.ranges_by_document(start, end)[0]
     document = collection.documents[number]
     pages = document.pages_between(first, last)
     left, right = max(0, first - WIDEST_SENTENCE), min(len(document.text), last + WIDEST_SENTENCE)

@@ -97,7 +97,7 @@ class Sentences:
     def passage(self, run: tuple[int, int]) -> Passage:
         """Make a run a passage."""
         start, end = self.span(run)
-        number, first, last = self.collection.parts(start, end)[0]
+        number, first, last = self.collection.ranges_by_document(start, end)[0]
         document = self.collection.documents[number]
         return Passage(
             document=document.name,
