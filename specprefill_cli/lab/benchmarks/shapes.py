@@ -1,6 +1,6 @@
-"""Models of published sizes with random weights: the time of a prefill does not depend on the weights' values.
+"""Models of published sizes with random weights, because the time of a prefill does not depend on the weights' values.
 
-The sizes, in shapes.json, are those in each model's published `config.json`.
+shapes.json holds the sizes from each model's published `config.json`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 CONTEXT = 1 << 20
-# Tokens whose KV must fit beside the weights for a model to be put on one GPU.
+# A model goes on a single GPU if the KV of so many tokens fits beside its weights.
 LONGEST = 131_072
 # The bundled pair's sizes, without its limit of 16,384 tokens.
 TINY = "tiny"
@@ -50,12 +50,12 @@ TINY = "tiny"
 
 @cache
 def published_shapes() -> dict[str, dict[str, Any]]:
-    """The sizes of published models by name, as transformers' configurations take them."""
+    """The sizes of published models by name, as arguments of transformers' configurations."""
     return json.loads((resources.files(__package__) / "shapes.json").read_text(encoding="utf-8"))
 
 
 def shape_pair(text: str) -> tuple[str, str]:
-    """The names of draft and target in `DRAFT:TARGET`. Raises UsageError for anything else."""
+    """Parse `DRAFT:TARGET` into the names of draft and target. Raises UsageError for anything else."""
     names = [part.strip().lower() for part in text.split(":")]
     known_names = (TINY, *published_shapes())
     unknown = [name for name in names if name not in known_names]
@@ -78,9 +78,9 @@ def named_config(name: str, role: str) -> PretrainedConfig:
 
 
 def shaped_session(text: str, settings: Settings) -> Session:
-    """A session with the pair `DRAFT:TARGET`, with random weights and the bundled tokenizer, placed like any other pair.
+    """Open a session with the pair `DRAFT:TARGET`, random weights and the bundled tokenizer, placed like any other pair.
 
-    Raises SpecprefillError if the devices have too little memory, or cannot divide the target.
+    Raises SpecprefillError if the devices have too little memory or cannot divide the target.
     """
     shape_pair(text)
     ranks = ranks_for(settings.tensor_parallel)
@@ -89,13 +89,13 @@ def shaped_session(text: str, settings: Settings) -> Session:
 
 
 def open_shard(text: str, settings: Settings, shard: Shard) -> None:
-    """On another rank: `shaped_session`."""
+    """On another rank: open its part of `shaped_session`."""
     shard.close()
     shard.session = open_shapes(text, settings, shard.ranks)
 
 
 def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:
-    """This rank's part of `shaped_session`."""
+    """Open this rank's part of `shaped_session`."""
     import torch
     from transformers import AutoTokenizer
 
@@ -130,18 +130,23 @@ def random_model(
     ranks: Ranks,
     may_be_whole: bool = False,
 ) -> LoadedModel:
-    """A model with random weights and no stop tokens; may_be_whole: as in `load_model`."""
+    """Make a model with random weights and without stop tokens; may_be_whole: as in `load_model`."""
     import torch
 
     reason = explain_undivided(placement, config, name, quantized=False, optional=may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
-    needed = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
+    needed_bytes = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
     avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
-    # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
-    weights: dict[str, Any] = {"state_dict": {}, **how_to_place(prefer_one_gpu(placement, needed), config)}
+    # transformers initialises missing weights on their devices; an empty state dict lacks all of them.
+    placement_options: dict[str, Any] = {
+        "state_dict": {},
+        **how_to_place(prefer_one_gpu(placement, needed_bytes), config),
+    }
     with quiet_library(name):
         model: Any = model_class(config)
-        model = model.from_pretrained(None, config=config, dtype=dtype, attn_implementation=ATTENTION, **weights)
+        model = model.from_pretrained(
+            None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options
+        )
     divide_heads(model, placement.shards, ranks.rank)
     return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), undivided=reason)

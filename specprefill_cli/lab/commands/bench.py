@@ -1,4 +1,4 @@
-"""`specprefill bench`: speed, measured in one run."""
+"""`specprefill bench`: speed, measured in a single run."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def prefill(
 
 
 def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
-    """Transformers with the pair's target; none where several ranks share it, because `generate` would deadlock."""
+    """Transformers with the pair's target; empty if several ranks share the target, because `generate` would deadlock."""
     from specprefill_cli.lab.benchmarks.peers import transformers_peer
 
     if pair.ranks.size > 1:
@@ -128,7 +128,7 @@ def decode(
     check_tasks(names)
     variants = [settings.varied(speculate=pace) for pace in speculates]
     session = open_measured_session(settings, variants, shapes, given)
-    # The warm-up of adaptive speculation measures what a pass costs.
+    # Warm up adaptive speculation first, because that measures the cost of a pass.
     session.warm_up(next(filter(adapts, variants), variants[0]))
     measure = partial(bench_decode, session, length, names, speculates, repeat, settings)
     show_benchmark(measure, COLUMNS, json, quiet)
@@ -237,6 +237,6 @@ def peer(
     show_benchmark(measure, PEER_COLUMNS, json, quiet)
 
 
-# In the order in which the help lists them.
+# The help lists them in this order.
 for command in (prefill, decode, throughput, needles, recall, peer):
     app.command(command.__name__)(command)
