@@ -68,13 +68,13 @@ class Sentences:
     ranges: np.ndarray
     relevance: np.ndarray
 
-    def at(self, character: int) -> int:
+    def index_at(self, character: int) -> int:
         """Index of the sentence that holds a character, or of the last sentence before it."""
         return max(0, int(np.searchsorted(self.ranges[:, 0], character, side="right")) - 1)
 
     def relevance_at(self, character: int) -> float:
         """Relevance of the sentence that holds a character, or of the last sentence before it."""
-        return float(self.relevance[self.at(character)])
+        return float(self.relevance[self.index_at(character)])
 
     @property
     def highest(self) -> float:
@@ -162,7 +162,7 @@ def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ())
     """
     if not len(sentences.ranges):
         return []
-    order = [*map(sentences.at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
+    order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
     runs: list[tuple[int, int]] = []
     for index in order:
         if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:

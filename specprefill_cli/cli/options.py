@@ -67,7 +67,7 @@ def choices_of(setting: Setting) -> Sequence[str]:
     return setting.choices if names is None else (AUTO, *names)
 
 
-def split(text: str, option: str) -> list[str]:
+def split_list(text: str, option: str) -> list[str]:
     """The values of a comma-separated list, without repetitions. Raises UsageError for an empty list."""
     values = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not values:
@@ -77,7 +77,7 @@ def split(text: str, option: str) -> list[str]:
 
 def setting_values(name: str, text: str, option: str) -> list[Any]:
     """Parse a list of values of a setting. Raises UsageError for a wrong value or an unregistered name."""
-    values = [parse_setting(name, part, option) for part in split(text, option)]
+    values = [parse_setting(name, part, option) for part in split_list(text, option)]
     for value in values:
         check_name(name, value, option)
     return values

@@ -17,7 +17,7 @@ from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
     PLAN,
-    Asking,
+    AnswerThread,
     Deliver,
     Done,
     Event,
@@ -82,9 +82,9 @@ class HttpEngine(RemoteEngine):
         """
         return self.events(UnixConnection(self.path), request)
 
-    def submit(self, request: Request, deliver: Deliver) -> Asking:
+    def submit(self, request: Request, deliver: Deliver) -> AnswerThread:
         connection = UnixConnection(self.path)
-        return Asking(self.events(connection, request), deliver, connection.stop)
+        return AnswerThread(self.events(connection, request), deliver, connection.stop)
 
     def events(self, connection: UnixConnection, request: Request) -> Iterator[Event]:
         """Post a request and yield its events. Raises the errors of `ask`."""

@@ -1,6 +1,6 @@
 """The engine of this process: a single thread owns the models and works through a queue.
 
-It prefills a single question at a time and decodes all running answers together: their next passes are packed into one.
+It prefills a single question at a time, and packs the next passes of all running answers into a single forward pass.
 Decoding continues between the passes of a prefill.
 """
 
@@ -51,7 +51,7 @@ CLOSING = 3.0
 
 @dataclass(eq=False)
 class LocalEngine:
-    """Begins requests in order, and delivers exactly one last event for each.
+    """Begins requests in order, and delivers a single last event for each.
 
         engine = LocalEngine(session)
         ticket = engine.submit(Request(documents=..., question=..., settings=...), deliver)
@@ -136,7 +136,7 @@ class LocalEngine:
                 ticket.cancelled = True
 
     def cancel(self, ticket: Ticket) -> None:
-        """Drop a waiting request, or end a running one after the current pass with its text so far. From any thread."""
+        """Drop a waiting request; end a running request after the current pass, with its text so far. From any thread."""
         with self.changed:
             ticket.cancelled = True
             if ticket not in self.waiting:
@@ -244,7 +244,7 @@ class LocalEngine:
             tickets = [ticket for ticket in group if ticket.next_pass is not None]
             outcomes = run_together([ticket.next_pass for ticket in tickets if ticket.next_pass is not None])
             for ticket, outcome in zip(tickets, outcomes, strict=True):
-                # An earlier answer in the group may have ended this one because the device failed.
+                # An earlier answer in the group may have ended this answer because the device failed.
                 if ticket.next_pass is not None:
                     self.advance(ticket, outcome)
 

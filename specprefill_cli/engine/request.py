@@ -125,7 +125,7 @@ class WaitingEngine(Engine, Protocol):
         """Yield the events of a request; Ctrl-C ends its answer. Raises the error that the request fails with."""
 
 
-class Asking(threading.Thread):
+class AnswerThread(threading.Thread):
     """A thread that delivers the events of a request which another process answers.
 
     stop: wakes the thread while it waits for the next event
@@ -157,11 +157,11 @@ class RemoteEngine(ABC):
     def ask(self, request: Request) -> Iterator[Event]:
         """Yield the events of a request. Raises the error that the request fails with."""
 
-    def submit(self, request: Request, deliver: Deliver) -> Asking:
+    def submit(self, request: Request, deliver: Deliver) -> AnswerThread:
         """Run the request in a new thread."""
-        return Asking(self.ask(request), deliver)
+        return AnswerThread(self.ask(request), deliver)
 
-    def cancel(self, ticket: Asking) -> None:
+    def cancel(self, ticket: AnswerThread) -> None:
         """End a request at its next event."""
         ticket.cancelled.set()
         ticket.stop()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split_list, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.commands.bench_questions import needles, recall
 from specprefill_cli.lab.commands.options import (
@@ -120,7 +120,7 @@ def decode(
       specprefill bench decode --speculate auto,4 --repeat 5 --json
     """
     settings = settings.varied(max_new_tokens=max_new_tokens)
-    names = split(tasks, "--tasks")
+    names = split_list(tasks, "--tasks")
     from specprefill_cli.decoding.speculation import adapts
     from specprefill_cli.lab.benchmarks.decode import COLUMNS, bench_decode, check_tasks
     from specprefill_cli.lab.tables import show_benchmark
@@ -179,7 +179,7 @@ def throughput(
         return
     settings = settings.varied(max_new_tokens=max_new_tokens)
     check_plot(plot)
-    concurrencies = [concurrency_of(part, "--concurrency") for part in split(concurrency, "--concurrency")]
+    concurrencies = [concurrency_of(part, "--concurrency") for part in split_list(concurrency, "--concurrency")]
     from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput, throughput_plot
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import show_benchmark

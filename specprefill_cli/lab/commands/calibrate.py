@@ -139,7 +139,7 @@ def name_measured_draft(settings: Settings, measured: bool) -> Settings:
 
 
 def calibrate_heads(items: list[Item], session: Session, settings: Settings, folder: Path, output: Output) -> None:
-    """Find the scoring heads and the share of importance that `--keep auto` holds, and write both to the folder."""
+    """Find the scoring heads and the share of importance that `--keep auto` keeps, and write them to the folder."""
     from specprefill_cli.lab.calibration import heads as search
     from specprefill_cli.lab.calibration.files import save_heads
 

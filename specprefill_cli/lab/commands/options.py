@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.options import OUTPUT, Given, ListOption, split
+from specprefill_cli.cli.options import OUTPUT, Given, ListOption, split_list
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write
@@ -37,7 +37,7 @@ Shapes = Annotated[
 def whole_numbers(text: str, option: str) -> list[int]:
     """Parse comma-separated whole numbers. Raises UsageError for anything else."""
     try:
-        return [int(part) for part in split(text, option)]
+        return [int(part) for part in split_list(text, option)]
     except ValueError as error:
         raise UsageError(f"{option} {text}: not a whole number, or several separated by commas") from error
 

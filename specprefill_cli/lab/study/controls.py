@@ -36,7 +36,7 @@ def replace_all(contents: Contents, request: PrefillRequest) -> PrefillResult:
     """Map all KV except the suffix's, then replace it by other contents: no checkpoint tokens, nothing recomputed."""
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
     with request.clock.phase("mapping"):
-        state = fresh(contents(copy_cache(state), request.prompt.document))
+        state = cache_of(contents(copy_cache(state), request.prompt.document))
     return prefill_suffix(request, scores, state)
 
 
@@ -51,7 +51,7 @@ def replace_accepted(contents: Contents, request: PrefillRequest) -> PrefillResu
     with request.clock.phase("mapping"):
         kv = copy_cache(mapped.state)
         other = contents(kv, request.prompt.document)
-        state = fresh(exchange_slots(kv, other, accepted_slots(request, fates.chunks, mapped.inspection.computed)))
+        state = cache_of(exchange_slots(kv, other, accepted_slots(request, fates.chunks, mapped.inspection.computed)))
     return recompute_chunks(request, replace(mapped, state=state), fates)
 
 
@@ -130,12 +130,12 @@ def copy_cache(state: PrefillState) -> SlotKv:
     return copy_slots(state, torch.arange(state.length))
 
 
-def at(kv: SlotKv, slots: Tensor) -> SlotKv:
+def take_slots(kv: SlotKv, slots: Tensor) -> SlotKv:
     """Take some slots [C] of a whole cache's copy."""
     return SlotKv(slots, tuple((keys[:, slots], values[:, slots]) for keys, values in kv.layers))
 
 
-def fresh(kv: SlotKv) -> PrefillState:
+def cache_of(kv: SlotKv) -> PrefillState:
     """Make a new cache from a copy."""
     state = new_state(len(kv.slots))
     for number, (keys, values) in enumerate(kv.layers):

@@ -16,7 +16,7 @@ from specprefill_cli.draft_kv.projection import KvCalibration, find_map, pair_ca
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
-from specprefill_cli.lab.study.controls import copy_cache, fresh
+from specprefill_cli.lab.study.controls import cache_of, copy_cache
 from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repair_copy
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
@@ -72,7 +72,7 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
     mapped = copy_cache(state)
     outcomes = []
     for signal in SIGNALS:
-        state = fresh(mapped)
+        state = cache_of(mapped)
         inspection = inspect(request, state, scores.importance, signal)
         risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         checked = copy_cache(state)

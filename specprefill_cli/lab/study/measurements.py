@@ -137,7 +137,7 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     other_contents: dict[str, controls.Contents] = {"zeros": controls.zero_kv}
     if wrong is not None:
         other_contents["wrong document"] = partial(controls.splice_document, wrong)
-    before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
+    before, after = (controls.take_slots(kv, checkpoints) for kv in (mapped, checked))
     for name, kv in ((MAPPED_ONLY, mapped), ("native", native)):
         trials.repair(name, kv)
     for name, contents in other_contents.items():
@@ -176,7 +176,7 @@ def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None
 
     fates: None: recompute nothing
     """
-    state, slots = controls.fresh(kv), torch.arange(0)
+    state, slots = controls.cache_of(kv), torch.arange(0)
     if fates is not None:
         slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
     return repair(request, state, slots), state
