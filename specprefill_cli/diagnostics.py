@@ -142,7 +142,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement)
     template = load_template(settings.prompt or pair.prompt)
-    needed, outlines = 0, []
+    needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
@@ -156,11 +156,11 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())
         quantization = settings.quantization if role == "target" else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
-        needed += weights + cache
+        needed_bytes += weights + cache
         stored_as = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")
         detail = f"{stored_as}: weights {format_bytes(weights)}, KV of {tokens:,} tokens {format_bytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
-    yield compare_memory(f"pair {pair.name}", needed, placement)
+    yield compare_memory(f"pair {pair.name}", needed_bytes, placement)
     draft, target = outlines
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     draft_template = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template

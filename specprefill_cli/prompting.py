@@ -66,31 +66,31 @@ def load_template(name: str) -> Template:
 def parse_template(path: Path) -> Template:
     """Read a template file. Raises SpecprefillError, naming the file, for an invalid template."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); fix the file") from error
     except OSError as error:
         raise SpecprefillError(
             f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
         ) from error
-    fault = template_fault(values)
+    fault = template_fault(entries)
     if fault:
         raise SpecprefillError(f"prompt {path}: {fault}")
-    return Template(path.stem, values.get("text"), values.get("system"), values.get("user"))
+    return Template(path.stem, entries.get("text"), entries.get("system"), entries.get("user"))
 
 
-def template_fault(values: Mapping[str, Any]) -> str | None:
+def template_fault(entries: Mapping[str, Any]) -> str | None:
     """Describe the first fault in a template's keys, types and variables; None for a valid template."""
-    unknown = sorted(set(values) - {"description", "text", "system", "user"})
+    unknown = sorted(set(entries) - {"description", "text", "system", "user"})
     if unknown:
         return f"unknown key '{unknown[0]}'; use description, text, or system and user"
-    if ("text" in values) == ("user" in values) or {"text", "system"} <= set(values):
+    if ("text" in entries) == ("user" in entries) or {"text", "system"} <= set(entries):
         return "give exactly one of `text` (plain) and `user` (chat, which may have `system`)"
-    if not all(isinstance(value, str) for value in values.values()):
+    if not all(isinstance(value, str) for value in entries.values()):
         return "every value must be a string in quotes"
-    if set(string.Template(values.get("system", "")).get_identifiers()) & set(MARKS):
+    if set(string.Template(entries.get("system", "")).get_identifiers()) & set(MARKS):
         return "`system` is fixed text; write $document and $question in `user`"
-    body = string.Template(values.get("text", values.get("user", "")))
+    body = string.Template(entries.get("text", entries.get("user", "")))
     marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
     if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
         return "write $document and then $question, once each and no other variable; a dollar sign is $$"

@@ -14,7 +14,7 @@ from specprefill_cli.record import NOT_FOUND, Citation, Fate
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
-# The first words of an answer are compared with the documents, at most so many.
+# Number of an answer's leading words that are compared with the documents.
 MOST_QUOTED_WORDS = 40
 # The unit of quoting: a word, or a single character of a script without spaces.
 QUOTED_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")

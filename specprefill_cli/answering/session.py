@@ -228,7 +228,7 @@ class Session:
         with self.pair.ranks.together(partial(score_shard, request.portable())):
             return shared_scores(request)
 
-    def answer(self, prepared: Prepared, result: PrefillResult, stop_texts: Sequence[str] = ()) -> AnswerStream:
+    def answer(self, prepared: Prepared, prefilled: PrefillResult, stop_texts: Sequence[str] = ()) -> AnswerStream:
         """Choose the first token after a prefilled prompt, and return the stream that decodes the answer.
 
         stop_texts: texts that end the answer and are not part of it
@@ -236,18 +236,18 @@ class Session:
         Raises SpecprefillError for logits that are NaN.
         """
         target, decoding = self.pair.loaded_target, prepared.decoding
-        if result.logits.isnan().any():
+        if prefilled.logits.isnan().any():
             raise SpecprefillError(
                 f"{target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
             )
         sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
         with prepared.request.clock.phase("first_token"):
-            first = sampler(result.logits)
-        warnings = (*result.warnings, *prepared.warnings)
-        warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
+            first = sampler(prefilled.logits)
+        warnings = (*prefilled.warnings, *prepared.warnings)
+        warnings += proposer_warnings(decoding, prepared.request, prefilled.answer_position)
         return AnswerStream(
             resolved=prepared,
-            prefilled=replace(result, warnings=warnings),
+            prefilled=replace(prefilled, warnings=warnings),
             sampler=sampler,
             first_token=first,
             stop_tokens=target.stop_tokens,

@@ -88,15 +88,15 @@ class RayEngine:
     def submit(self, request: Request, deliver: Deliver) -> Any:
         place = self.held.index(min(self.held))
         self.held[place] += 1
-        result = self.actors[place].answer.remote(request)
-        result.future().add_done_callback(partial(self.take, place, deliver))
-        return result
+        object_ref = self.actors[place].answer.remote(request)
+        object_ref.future().add_done_callback(partial(self.take, place, deliver))
+        return object_ref
 
-    def take(self, place: int, deliver: Deliver, result: Any) -> None:
+    def take(self, place: int, deliver: Deliver, future: Any) -> None:
         """Deliver what an actor returned. Runs in a thread of Ray, which must not call Ray."""
         self.held[place] -= 1
         try:
-            deliver(result.result())
+            deliver(future.result())
         except self.lost as error:
             reason = f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"
             deliver(Failed(WorkerLost(reason)))

@@ -88,8 +88,8 @@ def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
 
     def completion(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        values = choices_of(SETTINGS[name]) or SETTINGS[name].words
-        unused = [value for value in values if value not in before.split(",")]
+        candidates = choices_of(SETTINGS[name]) or SETTINGS[name].words
+        unused = [value for value in candidates if value not in before.split(",")]
         return [before + comma + value for value in unused if value.startswith(last)]
 
     return completion

@@ -36,9 +36,9 @@ def merge_settings(
     sourced = sourced_values(environment, file)
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
-    values = {name: value.value for name, value in sourced.items()}
+    merged_values = {name: value.value for name, value in sourced.items()}
     parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    settings = Settings(**values | parsed)
+    settings = Settings(**merged_values | parsed)
     for name in SETTINGS:
         check_name(name, getattr(settings, name), flag(name) if name in parsed else f"{sourced[name].place}: {name}")
     return settings

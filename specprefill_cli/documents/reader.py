@@ -111,7 +111,7 @@ class SourceFile:
             self.step(f"reading {self.name}: page {len(self.texts):,} of {self.page_count:,}")
 
     def check_room(self, characters: int) -> None:
-        """Raise Abandoned once `stop` is set, and DocumentError if a page of so many characters exceeds the limits."""
+        """Raise Abandoned once `stop` is set, and DocumentError if a page of this length exceeds the limits."""
         check_stop(self.stop)
         if self.characters + characters > self.limits.max_characters:
             reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""

@@ -11,7 +11,7 @@ from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
 DELIMITERS = "\t;,|"
-# The delimiter is chosen by the first rows, at most so many.
+# Number of leading rows that decide the delimiter.
 SAMPLE_ROWS = 50
 
 

@@ -24,7 +24,7 @@ UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
 PERCENT_DIGITS = 10
-# Spreadsheets show at most so many digits of a number; further digits are noise of binary fractions.
+# Spreadsheets show at most this many digits of a number; further digits are noise of binary fractions.
 DIGITS = 15
 
 

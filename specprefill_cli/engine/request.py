@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Started:
-    """The first token is in hand."""
+    """The first token has been chosen."""
 
 
 @dataclass(frozen=True)

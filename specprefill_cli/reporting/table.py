@@ -88,9 +88,9 @@ def comparison_table(comparison: Comparison) -> Table:
     columns = [column_facts(column) for column in comparison.answers]
     columns += [{"answer": "does not fit", "warning": reason} for reason in comparison.misfits.values()]
     for label in columns[0] if columns else ():
-        values = [column.get(label) for column in columns]
-        if any(values):
-            table.add_row(label, *(plain(value or "-") for value in values))
+        row_values = [column.get(label) for column in columns]
+        if any(row_values):
+            table.add_row(label, *(plain(value or "-") for value in row_values))
     return table
 
 

@@ -86,10 +86,10 @@ def load_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
     Raises SpecprefillError if the file is unreadable or holds another model than the pair's target.
     """
     outline = pair.target
-    text = outline.config.get_text_config()
+    text_config = outline.config.get_text_config()
     loaded = load_model(str(file), Placement(None), dtype, offline=True)
     for size in ("vocab_size", "num_hidden_layers", "hidden_size"):
-        actual, expected = getattr(loaded.config.get_text_config(), size), getattr(text, size)
+        actual, expected = getattr(loaded.config.get_text_config(), size), getattr(text_config, size)
         if actual != expected:
             raise SpecprefillError(
                 f"{file}: not the model {outline.name} ({size} {actual}, not {expected}); give its file"

@@ -135,8 +135,8 @@ def return_freed_memory() -> None:
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """Measure a prefill in a mode."""
     stream = session.ask(collection, QUESTION, settings)
-    kept = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.request.clock, stream.memory, kept, operations_ratio(stream))
+    kept_ratio = stream.prefilled.plan.kept_ratio
+    return Measurement(stream.request.clock, stream.memory, kept_ratio, operations_ratio(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:

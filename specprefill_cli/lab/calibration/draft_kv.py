@@ -130,8 +130,8 @@ def is_close(built: Tensor, expected: Tensor) -> bool:
 def draft_candidates(layers: int) -> list[int]:
     """Up to `MOST_CANDIDATES` draft layers, evenly spread; without the first layer, because its input is only the token."""
     usable = range(1 if layers > 2 else 0, layers)
-    places = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
-    return [usable[int(place)] for place in places]
+    indices = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
+    return [usable[int(index)] for index in indices]
 
 
 @torch.inference_mode()

@@ -71,26 +71,26 @@ def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
             axis=-1,
         )
         gains = recall(together, chunks)
-        place = int(gains.argmax())
-        if gains[place] < best_recall + SMALLEST_GAIN:
+        best_index = int(gains.argmax())
+        if gains[best_index] < best_recall + SMALLEST_GAIN:
             break
-        best_recall = gains[place]
-        chosen_rows.append(candidates.pop(place))
+        best_recall = gains[best_index]
+        chosen_rows.append(candidates.pop(best_index))
     return tuple(Head(row // heads, row % heads, 1.0 / len(chosen_rows)) for row in sorted(chosen_rows))
 
 
-def combine_heads(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
+def combine_heads(sighting: Sighting, chosen_heads: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
     """Chunk scores [chunks] of the chosen heads, blended with BM25; lexical: the weight of BM25."""
-    rows = [head.layer * heads + head.head for head in chosen]
-    weights = np.array([head.weight for head in chosen])
+    rows = [head.layer * heads + head.head for head in chosen_heads]
+    weights = np.array([head.weight for head in chosen_heads])
     return blend(weights @ sighting.scores[rows], sighting.lexical, lexical)
 
 
-def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads: int) -> float:
+def search_lexical(sightings: Sequence[Sighting], chosen_heads: Sequence[Head], heads: int) -> float:
     """The weight of BM25 among `LEXICAL_WEIGHTS` that gives the best recall with the chosen heads; 0 if the gain is noise."""
     golds = [sighting.gold for sighting in sightings]
     recalls = {
-        weight: mean_recall([combine_heads(sighting, chosen, heads, weight) for sighting in sightings], golds)
+        weight: mean_recall([combine_heads(sighting, chosen_heads, heads, weight) for sighting in sightings], golds)
         for weight in LEXICAL_WEIGHTS
     }
     best_weight = max(recalls, key=lambda weight: recalls[weight])
@@ -120,5 +120,5 @@ def smallest_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray], rec
         masses = np.sort(row)[::-1].cumsum()
         needed_masses.append(masses[gold_rank(row, gold)] / masses[-1])
     # Selection takes the smallest set that reaches the mass, so a slightly smaller mass gives the same set.
-    place = max(0, min(len(needed_masses) - 1, math.ceil(recall * len(needed_masses)) - 1))
-    return float(min(0.99, np.sort(needed_masses)[place] - 1e-6))
+    index = max(0, min(len(needed_masses) - 1, math.ceil(recall * len(needed_masses)) - 1))
+    return float(min(0.99, np.sort(needed_masses)[index] - 1e-6))

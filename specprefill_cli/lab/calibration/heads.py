@@ -67,13 +67,13 @@ def calibrate_heads(
         step(f"searching the draft's heads: {number:,} of {len(cases):,}")
         sightings.append(sight(case, draft))
     searched, held_out = sightings[::2], sightings[1::2]
-    chosen = search.search_heads(searched, heads)
-    lexical = search.search_lexical(searched, chosen, heads)
-    unlimited = [search.combine_heads(sighting, chosen, heads, lexical) for sighting in sightings]
-    window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
+    chosen_heads = search.search_heads(searched, heads)
+    lexical = search.search_lexical(searched, chosen_heads, heads)
+    unlimited = [search.combine_heads(sighting, chosen_heads, heads, lexical) for sighting in sightings]
+    window, window_recalls, windowed = smallest_window(cases, sightings, chosen_heads, lexical, unlimited)
     scores = {
         "heads": unlimited[1::2],
-        "attention": [search.combine_heads(sighting, chosen, heads) for sighting in held_out],
+        "attention": [search.combine_heads(sighting, chosen_heads, heads) for sighting in held_out],
         "lexical": [sighting.lexical for sighting in held_out],
         "question": [sighting.question for sighting in held_out],
     }
@@ -86,7 +86,7 @@ def calibrate_heads(
     mean_recalls = {scorer: search.mean_recall(rows, golds) for scorer, rows in scores.items()}
     by_window = {f"mean_recall_window_{name}": round(value, 4) for name, value in window_recalls.items()}
     return ScoringHeads(
-        heads=chosen,
+        heads=chosen_heads,
         lexical=lexical,
         auto_mass=search.auto_mass(windowed, [sighting.gold for sighting in sightings]),
         auto_tokens=int(median(case.request.document_tokens for case in cases)),
@@ -120,7 +120,7 @@ def usable_cases(session: Session, items: Sequence[Item], settings: Settings) ->
 def smallest_window(
     cases: Sequence[Case],
     sightings: Sequence[search.Sighting],
-    chosen: Sequence[Head],
+    chosen_heads: Sequence[Head],
     lexical: float,
     unlimited: Sequence[np.ndarray],
 ) -> tuple[int | None, dict[str, float], Sequence[np.ndarray]]:
@@ -134,7 +134,7 @@ def smallest_window(
     median_length = np.median([case.request.draft_prompt.length for case in cases])
     for window in sorted((window for window in WINDOWS if SHORTEST_PROMPT * window <= median_length), reverse=True):
         scores = [
-            blend(windowed_scores(case.request, chosen, window), sighting.lexical, lexical)
+            blend(windowed_scores(case.request, chosen_heads, window), sighting.lexical, lexical)
             for case, sighting in zip(cases, sightings, strict=True)
         ]
         recalls[str(window)] = search.mean_recall(scores, golds)
@@ -173,14 +173,18 @@ def sight(case: Case, draft: LoadedModel) -> search.Sighting:
     # Gold chunks and heads use the draft's tokens, so the other scorers must use them too.
     request = replace(case.request, prompt=case.request.draft_prompt, draft_window=None)
     prompt, size = request.prompt, request.chunk_size
-    text = draft.config.get_text_config()
-    state, capture = read_prompt(request, text.num_hidden_layers - 1)
+    text_config = draft.config.get_text_config()
+    state, capture = read_prompt(request, text_config.num_hidden_layers - 1)
     start, end = prompt.document
-    scores = np.zeros((text.num_hidden_layers, text.num_attention_heads, math.ceil((end - start) / size)), np.float32)
+    scores = np.zeros(
+        (text_config.num_hidden_layers, text_config.num_attention_heads, math.ceil((end - start) / size)), np.float32
+    )
     for layer, window in enumerate(window_layers(draft.config)):
         # Skip layers with a sliding window: their heads miss most of a long prompt.
         if window is None:
-            attention = layer_attention(state, capture, layer, list(range(text.num_attention_heads)), prompt.document)
+            attention = layer_attention(
+                state, capture, layer, list(range(text_config.num_attention_heads)), prompt.document
+            )
             scores[layer] = [scores_for_selection(row, size) for row in attention]
     first = int((prompt.offsets[:, 1] <= case.place[0]).sum())
     last = max(first, int((prompt.offsets[:, 0] < case.place[1]).sum()) - 1)

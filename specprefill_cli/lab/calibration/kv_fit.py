@@ -45,10 +45,10 @@ class Gram:
         inputs = inputs.cpu().double()
         extended = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
         self.inputs += extended.T @ extended
-        for layer, values in outputs.items():
-            values = values.cpu().double()
-            self.outputs[layer] += extended.T @ values
-            self.squares[layer] += values.square().sum(0)
+        for layer, layer_outputs in outputs.items():
+            layer_outputs = layer_outputs.cpu().double()
+            self.outputs[layer] += extended.T @ layer_outputs
+            self.squares[layer] += layer_outputs.square().sum(0)
         self.rows += len(inputs)
 
     def variance(self, layer: int) -> Tensor:
@@ -146,25 +146,25 @@ def best_fits(
     """Find the best fit of each target layer among its choices of draft layers; each matrix is factorised only once."""
     layers_by_choice = defaultdict(list)
     for layer, options in choices.items():
-        for chosen in options:
-            layers_by_choice[chosen].append(layer)
+        for draft_layers in options:
+            layers_by_choice[draft_layers].append(layer)
     winners: dict[int, Fit] = {}
-    for chosen, layers in layers_by_choice.items():
-        columns = columns_of_layers(chosen)
+    for draft_layers, layers in layers_by_choice.items():
+        columns = columns_of_layers(draft_layers)
         inputs, held_out_inputs = fitted.part(columns), held_out.part(columns)
         for strength in RIDGES:
             factors = factorize(inputs, strength)
             for layer in layers:
                 weight = torch.linalg.lu_solve(*factors, fitted.outputs[layer][columns])
                 errors = missed_variance(held_out, layer, columns, held_out_inputs, weight)
-                fit = Fit(*errors, chosen, strength, weight)
+                fit = Fit(*errors, draft_layers, strength, weight)
                 if layer not in winners or fit.error < winners[layer].error:
                     winners[layer] = fit
     return winners
 
 
-def columns_of(candidates: Sequence[int], draft_size: int, own_size: int, chosen: Sequence[int]) -> Tensor:
+def columns_of(candidates: Sequence[int], draft_size: int, own_size: int, draft_layers: Sequence[int]) -> Tensor:
     """Columns of the inputs that belong to the target's own states, the chosen draft layers, and the constant."""
     widths = [own_size, *[draft_size] * len(candidates), 1]
     target_columns, *drafts, constant = torch.arange(sum(widths)).split(widths)
-    return torch.cat([target_columns, *(drafts[list(candidates).index(layer)] for layer in chosen), constant])
+    return torch.cat([target_columns, *(drafts[list(candidates).index(layer)] for layer in draft_layers), constant])

@@ -128,12 +128,12 @@ def fact_ranges(row: dict, text: str, context: tuple[int, int], path: Path) -> t
     start, end = context
     ranges = []
     for passage in row.get("evidence", ()):
-        place = text.find(passage, start, end)
-        if place < 0:
+        passage_start = text.find(passage, start, end)
+        if passage_start < 0:
             raise SpecprefillError(
                 f"{path}, row {row['id']}: its evidence does not stand in its documents: {passage!r}"
             )
-        ranges.append((place, place + len(passage)))
+        ranges.append((passage_start, passage_start + len(passage)))
     return tuple(ranges)
 
 
@@ -150,8 +150,8 @@ def bury(
     """Put the context at a random place among `distractors` others; return the document and the context's character range."""
     others = generator.sample(contexts, min(len(contexts), distractors + 1))
     buried_contexts = [other for other in others if other != context][:distractors]
-    place = generator.randint(0, len(buried_contexts))
-    buried_contexts.insert(place, context)
-    start = sum(len(other) + 2 for other in buried_contexts[:place])
+    position = generator.randint(0, len(buried_contexts))
+    buried_contexts.insert(position, context)
+    start = sum(len(other) + 2 for other in buried_contexts[:position])
     collection = Collection((one_page_document("context", "\n\n".join(buried_contexts), "text/plain"),))
     return collection, (start, start + len(context))

@@ -50,8 +50,10 @@ def replace_accepted(contents: Contents, request: PrefillRequest) -> PrefillResu
     mapped, fates = map_and_choose(request)
     with request.clock.phase("mapping"):
         kv = copy_cache(mapped.state)
-        other = contents(kv, request.prompt.document)
-        state = cache_of(exchange_slots(kv, other, accepted_slots(request, fates.chunks, mapped.inspection.computed)))
+        other_kv = contents(kv, request.prompt.document)
+        state = cache_of(
+            exchange_slots(kv, other_kv, accepted_slots(request, fates.chunks, mapped.inspection.computed))
+        )
     return recompute_chunks(request, replace(mapped, state=state), fates)
 
 
@@ -159,10 +161,10 @@ def splice_document(wrong: SlotKv, kv: SlotKv, document: tuple[int, int]) -> Slo
     return exchange_slots(kv, wrong, slots, start + (slots - start) % (len(wrong.slots) - start))
 
 
-def exchange_slots(kv: SlotKv, other: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
+def exchange_slots(kv: SlotKv, other_kv: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
     """Replace some slots [C] of a whole cache's copy by those of another copy; sources: the other's slots [C], None: the same."""
     sources = slots if sources is None else sources
-    layers = zip(kv.layers, other.layers, strict=True)
+    layers = zip(kv.layers, other_kv.layers, strict=True)
     return SlotKv(
         kv.slots,
         tuple(

@@ -122,8 +122,8 @@ def signal_section(record: dict[str, Any]) -> Section:
     for key, words in PREDICTIONS.items():
         measured = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
         best = max(measured, key=lambda signal: signal[key], default=None)
-        result = f"{signal_name(best)}, {best[key]:.2f}" if best else "unknown, too few questions differ"
-        findings.append(f"{words}: {result}.")
+        best_signal = f"{signal_name(best)}, {best[key]:.2f}" if best else "unknown, too few questions differ"
+        findings.append(f"{words}: {best_signal}.")
     findings.append(
         "The hidden state's error needs full prefill to compare with, because the map gives keys and values only; it "
         "shows how reliable checkpoint tokens are. The attention output is over the checkpoint tokens alone, because the "
