@@ -1,6 +1,6 @@
 """specprefill: answers about long documents, with the first token several times sooner.
 
-The Python API is what `__all__` names (docs/python.md); everything else is internal. Importing it loads no torch.
+`__all__` is the Python API (docs/python.md); everything else is internal. Importing the package does not load torch.
 """
 
 from __future__ import annotations

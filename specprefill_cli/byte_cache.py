@@ -1,4 +1,4 @@
-"""The cache of whatever is kept in memory between questions: bounded in bytes, the least recently used goes first."""
+"""A cache in memory between questions: bounded in bytes, with eviction of the least recently used value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 class ByteCache(OrderedDict[Any, Value]):
-    """Values by key, the least recently used first; used from any thread.
+    """Values by key, the least recently used first. Any thread may use it.
 
-    capacity_bytes: of all values together; the latest stays whatever its size; 0 keeps none
-    size: of a value in bytes; a value may grow while it is kept
+    capacity_bytes: limit of all values together; the newest value stays even if it is larger; 0 keeps nothing
+    size: gives a value's bytes; a value may grow while it is kept
     """
 
     def __init__(self, capacity_bytes: int, size: Callable[[Value], int]) -> None:
@@ -27,7 +27,7 @@ class ByteCache(OrderedDict[Any, Value]):
         return sum(map(self.size, list(self.values())))
 
     def find(self, key: Any) -> Value | None:
-        """Return the value of a key as the most recently used one; None where there is none."""
+        """Return the value of a key, or None, and mark it as most recently used."""
         with self.lock:
             if key not in self:
                 return None
@@ -35,7 +35,7 @@ class ByteCache(OrderedDict[Any, Value]):
             return self[key]
 
     def find_or(self, key: Any, compute: Callable[[], Value]) -> Value:
-        """The value of a key, computed and kept where it is not there."""
+        """Return the value of a key; compute and keep it if it is missing."""
         value = self.find(key)
         if value is None:
             value = compute()
@@ -43,7 +43,7 @@ class ByteCache(OrderedDict[Any, Value]):
         return value
 
     def keep(self, key: Any, value: Value) -> None:
-        """Add a value, as the most recently used one."""
+        """Add a value as the most recently used; evict others to make room."""
         if self.capacity_bytes:
             with self.lock:
                 self.pop(key, None)
@@ -51,7 +51,7 @@ class ByteCache(OrderedDict[Any, Value]):
                 self[key] = value
 
     def evict(self, limit_bytes: float) -> None:
-        """Forget the least recently used values until the others take at most so many bytes."""
+        """Evict the least recently used values until the rest takes at most `limit_bytes`."""
         with self.lock:
             self._shrink(limit_bytes)
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from specprefill_cli.prompting import Template
 
 GIBIBYTE = 2**30
-# Default length of the prompt, in tokens, to count memory for.
+# Default prompt length, in tokens, of the memory estimate.
 DEFAULT_TOKENS = 8_192
 DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the target cannot use the draft's KV or tokens"
 
 
 class State(StrEnum):
-    """`no`: not possible, and not needed; `broken`: needed, and must be repaired."""
+    """`no`: not possible and not needed; `broken`: needed, so it must be repaired."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """A finding: the name of the check, its state, and one line with cause and remedy."""
+    """A finding: the name of the check, its state, and a line with cause and remedy."""
 
     name: str
     state: State
@@ -43,9 +43,9 @@ class Check:
 
 
 def diagnose(settings: Settings, tokens: int) -> list[Check]:
-    """Run all checks; an error in one is a finding itself and does not end the others.
+    """Run all checks. A check that raises becomes a finding; the other checks still run.
 
-    tokens: length of the prompt to count memory for
+    tokens: prompt length of the memory estimate
     """
     checks: dict[str, Callable[[], Iterator[Check]]] = {
         "versions": check_versions,
@@ -66,7 +66,7 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
 
 
 def check_versions() -> Iterator[Check]:
-    """Python, and the packages that specprefill needs (office files included), against the tested ranges."""
+    """Check Python and the needed packages, those for office files included, against the tested ranges."""
     from packaging.requirements import Requirement
 
     yield Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}")
@@ -84,21 +84,21 @@ def check_versions() -> Iterator[Check]:
             yield check_package(name, specifier, State.NO, f"to read these, {install_command('office')}")
 
 
-def check_package(name: str, specifier: str, absent: State, remedy: str) -> Check:
-    """Check an installed package against the tested range; `absent`: the state where it is not installed."""
+def check_package(name: str, specifier: str, state_if_absent: State, remedy: str) -> Check:
+    """Check an installed package against the tested range; `state_if_absent`: where the package is not installed."""
     from packaging.specifiers import SpecifierSet
 
     try:
         installed = version(name)
     except PackageNotFoundError:
-        return Check(name, absent, f"not installed; {remedy}")
+        return Check(name, state_if_absent, f"not installed; {remedy}")
     if SpecifierSet(specifier).contains(installed, prereleases=True):
         return Check(name, State.OK, installed)
     return Check(name, State.LIMITED, f"{installed} is outside the tested range {specifier}")
 
 
 def list_devices() -> Iterator[Check]:
-    """The CPU and the GPUs, with their memory."""
+    """List the CPU and the GPUs, with their memory."""
     import torch
 
     available, total = main_memory()
@@ -116,7 +116,7 @@ def list_devices() -> Iterator[Check]:
 
 
 def list_plugins() -> Iterator[Check]:
-    """The modes and scorers that other packages add, and whether they can be loaded."""
+    """List the modes and scorers of plugins, and whether they load."""
     from specprefill_cli.prefill.registry import MODES, SCORERS
 
     for registry in (MODES, SCORERS):
@@ -126,7 +126,10 @@ def list_plugins() -> Iterator[Check]:
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
-    """The dtype that `auto` takes, the memory that both models need, and what works with them. No weights are downloaded."""
+    """Check the dtype that `auto` takes, the memory that draft and target need, and what works with them.
+
+    Downloads no weights.
+    """
     from specprefill_cli.models import smollm2
     from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.loading import load_outline
@@ -142,7 +145,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement)
     template = load_template(settings.prompt or pair.prompt)
-    needed, outlines = 0, []
+    needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
@@ -156,11 +159,11 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())
         quantization = settings.quantization if role == "target" else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
-        needed += weights + cache
+        needed_bytes += weights + cache
         stored_as = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")
         detail = f"{stored_as}: weights {format_bytes(weights)}, KV of {tokens:,} tokens {format_bytes(cache)}"
         yield Check(f"{role} {name}", State.OK, detail)
-    yield compare_memory(f"pair {pair.name}", needed, placement)
+    yield compare_memory(f"pair {pair.name}", needed_bytes, placement)
     draft, target = outlines
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     draft_template = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template
@@ -170,26 +173,30 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
 def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
     """Check a pair's models, tokenizers, modes, context, windows and prompts.
 
-    draft_template: of the draft's prompt where its tokenizer is not the target's
+    draft_template: template of the draft's prompt where draft and target have different tokenizers
     """
     from specprefill_cli.models.adapter import rotation_depends_on_length
 
-    same = draft.fingerprint == target.fingerprint
+    same_tokenizer = draft.fingerprint == target.fingerprint
     length_dependent = [model for model in (draft, target) if rotation_depends_on_length(model.config)]
-    shared = (State.OK, "possible: one tokenizer") if same else (State.NO, DIFFERENT_TOKENIZERS)
-    draft_kv = shared
+    tokenizer_sharing = (State.OK, "possible: one tokenizer") if same_tokenizer else (State.NO, DIFFERENT_TOKENIZERS)
+    draft_kv = tokenizer_sharing
     if target in length_dependent:
         reason = "rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
         draft_kv = (State.NO, f"{target.name}'s {reason}")
     return [
         check_model_class("draft", draft),
         check_model_class("target", target),
-        Check("tokenizer", State.OK if same else State.LIMITED, "the same for both" if same else "two different ones"),
+        Check(
+            "tokenizer",
+            State.OK if same_tokenizer else State.LIMITED,
+            "the same for both" if same_tokenizer else "two different ones",
+        ),
         check_select(draft),
         Check("draft-kv", *draft_kv),
-        Check("speculative decoding", *shared),
+        Check("speculative decoding", *tokenizer_sharing),
         check_context(draft, target),
-        # `longrope` and `dynamic` have factors that depend on the number of tokens read at once.
+        # The factors of `longrope` and `dynamic` depend on the number of tokens read at once.
         *(
             Check(
                 "rotary embedding",
@@ -199,24 +206,26 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
             for model in length_dependent
         ),
         check_prompt("prompt", template, target),
-        *(() if same else (check_prompt("draft's prompt", draft_template, draft),)),
+        *(() if same_tokenizer else (check_prompt("draft's prompt", draft_template, draft),)),
     ]
 
 
 def check_model_class(role: str, outline: ModelOutline) -> Check:
-    """Whether the model's attention can be replaced by ours."""
+    """Check that our attention can replace the model's."""
     from specprefill_cli.models.hub import model_class
 
-    text = outline.config.get_text_config()
+    text_config = outline.config.get_text_config()
     cls = model_class(outline.config)
     if cls is None or not cls.is_backend_compatible():
-        return Check(role, State.BROKEN, f"{outline.name}: {text.model_type} computes attention in its own way")
-    detail = f"{outline.name}: {text.model_type}, {text.num_hidden_layers} layers of {text.hidden_size}"
+        return Check(role, State.BROKEN, f"{outline.name}: {text_config.model_type} computes attention in its own way")
+    detail = (
+        f"{outline.name}: {text_config.model_type}, {text_config.num_hidden_layers} layers of {text_config.hidden_size}"
+    )
     return Check(role, State.OK, detail)
 
 
 def check_select(draft: ModelOutline) -> Check:
-    """Whether a layer of the draft sees the whole prompt, however long."""
+    """Check whether a layer of the draft sees the whole prompt, however long."""
     from specprefill_cli.models.adapter import window_layers
 
     windows = window_layers(draft.config)
@@ -232,16 +241,16 @@ def check_select(draft: ModelOutline) -> Check:
 
 
 def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
-    """How many tokens fit both models."""
-    shorter = min(draft.context, target.context)
-    detail = f"prompt and answer up to {shorter:,} tokens (draft {draft.context:,}, target {target.context:,})"
+    """Report how many tokens fit draft and target."""
+    pair_context = min(draft.context, target.context)
+    detail = f"prompt and answer up to {pair_context:,} tokens (draft {draft.context:,}, target {target.context:,})"
     if draft.context < target.context:
         return Check("context", State.LIMITED, f"{detail}; longer documents are read in windows, by `select`")
     return Check("context", State.OK, detail)
 
 
 def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:
-    """Whether a template works with a model's tokenizer."""
+    """Check that a template works with a model's tokenizer."""
     from specprefill_cli.prompting import render
 
     try:
@@ -251,18 +260,20 @@ def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:
     return Check(name, State.OK, f"template '{template.name}'")
 
 
-def compare_memory(name: str, needed: int, placement: Placement) -> Check:
-    """Whether both models fit; activations are not counted."""
+def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:
+    """Check whether draft and target fit the memory; activations are not counted."""
     import torch
 
     gpus = placement.gpus
-    free = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
+    free_bytes = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
     device = placement.device_type
-    detail = f"needs {format_bytes(needed)} on {device} and room for activations, {format_bytes(free)} are free"
-    in_main_memory = (placement.max_memory or {}).get("cpu", 0)
-    if free < needed <= free + in_main_memory:
+    detail = (
+        f"needs {format_bytes(needed_bytes)} on {device} and room for activations, {format_bytes(free_bytes)} are free"
+    )
+    offload_bytes = (placement.max_memory or {}).get("cpu", 0)
+    if free_bytes < needed_bytes <= free_bytes + offload_bytes:
         return Check(name, State.LIMITED, f"{detail}: the rest stays in slow main memory; use a smaller pair")
-    if needed > free:
+    if needed_bytes > free_bytes:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)
 
@@ -276,5 +287,5 @@ def main_memory() -> tuple[int, int]:
 
 
 def format_bytes(size: int) -> str:
-    """Write a number of bytes in GiB, or small ones in MiB."""
+    """Format a number of bytes in GiB, a small number in MiB."""
     return f"{size / GIBIBYTE:,.1f} GiB" if size >= GIBIBYTE / 10 else f"{size / 2**20:,.0f} MiB"

@@ -1,4 +1,4 @@
-"""Write files that people keep: whole or not at all; and the name of standard input."""
+"""Write files whole or not at all; the name of standard input."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 
-# The name that stands for standard input among documents and files.
+# Stands for standard input in a list of documents or files.
 STANDARD_INPUT = "-"
 
 
 def check_can_write(path: Path, option: str) -> None:
-    """Raise UsageError, before any work is done, for a path that cannot become a file."""
+    """Raise UsageError for a path that cannot be written; called before any work is done."""
     if path == Path("-"):
         raise UsageError(f"{option} -: this cannot be standard output; give a file name")
     if os.path.isdir(path):
         raise UsageError(f"{option} {path}: this is a folder; give a file name")
-    # Unlike pathlib, os.path raises nothing where a folder may not be searched.
+    # Unlike pathlib, os.path does not raise for a folder without search permission.
     if not os.path.isdir(path.parent):
         raise UsageError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-    # A file is replaced by a new one from the same folder, so the folder must be writable too.
-    written = [path] if os.path.exists(path) else []
+    # A new file in the same folder replaces the old file, so the folder must be writable too.
+    places_to_write = [path] if os.path.exists(path) else []
     if not is_device(path):
-        written.append(Path(os.path.realpath(path)).parent)
-    if not all(os.access(place, os.W_OK) for place in written):
+        places_to_write.append(Path(os.path.realpath(path)).parent)
+    if not all(os.access(place, os.W_OK) for place in places_to_write):
         raise UsageError(f"{option} {path}: no permission to write there; give another place")
 
 
 def same_file(path: Path, other: Path) -> bool:
-    """Whether two names lead to one existing file."""
+    """Whether two paths lead to the same existing file."""
     return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
 
 
 def is_device(path: Path) -> bool:
-    """Whether a path exists and is no regular file: a device or a pipe, such as /dev/stdout."""
+    """Whether a path exists and is not a regular file: a device or a pipe, such as /dev/stdout."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes, or text in UTF-8, as `write_pieces` does."""
+    """Write bytes, or text in UTF-8, with `write_pieces`."""
     write_pieces(path, [content.encode() if isinstance(content, str) else content])
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write pieces so that the file has its old or its new content at any moment, never a part.
+    """Write pieces atomically: at any moment the file has its old or its new content, never a part of it.
 
-    Links are followed; a device or pipe (`/dev/stdout`) is written to, not replaced. Raises SpecprefillError.
+    Follows links. Writes to a device or pipe (`/dev/stdout`) instead of replacing it. Raises SpecprefillError.
     """
     try:
-        # Checked before links are resolved: the pipe behind a link has no name.
+        # Check this before resolving links: the pipe behind a link has no name.
         if is_device(path):
             path.write_bytes(b"".join(pieces))
             return
@@ -74,7 +74,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def permissions(path: Path) -> int:
-    """Return the existing file's permissions; for a new one, those that the user's mask allows."""
+    """Return an existing file's permissions; for a new file, those that the user's umask allows."""
     if path.exists():
         return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0)

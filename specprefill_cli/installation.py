@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def install_command(extra: str = "") -> str:
-    """The command that installs the packages of an extra, without one those that specprefill itself needs."""
+    """The command that installs the packages of an extra; without an extra, the packages that specprefill needs."""
     from packaging.requirements import Requirement
 
     try:
@@ -30,7 +30,7 @@ def install_command(extra: str = "") -> str:
 
 
 def pip_command(*arguments: str) -> str:
-    """A command line of `pip install` for the interpreter that runs."""
+    """The `pip install` command line for the current interpreter."""
     command = [sys.executable, "-m", "pip", "install", *arguments]
     return " ".join(map(quote_for_windows, command)) if os.name == "nt" else shlex.join(command)
 

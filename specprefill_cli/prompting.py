@@ -1,4 +1,4 @@
-"""Prompt templates, and the prompts that they make of documents and question."""
+"""Prompt templates, and the prompts that they make from documents and question."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
-# Placeholders for the variables: one word of letters only, so that no chat template changes it.
+# Placeholders for the variables: single words of letters, so that no chat template changes them.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
 
@@ -51,9 +51,9 @@ def split_at_marks(text: str) -> tuple[str, str, str]:
 
 
 def load_template(name: str) -> Template:
-    """Read the template that ships under a name, or the file at a path that ends in `.toml`.
+    """Read a packaged template by name, or the file at a path that ends in `.toml`.
 
-    Raises UsageError when there is none, and SpecprefillError when the file is not a valid template.
+    Raises UsageError for a missing file, SpecprefillError for an invalid template.
     """
     folder = packaged_folder("prompts")
     path = Path(name).expanduser() if name.endswith(".toml") else folder / f"{name}.toml"
@@ -64,33 +64,33 @@ def load_template(name: str) -> Template:
 
 
 def parse_template(path: Path) -> Template:
-    """Read a template file. Raises SpecprefillError, naming the file, where it is not a valid template."""
+    """Read a template file. Raises SpecprefillError, naming the file, for an invalid template."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); fix the file") from error
     except OSError as error:
         raise SpecprefillError(
             f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
         ) from error
-    fault = template_fault(values)
+    fault = template_fault(entries)
     if fault:
         raise SpecprefillError(f"prompt {path}: {fault}")
-    return Template(path.stem, values.get("text"), values.get("system"), values.get("user"))
+    return Template(path.stem, entries.get("text"), entries.get("system"), entries.get("user"))
 
 
-def template_fault(values: Mapping[str, Any]) -> str | None:
+def template_fault(entries: Mapping[str, Any]) -> str | None:
     """Describe the first fault in a template's keys, types and variables; None for a valid template."""
-    unknown = sorted(set(values) - {"description", "text", "system", "user"})
+    unknown = sorted(set(entries) - {"description", "text", "system", "user"})
     if unknown:
         return f"unknown key '{unknown[0]}'; use description, text, or system and user"
-    if ("text" in values) == ("user" in values) or {"text", "system"} <= set(values):
+    if ("text" in entries) == ("user" in entries) or {"text", "system"} <= set(entries):
         return "give exactly one of `text` (plain) and `user` (chat, which may have `system`)"
-    if not all(isinstance(value, str) for value in values.values()):
+    if not all(isinstance(value, str) for value in entries.values()):
         return "every value must be a string in quotes"
-    if set(string.Template(values.get("system", "")).get_identifiers()) & set(MARKS):
+    if set(string.Template(entries.get("system", "")).get_identifiers()) & set(MARKS):
         return "`system` is fixed text; write $document and $question in `user`"
-    body = string.Template(values.get("text", values.get("user", "")))
+    body = string.Template(entries.get("text", entries.get("user", "")))
     marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
     if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
         return "write $document and then $question, once each and no other variable; a dollar sign is $$"
@@ -99,7 +99,7 @@ def template_fault(values: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt as text. Special tokens are parsed in the trusted pieces, not in document and question: these are data."""
+    """A prompt as text. Document and question are data: special tokens are parsed only in the other, trusted pieces."""
 
     prefix: str
     document: str
@@ -110,10 +110,10 @@ class PromptText:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt in the tokens of one tokenizer.
+    """A prompt in a tokenizer's tokens.
 
-    tokens: [M] ids; document, question: token ranges [start, end) in them
-    offsets: [n, 2] character range in the document's text of each document token
+    tokens: [M] ids; document, question: token ranges [start, end) in the prompt
+    offsets: [n, 2] character range of each document token in the document's text
     """
 
     tokens: Tensor
@@ -130,18 +130,18 @@ class Prompt:
 def render(
     template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase, opening: str = ""
 ) -> PromptText:
-    """Fill a template; messages go through the tokenizer's chat template, then split at the variables.
+    """Fill a template. Messages go through the tokenizer's chat template and are then split at the variables.
 
-    opening: trusted text that the answer is made to begin with, appended to the suffix
+    opening: trusted text that the answer has to begin with; it is appended to the suffix
 
-    Raises SpecprefillError when the tokenizer has no chat template or loses a variable.
+    Raises SpecprefillError if the tokenizer has no chat template, or its chat template loses a variable.
     """
     if template.text is not None:
         prefix, between, suffix = template.text_parts()
         prefix = (tokenizer.bos_token or "") + prefix
     else:
         prefix, between, suffix = chat_parts(template, tokenizer)
-    # A blank before the question belongs to its first token, as it does in running text.
+    # A blank before the question belongs to the question's first token, as in running text.
     blank = " " if between.endswith(" ") else ""
     return PromptText(prefix, document, between.removesuffix(" "), blank + question.strip(), suffix + opening)
 
@@ -158,9 +158,9 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         tokenizer.apply_chat_template,
         tokenize=False,
         add_generation_prompt=True,
-        # Qwen3 would reason aloud first; other templates ignore this.
+        # Without this, Qwen3 would reason aloud first; other templates ignore it.
         enable_thinking=False,
-        # Llama 3 would insert today's date, and every day would need new caches; this is its own default.
+        # Llama 3 would insert today's date and so invalidate the caches every day; this date is its own default.
         date_string="26 Jul 2024",
     )
     try:
@@ -169,7 +169,7 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
         except TemplateError:
             if not system:
                 raise
-            # Some templates refuse the system role: its text then opens the user's message.
+            # Some templates refuse the system role: put its text at the start of the user's message.
             text = str(fill([{"role": "user", "content": f"{template.system}\n\n{user}"}]))
     except TemplateError as error:
         raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
@@ -183,9 +183,9 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
 def encode_prompt(
     text: PromptText, tokenizer: PreTrainedTokenizerBase, encode_document: DocumentEncoder = encode_text
 ) -> Prompt:
-    """Token ids of a prompt, piece by piece, so that the token ranges of document and question are exact.
+    """Tokenise a prompt piece by piece, so that the token ranges of document and question are exact.
 
-    encode_document: `encode_text`, or a cache of it
+    encode_document: `encode_text`, or a cached version of it
     """
     prefix = encode_template(tokenizer, text.prefix)
     document, offsets = encode_document(tokenizer, text.document)

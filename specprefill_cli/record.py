@@ -1,6 +1,6 @@
-"""The public records of an answer, a comparison, a plan and a retrieval. Imports no torch.
+"""The public records of an answer, a comparison, a plan and a retrieval. Does not import torch.
 
-`to_json` and `from_json` are the JSON of `--json`, of batch rows and of the HTTP endpoints.
+`to_json` and `from_json` write and read the JSON of `--json`, of batch rows and of the HTTP endpoints.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from specprefill_cli.documents.document import DocumentPages
 
 SCHEMA = 1
-# The mode that others are compared with, and where the target computes kept tokens: the first unless said otherwise.
+# The mode that other modes are compared with; then the positions of kept tokens, ORIGINAL by default.
 BASELINE, ORIGINAL, COMPACT = "full", "original", "compact"
-# The mode of plans and passages.
+# The mode that plans and passages use.
 PLANNED_MODE = "select"
-# The phases of the time to first token, in their order.
+# The phases of the time to first token, in order.
 PHASES = (
     "tokenize",
     "draft_prefill",
@@ -31,24 +31,24 @@ PHASES = (
     "target_prefill",
     "first_token",
 )
-# With an endpoint, after all of them: from sending the text to the first piece of the answer. That is network, queue, prefill
-# and first token of the server.
+# The last phase with an endpoint: from sending the text to the first piece of the answer. It covers the network, and the
+# server's queue, prefill and first token.
 UPSTREAM = "upstream"
 # How the target says that the documents do not hold the answer.
 NOT_FOUND = "not found"
-# The warning about a provisional answer that stays one.
+# The warning about an answer that stays provisional.
 UNCONFIRMED = "full prefill has not confirmed the answer"
-# Lowest probability of being right at which an answer is called likely.
+# An answer is called likely right from this probability on.
 LIKELY = 0.6
 
 
 def json_line(record: dict[str, Any]) -> str:
-    """Write one line of JSON in ASCII: readable in any locale, and no control character reaches a terminal."""
+    """Write a line of JSON in ASCII: readable in any locale, and no control character reaches a terminal."""
     return json.dumps(record, allow_nan=False)
 
 
 class Fate(StrEnum):
-    """A span is computed by the target, its KV is accepted from the draft, or it is dropped."""
+    """Of a span: the target computes it, its cache accepts draft KV, or the span is dropped."""
 
     RECOMPUTE = "recompute"
     ACCEPT = "accept"
@@ -57,9 +57,9 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SpanRecord:
-    """A span of prompt tokens [start, end) with its fate, its pages, and its risk where one was estimated.
+    """A span of prompt tokens [start, end) with its fate, its pages, and its risk (None if not estimated).
 
-    pages: numbers alone, of all documents; documents: the same by document
+    pages: page numbers over all documents; documents: the same pages by document
     """
 
     start: int
@@ -72,9 +72,9 @@ class SpanRecord:
 
 @dataclass(frozen=True)
 class Citation:
-    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentence or sentences there.
+    """A document's name, a 1-based page, a character range [start, end) in the document, and the sentences there.
 
-    number: which of the documents, from 0; their names may be the same
+    number: index of the document, from 0; two documents may have the same name
     """
 
     document: str
@@ -87,17 +87,17 @@ class Citation:
 
 @dataclass(frozen=True, kw_only=True)
 class Passage(Citation):
-    """Consecutive sentences of one document; importance: 0 to 1, that of its best sentence."""
+    """Consecutive sentences of a document; importance: that of its best sentence, 0 to 1."""
 
     importance: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A chunk, or the part of one that has one fate: prompt tokens [start, end), with its pages.
+    """A chunk, or a part of a chunk with a single fate: prompt tokens [start, end), with its pages.
 
-    text_start, text_end: its characters in the collection's text
-    importance: mean over the chunk's tokens, None where nothing was scored
+    text_start, text_end: its character range in the collection's text
+    importance: mean over the chunk's tokens, None without scores
     """
 
     start: int
@@ -112,7 +112,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether speculation was on at the end of an answer, and the reason where it turned itself off."""
+    """Whether speculation was on at the end of an answer, and why it turned itself off if it did."""
 
     state: str
     reason: str | None = None
@@ -126,7 +126,7 @@ SWITCHED_OFF = Verdict("off")
 class GateVerdict:
     """The gate's decision about a prompt.
 
-    risk: that would remain, None where it was not estimated; threshold: None where any risk is accepted
+    risk: the risk that would remain, None if not estimated; threshold: None if any risk is accepted
     """
 
     signal: str
@@ -137,26 +137,26 @@ class GateVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One answered question. Times in seconds; `ttft_seconds` from question submitted to first token in hand.
+    """An answered question. Times in seconds; `ttft_seconds` runs from question submitted to first token in hand.
 
-    reason: why `auto` took the mode; None where the mode was named
-    tokens_per_second: of decoding after the first token, None when nothing more was decoded
-    acceptance_rate: accepted over proposed tokens, None when none was proposed
+    reason: why `auto` took the mode; None if the user named the mode
+    tokens_per_second: decoding speed after the first token, None if nothing more was decoded
+    acceptance_rate: accepted over proposed tokens, None if nothing was proposed
     accepted_length_mean, accepted_histogram: accepted tokens a round, and the number of rounds by accepted tokens
-    proposer: the source of proposed tokens, None without any; speculation: its state at the end, and the reason
-    reused: work of earlier questions about the same documents that was not done again, in words
+    proposer: the source of proposed tokens, None without proposals; speculation: its state at the end, and the reason
+    reused: work of earlier questions about the same documents that was not repeated, in words
     cached_tokens: prompt tokens whose KV the target had from an earlier question
-    passages: about the question, the passage that the answer quotes first
-    log_probability: mean of the target's natural log-probabilities of the answer's tokens, the stop token included
-    confidence: probability that the answer is right, None for `not found` and for pairs without that calibration
+    passages: the passages about the question; the passage that the answer quotes comes first
+    log_probability: mean natural log-probability that the target gave the answer's tokens, including the stop token
+    confidence: probability that the answer is right, None for `not found` and for pairs without this calibration
     expected_speedup: of the prefill over `full`, by the cost model
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
-    scorer: None in modes without one; draft_window: attention window of the draft's prefill in tokens, None for no window
-    positions: where the target computed kept tokens, `original` or `compact`; position_factor: of the gaps between spans
-    confirmed: whether full prefill gave the provisional answer (True), another one, which `answer` then is (False), or was not
-        asked or not finished (None)
-    provisional_answer, provisional_ttft_seconds: None where no confirmation was asked for
-    confirm_seconds: from the end of the provisional answer to that of the final one
+    scorer: None in modes without a scorer; draft_window: attention window of the draft's prefill in tokens, None for no window
+    positions: `original` or `compact` positions of kept tokens; position_factor: factor of the gaps between spans
+    confirmed: True if full prefill gave the provisional answer; False if it gave another answer, then in `answer`; None if
+        no confirmation was requested or it did not finish
+    provisional_answer, provisional_ttft_seconds: None if no confirmation was requested
+    confirm_seconds: from the end of the provisional answer to the end of the final answer
     """
 
     id: str
@@ -202,13 +202,13 @@ class Record:
 
     @property
     def document_kept_ratio(self) -> float | None:
-        """Document tokens that the target computed over all document tokens; None without any."""
+        """Document tokens that the target computed, divided by all document tokens; None without document tokens."""
         document = sum(span.end - span.start for span in self.spans)
-        # Every token that was not kept is a document token: prefix and suffix are always computed.
+        # Only document tokens are dropped: prefix and suffix are always computed.
         return 1 - (self.prompt_tokens - self.kept_tokens) / document if document else None
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values: its fields by name, the pair's models together; absent values are None."""
+        """The record as JSON values: its fields by name, draft and target under `pair`; absent values are None."""
         values = asdict(self)
         pair = {"draft": values.pop("draft"), "target": values.pop("target")}
         values |= {"id": self.id or None, "pair": pair, "document_kept_ratio": self.document_kept_ratio}
@@ -216,17 +216,17 @@ class Record:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
-        """The record in the JSON values of `to_json`; further keys are ignored."""
+        """The record from the JSON values of `to_json`; unknown keys are ignored."""
         return decode(cls, {**values, **values["pair"], "id": values["id"] or ""})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModeAnswer:
-    """One mode's answer, with its cells for the page, and its difference from `full` (None where that did not run).
+    """A mode's answer, its cells for the page, and its difference from `full` (None if `full` did not run).
 
-    mode: as the user named it; the answer names the one that `auto` took
-    speedup: TTFT of `full` over this one's; first_token_kl: KL(full || mode) of the first token's distributions, in nats
-    agreement: F1 of the words of both answers, 1 where they are the same
+    mode: as the user named it; `answer.mode` is the mode that `auto` took
+    speedup: TTFT of `full` over this mode's TTFT; first_token_kl: KL(full || mode) of the first token, in nats
+    agreement: word F1 of this answer and that of `full`, 1 if they are the same
     """
 
     mode: str
@@ -239,17 +239,17 @@ class ModeAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The answers to one question. misfits: modes that the prompt is too long for, with the reason."""
+    """The answers to a question in several modes. misfits: modes that the prompt is too long for, with the reason."""
 
     question: str
     answers: list[ModeAnswer]
     misfits: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON values: rows as `ask --json` has them, with their differences from `full`."""
-        names = ("speedup", "first_token_kl", "agreement")
+        """The comparison as JSON values: rows in the format of `ask --json`, with their differences from `full`."""
+        differences = ("speedup", "first_token_kl", "agreement")
         rows = [
-            row.answer.to_json() | {"asked": row.mode} | {name: getattr(row, name) for name in names}
+            row.answer.to_json() | {"asked": row.mode} | {name: getattr(row, name) for name in differences}
             for row in self.answers
         ]
         return {"schema": SCHEMA, "question": self.question, "rows": rows, "does_not_fit": self.misfits}
@@ -257,7 +257,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval:
-    """Passages in document order, and how much of the documents they are.
+    """Passages in document order, and their share of the documents.
 
     document_words, kept_words: words of the documents and of the passages
     """
@@ -271,10 +271,10 @@ class Retrieval:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The expected cost of a keep ratio, by counted operations and the overhead of a pass.
+    """The expected cost of a keep ratio, from counted operations and the overhead of a pass.
 
-    speedup: time of full prefill over the time with this ratio
-    ttft_seconds: at the measured speed of the draft, or None where no draft ran
+    speedup: time of full prefill over the time at this ratio
+    ttft_seconds: at the measured speed of the draft, None if no draft ran
     """
 
     keep: float | None
@@ -286,7 +286,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class PassCost:
-    """The fixed cost of a model's pass, in tokens computed in the same time; `measured`, or assumed for its device."""
+    """The fixed cost of a model's pass, as the tokens computed in the same time; `measured`, or assumed for the device."""
 
     role: str
     tokens: int
@@ -298,9 +298,9 @@ class DryRun:
     """The tokens that mode `select` would keep, and the expected times.
 
     auto: the mode that `auto` would take before scoring, and the reason; pair: names of `draft` and `target`
-    phases: seconds, of the draft alone; full_fits: whether the whole prompt fits the target's context
-    estimates: the planned ratio first, then others; full_ttft_seconds: estimate for full prefill, None as in Estimate
-    pass_costs: of each model, the cost of a pass beside its tokens
+    phases: seconds of the draft's phases; full_fits: whether the whole prompt fits the target's context
+    estimates: the planned ratio first, then others; full_ttft_seconds: estimate for full prefill, None if no draft ran
+    pass_costs: the fixed cost of a pass of each model
     """
 
     question: str
@@ -320,22 +320,22 @@ class DryRun:
     warnings: list[str]
 
 
-def decode(expected: Any, value: Any) -> Any:
-    """A value of a type from the JSON values that `asdict` makes of it. Unknown keys of dataclasses are ignored.
+def decode(value_type: Any, value: Any) -> Any:
+    """Rebuild a value of the given type from the JSON values of `asdict`. Unknown keys of dataclasses are ignored.
 
-    Raises TypeError for a field that is missing and has no default.
+    Raises TypeError for a missing field without a default.
     """
-    origin, arguments = get_origin(expected), get_args(expected)
+    origin, arguments = get_origin(value_type), get_args(value_type)
     if value is None:
         return None
-    if isinstance(expected, type) and is_dataclass(expected):
-        hints = _hints(expected)
-        return expected(**{name: decode(hint, value[name]) for name, hint in hints.items() if name in value})
+    if isinstance(value_type, type) and is_dataclass(value_type):
+        hints = _hints(value_type)
+        return value_type(**{name: decode(hint, value[name]) for name, hint in hints.items() if name in value})
     if origin in (Union, UnionType):
         return decode(next(argument for argument in arguments if argument is not type(None)), value)
     if origin is list:
         return [decode(arguments[0], item) for item in value]
-    return expected(value) if isinstance(expected, type) and issubclass(expected, Enum) else value
+    return value_type(value) if isinstance(value_type, type) and issubclass(value_type, Enum) else value
 
 
 @cache

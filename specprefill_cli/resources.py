@@ -1,4 +1,4 @@
-"""The files that ship with specprefill: `prompts` and `sample_docs` lie beside the package in a checkout, inside a wheel's."""
+"""The files that ship with specprefill. In a checkout, `prompts` and `sample_docs` lie beside the package; in a wheel, in it."""
 
 from pathlib import Path
 

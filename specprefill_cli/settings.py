@@ -1,4 +1,4 @@
-"""Settings: every option is declared once, as a field of `Settings` with its help, range and choices."""
+"""Every option is declared once: as a field of `Settings` with its help, range and choices."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The declaration of one setting.
+    """The declaration of a setting.
 
-    type: of its value: bool, int, float or str; optional: whether it may be None; the word `auto` stands for that
-    panel: heading of the option in `--help`
+    type: bool, int, float or str; optional: whether the value may be None, written `auto`
+    panel: the option's heading in `--help`
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
-    words: values allowed beside a number; choices: all values, where the list is closed
+    words: strings allowed instead of a number; choices: all allowed values, where the list is closed
     unset: the meaning of None, in words
-    per_question: whether it may differ from question to question; the others decide what is loaded
+    per_question: whether it may differ between questions; the other settings decide what is loaded
     """
 
     name: str
@@ -52,18 +52,18 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """Its command-line option."""
+        """The setting's command-line option."""
         return flag(self.name)
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """The setting's environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     def parse(self, value: Any, place: str) -> Any:
         """Convert a value from a flag, a variable, a config file or JSON, and check it.
 
-        Raises UsageError; it begins with `place`.
+        Raises UsageError with a message that begins with `place`.
         """
         try:
             parsed = self._convert(value)
@@ -101,16 +101,16 @@ class Setting:
 
     @property
     def limits(self) -> str:
-        """Its range in words; empty where it has none."""
+        """The allowed range in words; empty if there is none."""
         if self.minimum is not None and self.maximum is not None:
-            text = f"between {self.minimum} and {self.maximum}"
+            range_in_words = f"between {self.minimum} and {self.maximum}"
         elif self.minimum is not None:
-            text = f"at least {self.minimum}" + (" and finite" if self.type is float else "")
+            range_in_words = f"at least {self.minimum}" + (" and finite" if self.type is float else "")
         elif self.above is not None:
-            text = f"above {self.above} and at most {self.maximum}"
+            range_in_words = f"above {self.above} and at most {self.maximum}"
         else:
             return ""
-        return text + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
+        return range_in_words + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
 
 
 def setting(panel: str, default: Any, help: str, **details: Any) -> Any:
@@ -216,7 +216,7 @@ class Settings:
             )
 
     def varied(self, **values: Any) -> Settings:
-        """A validated copy with other values. Raises UsageError for a value out of range."""
+        """A validated copy with the given values. Raises UsageError for a value out of range."""
         return replace(self, **values)
 
 
@@ -245,7 +245,7 @@ def flag(name: str) -> str:
 
 
 def parse_setting(name: str, value: Any, place: str) -> Any:
-    """A value converted to the setting's type. Raises UsageError, naming `place`, for a wrong value or an unknown name."""
+    """Convert a value to the setting's type. Raises UsageError, naming `place`, for a wrong value or an unknown setting."""
     if name not in SETTINGS:
         raise UsageError(f"{place}: unknown setting '{name}'; known are {', '.join(SETTINGS)}")
     return SETTINGS[name].parse(value, place)
@@ -257,9 +257,9 @@ def check_choice(value: str, choices: Iterable[str], label: str) -> None:
         raise UsageError(f"{label} {value}: unknown; use one of {', '.join(choices)}")
 
 
-def in_words(parts: list[str]) -> str:
-    """Parts of a sentence: `a, b or c`."""
-    return " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+def in_words(alternatives: list[str]) -> str:
+    """Join alternatives: `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(alternatives[:-1]), alternatives[-1])))
 
 
 def config_path() -> Path:

@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM: both end the work in hand, and neither ends it inside a step that must be whole."""
+"""SIGINT (Ctrl-C) and SIGTERM end the work in progress, but never in the middle of an atomic step."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Seconds between two looks for signals while the main thread waits: a signal just before a wait does not end it.
+# Longest wait of the main thread before it checks for signals: a signal that arrives just before a wait does not end it.
 SLICE_SECONDS = 0.2
 
 
 class Termination:
-    """Turns SIGTERM into KeyboardInterrupt, so that it ends a command as Ctrl-C does, and remembers that it came."""
+    """Turns SIGTERM into KeyboardInterrupt, so that it ends a command like Ctrl-C, and records that it arrived."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -23,7 +23,7 @@ class Termination:
 
     @contextmanager
     def handle_signal(self) -> Iterator[None]:
-        """Handle SIGTERM while the block runs."""
+        """Handle SIGTERM during the block."""
         before = signal.signal(signal.SIGTERM, self)
         try:
             yield

@@ -1,4 +1,4 @@
-"""The document as spans with their pages, and as cells: its chunks with their characters, fates and importance."""
+"""The document as spans with their pages, and as cells: chunks with their characters, fates and importance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
-    """The plan's spans with the pages that they touch."""
+    """List the plan's spans with the pages that they touch."""
     records = []
     for span in plan.spans:
         first, last = span.start - prompt.document[0], span.end - prompt.document[0] - 1
@@ -40,20 +40,20 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
 def document_cells(
     collection: Collection, offsets: np.ndarray, plan: Plan, importance: Tensor | None, chunk_size: int
 ) -> list[Cell]:
-    """Divide the collection's text into cells without holes.
+    """Divide the collection's text into cells without gaps.
 
     offsets: [n, 2] character range of each document token; importance: [n] or None
     """
-    count, first_token = len(offsets), plan.document[0]
-    if not count:
+    token_count, first_token = len(offsets), plan.document[0]
+    if not token_count:
         return []
     scores = None if importance is None else chunk_scores(importance, chunk_size).tolist()
     spans = {span.start - first_token: span for span in plan.spans}
-    edges = sorted({*range(0, count, chunk_size), *spans, count})
-    # The bytes of one character may be two tokens with the same range, so starts are made ascending.
+    edges = sorted({*range(0, token_count, chunk_size), *spans, token_count})
+    # Two tokens may share a character and so its range: make the starts ascending.
     starts = np.maximum.accumulate(offsets[:, 0])
     characters = [0, *(int(starts[edge]) for edge in edges[1:-1]), len(collection.text)]
-    cells, span = [], Span(first_token, first_token + count, Fate.RECOMPUTE)
+    cells, span = [], Span(first_token, first_token + token_count, Fate.RECOMPUTE)
     for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
         span = spans.get(low, span)
         score = scores[low // chunk_size] if scores is not None else None

@@ -1,4 +1,4 @@
-"""Where an answer stands in the documents: computed from its text and the kept chunks, never asked of the model."""
+"""Where an answer stands in the documents: computed from its text and the kept chunks; the model is never asked."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from specprefill_cli.record import NOT_FOUND, Citation, Fate
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
-# Words of an answer that are compared with the documents.
+# Number of an answer's leading words that are compared with the documents.
 MOST_QUOTED_WORDS = 40
-# Words as they are quoted: each character of a script without spaces is one.
+# The unit of quoting: a word, or a single character of a script without spaces.
 QUOTED_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-# Answers that are no quotes, though the documents hold the words.
+# Answers that are never quotes, even if the documents hold these words.
 UNQUOTED = ("yes", "no")
 # Punctuation and Markdown that chat models put around an answer.
 MARKS = " \t\n.,;:!?\"'“”*_`"
 MOST_CITATIONS = 3
 SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
-# Characters of a sentence that are shown to either side of the answer.
+# Characters of the sentence shown on either side of the answer.
 WIDEST_SENTENCE = 200
 
 
@@ -33,27 +33,27 @@ def cite(
 ) -> list[Citation]:
     """Find the answer's words in text that the target has seen; the most important places come first.
 
-    offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
+    offsets: [n, 2] character range of each document token; importance: [n], or None without scores
     """
-    quoted = answer.strip(MARKS)
-    if not len(offsets) or quoted.lower().startswith(NOT_FOUND) or quoted.lower() in UNQUOTED:
+    stripped = answer.strip(MARKS)
+    if not len(offsets) or stripped.lower().startswith(NOT_FOUND) or stripped.lower() in UNQUOTED:
         return []
-    verbatim = occurrences(quoted, collection.text) if len(quoted) <= LONGEST_ANSWER else []
+    verbatim = occurrences(stripped, collection.text) if len(stripped) <= LONGEST_ANSWER else []
     seen = np.zeros(len(offsets), dtype=bool)
     for span in plan.spans:
         if span.fate is not Fate.DROP:
             seen[span.start - plan.document[0] : span.end - plan.document[0]] = True
-    weights = importance.numpy() if importance is not None else np.zeros(len(offsets))
-    ranked = []
-    for start, end in verbatim or longest_quote(quoted, collection.text):
+    token_importance = importance.numpy() if importance is not None else np.zeros(len(offsets))
+    ranked_places = []
+    for start, end in verbatim or longest_quote(stripped, collection.text):
         tokens = slice(np.searchsorted(offsets[:, 1], start, side="right"), np.searchsorted(offsets[:, 0], end))
         if seen[tokens].any():
-            ranked.append((-float(weights[tokens].max(initial=0.0)), start, end))
-    return [citation(collection, start, end) for _, start, end in sorted(ranked)[:MOST_CITATIONS]]
+            ranked_places.append((-float(token_importance[tokens].max(initial=0.0)), start, end))
+    return [citation(collection, start, end) for _, start, end in sorted(ranked_places)[:MOST_CITATIONS]]
 
 
 def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
-    """Return the character ranges where the answer stands as whole words and numbers; case and white space may differ."""
+    """Find the answer as whole words and numbers and return character ranges; case and white space may differ."""
     words = answer.strip(MARKS).split()
     if not words:
         return []
@@ -69,7 +69,7 @@ def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
 
 
 def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
-    """Return the character ranges of the longest run of the answer's words, `SHORTEST_QUOTE` or more, in the text."""
+    """Return the character ranges in the text of the answer's longest quoted run, `SHORTEST_QUOTE` words or more."""
     words = list(QUOTED_WORD.finditer(answer))[:MOST_QUOTED_WORDS]
     if len(words) < SHORTEST_QUOTE:
         return []
@@ -78,7 +78,7 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
     def quote(first: int, end: int) -> str:
         return " ".join(answer[words[first].start() : words[end - 1].end()].split())
 
-    # A cheap test first: it also accepts parts of words. A run within one that the text holds need not be searched.
+    # A cheap test first: it also accepts parts of words. A run inside a run that the text holds needs no search.
     ends, end = [], 0
     for first in range(len(words)):
         end = max(end, first)
@@ -96,8 +96,8 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
 
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
-    """The citation of characters [start, end) of the collection's text, with the sentence or line around them."""
-    number, first, last = collection.parts(start, end)[0]
+    """Cite characters [start, end) of the collection's text, with the sentence or line around them."""
+    number, first, last = collection.ranges_by_document(start, end)[0]
     document = collection.documents[number]
     pages = document.pages_between(first, last)
     left, right = max(0, first - WIDEST_SENTENCE), min(len(document.text), last + WIDEST_SENTENCE)

@@ -20,10 +20,10 @@ REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """Signals that tell a right answer from a wrong one.
+    """Signals that separate right answers from wrong ones.
 
-    mean, lowest: of the natural log-probabilities that the target gave the answer's tokens
-    source: relevance of the sentence that the answer quotes minus the highest relevance; at most 0
+    mean, lowest: mean and minimum of the natural log-probabilities that the target gave the answer's tokens
+    source: relevance of the sentence that the answer quotes, minus the highest relevance of any sentence; at most 0
     """
 
     mean: float
@@ -33,7 +33,7 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceModel:
-    """Weights of the signals, and what identifies the target that they belong to; evidence: figures of the fit."""
+    """Weights of the signals; target: fingerprint of the target that they were fitted for; evidence: figures of the fit."""
 
     intercept: float
     weights: Mapping[str, float]
@@ -47,18 +47,18 @@ class ConfidenceModel:
 
 
 def load_confidence(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
-    """The model in a folder; None where there is none for these very weights, quantized ones included.
+    """Load the model in a folder; None if it has none for exactly these weights, quantization included.
 
-    Raises SpecprefillError when the file is damaged.
+    Raises SpecprefillError if the file is damaged.
     """
     stored = read_description(folder / FILE, "confidence", REMEDY, lambda values: ConfidenceModel(**values))
     return stored if stored is not None and stored.target == weights_fingerprint(target.model) else None
 
 
 def answer_signals(answer: str, log_probabilities: Sequence[float], source: float, highest: float) -> Signals | None:
-    """The signals of an answer; None for one that has no text or says that the documents hold no answer.
+    """The signals of an answer; None for an empty answer and for `not found`.
 
-    source, highest: relevance of the sentence that it quotes (0 without one), and the highest of all sentences
+    source, highest: relevance of the sentence that the answer quotes (0 without a quote), and the highest of all sentences
     """
     if not answer or not log_probabilities or answer.lower().startswith(NOT_FOUND):
         return None

@@ -1,6 +1,6 @@
-"""Confirming a provisional answer: full prefill runs behind it, and one pass verifies it whole.
+"""Confirms a provisional answer: full prefill runs after it, and a single pass verifies all of its tokens.
 
-What full prefill would have answered differs from the first token that the pass rejects; from there it is decoded anew.
+If the pass rejects a token, full prefill would have answered differently from there on: decoding restarts at that token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 if TYPE_CHECKING:
     from specprefill_cli.answering.stream import AnswerStream
 
-# A pass of confirmation is so many times the fixed cost of a pass: other answers soon go on, and it costs little more.
+# A pass of confirmation takes about this multiple of a pass's fixed cost: short enough not to delay other answers, and
+# long enough that the fixed cost matters little.
 PASS_OVERHEADS = 10
 
 
@@ -42,8 +43,8 @@ PASS_OVERHEADS = 10
 class Confirmation:
     """What is known about a provisional answer.
 
-    provisional: its text, None before its end; confirmed: whether full prefill gives it too, None while that is not known
-    seconds: from its end until then; log_probabilities: of the final answer's tokens after full prefill
+    provisional: its text, None before its end; confirmed: whether full prefill gives the same, None while unknown
+    seconds: from its end until then; log_probabilities: of the final answer's tokens, after full prefill
     warnings: why it was not confirmed
     """
 
@@ -55,9 +56,9 @@ class Confirmation:
 
 
 def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
-    """Confirm or correct a provisional answer that has ended: its record, and the passes that this needs.
+    """Confirm or correct a provisional answer that has ended: yield its record, then the passes of the confirmation.
 
-    Ctrl-C, a lack of memory, and a confidence that is high enough keep it as it is, unconfirmed.
+    Ctrl-C, a lack of memory, and a sufficient confidence leave the answer as it is, unconfirmed.
     """
     confirmation = stream.confirmation
     confirmation.provisional = stream.text
@@ -65,10 +66,12 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
         confirmation.confirmed, confirmation.seconds = True, 0.0
         confirmation.log_probabilities = stream.log_probabilities
         return
-    limit = stream.resolved.decoding.confirm_below
-    probability = stream.probability(stream.citations) if limit < 1 else None
-    if probability is not None and probability >= limit:
-        confirmation.warnings = (f"--confirm-below {limit:g}: the confidence is {probability:.2f}; {UNCONFIRMED}",)
+    confidence_limit = stream.resolved.decoding.confirm_below
+    probability = stream.probability(stream.citations) if confidence_limit < 1 else None
+    if probability is not None and probability >= confidence_limit:
+        confirmation.warnings = (
+            f"--confirm-below {confidence_limit:g}: the confidence is {probability:.2f}; {UNCONFIRMED}",
+        )
         return
     began = time.perf_counter()
     yield stream.result()
@@ -88,10 +91,10 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
 
 
 def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation) -> Steps[list[int]]:
-    """The answer's tokens after full prefill, decoded only from where they differ from the provisional ones."""
+    """The answer's tokens after full prefill, decoded only from where they differ from the provisional tokens."""
     request, decoding = stream.request, stream.resolved.decoding
     if request.pair.ranks.size > 1:
-        # The clock of the question has measured its TTFT.
+        # Use a new clock: the question's clock already holds its TTFT.
         request = replace(request, clock=PhaseClock())
         with request.pair.ranks.together(partial(prefill_shard, BASELINE, request.portable())):
             prefilled = MODES[BASELINE].prefill(request)
@@ -105,18 +108,18 @@ def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmatio
     reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
-    def keep(token: int) -> Iterator[Pass]:
+    def collect(token: int) -> Iterator[Pass]:
         tokens.append(token)
         return iter(())
 
-    limit = decoding.max_new_tokens
-    yield from decode(reader, first, stream.stop_tokens, limit, sampler, log, speculator, emit=keep)
+    max_new_tokens = decoding.max_new_tokens
+    yield from decode(reader, first, stream.stop_tokens, max_new_tokens, sampler, log, speculator, emit=collect)
     confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]).tolist() + log.log_probabilities
     return tokens
 
 
 def confirming_pass(request: PrefillRequest) -> int:
-    """Tokens of a pass, a power of two."""
+    """Tokens in a pass of confirmation, a power of two."""
     target = request.target
     if rotation_depends_on_length(target.config):
         return request.prefill_chunk
@@ -125,15 +128,15 @@ def confirming_pass(request: PrefillRequest) -> int:
 
 
 def check_confirmable(request: PrefillRequest) -> None:
-    """Raises PromptTooLong, or SpecprefillError, for a prompt whose full prefill does not fit the context, or the memory."""
+    """Raise PromptTooLong if full prefill does not fit the context, SpecprefillError if it does not fit the memory."""
     target, tokens = request.target, request.prompt.length
     check_context(target, tokens, tokens, request.max_new_tokens, ANSWER, f"leave out --confirm, or {SHORTEN}")
     cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
-    needed = (tokens - cached + request.max_new_tokens) * token_bytes(target)
-    needed += min(confirming_pass(request), tokens) * pass_bytes(target)
-    free = min(map(free_memory, target.devices)) * len(target.devices)
-    if needed > free:
+    needed_bytes = (tokens - cached + request.max_new_tokens) * token_bytes(target)
+    needed_bytes += min(confirming_pass(request), tokens) * pass_bytes(target)
+    free_bytes = min(map(free_memory, target.devices)) * len(target.devices)
+    if needed_bytes > free_bytes:
         raise SpecprefillError(
-            f"--confirm: full prefill of {tokens:,} tokens takes about {needed / GIBIBYTE:.1f} GiB, and "
-            f"{free / GIBIBYTE:.1f} GiB are free; leave out --confirm, or {SHORTEN}"
+            f"--confirm: full prefill of {tokens:,} tokens takes about {needed_bytes / GIBIBYTE:.1f} GiB, and "
+            f"{free_bytes / GIBIBYTE:.1f} GiB are free; leave out --confirm, or {SHORTEN}"
         )

@@ -1,4 +1,4 @@
-"""Tasks of the draft alone: find passages for any other model, and a dry run of `select`."""
+"""Tasks that need only the draft: passages for another model, and a dry run of `select`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
 def retrieve(
     session: Session, collection: Collection, question: str, settings: Settings, top: int | None = None
 ) -> Retrieval:
-    """Score the documents with the draft; the best `top` passages, or without it the chunks of the keep ratio.
+    """Score the documents with the draft; return the best `top` passages, or the chunks of the keep ratio if `top` is None.
 
-    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong when the draft
+    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong if the draft
     cannot read the documents.
     """
     request = session.request(collection, question, settings.varied(mode=PLANNED_MODE))
@@ -33,8 +33,8 @@ def retrieve(
     sentences = rank_sentences(collection, request.question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
     if top is not None:
-        chosen = best_passages(sentences, top)
-        passages = sorted(chosen, key=lambda passage: (passage.number, passage.start))
+        best = best_passages(sentences, top)
+        passages = sorted(best, key=lambda passage: (passage.number, passage.start))
     else:
         selection = select_scored(request, scores, capped=False)
         warnings += selection.warnings
@@ -51,10 +51,10 @@ def retrieve(
 def dry_run(session: Session, collection: Collection, question: str, settings: Settings) -> DryRun:
     """Score the documents for a question and select chunks, as mode `select` would.
 
-    Raises UsageError for an empty question, SpecprefillError when the prompt does not fit the pair.
+    Raises UsageError for an empty question, SpecprefillError if the prompt does not fit the pair.
     """
     settings = settings.varied(mode=PLANNED_MODE)
-    # The estimates rest on the draft's time for the whole prompt, so that the draft starts cold.
+    # The estimates need the draft's time for the whole prompt, so it starts without a cache.
     session = session.with_cache(None)
     request = session.request(WARM_UP, "When?", settings)
     session.score(request)
@@ -97,15 +97,15 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
 
 
 def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float | None]:
-    """Estimates for the plan and for other keep ratios, and the seconds of full prefill.
+    """Estimate the plan and other keep ratios, and the seconds of full prefill.
 
-    Seconds are operations times the draft's measured seconds per operation: both models are assumed to run equally fast,
-    so a target on another device, or one that uses its device better, is misjudged.
+    Seconds are operations times the draft's measured seconds per operation. This assumes that draft and target run equally
+    fast, and misjudges a target that is on another device or uses its device better.
     """
     length, target = request.prompt.length, cost_of(request.pair.target)
     full_flops, scoring = target.prefill_with_overhead(length), SCORERS[request.scorer].cost(request, True)
     seconds = sum(request.clock.seconds.get(phase, 0.0) for phase in ("draft_prefill", "look_ahead"))
-    # A scorer of another package may run its draft in phases of its own.
+    # A plugin's scorer may time its draft under other phases.
     full_seconds = full_flops * seconds / scoring if scoring and seconds else None
 
     def estimate_at(keep: float | None, tokens: int) -> Estimate:

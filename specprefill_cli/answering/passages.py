@@ -1,4 +1,4 @@
-"""The passages that most likely hold the answer: whole sentences, ranked by importance, words, and the kind of answer."""
+"""The passages that most likely hold the answer: whole sentences, ranked by importance, shared words and kind of answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.selection import add_neighbours
 from specprefill_cli.record import Fate, Passage
 
-# Tokens over which importance is averaged, so that a single token lifts no sentence.
+# Tokens over which importance is averaged, so that a single token does not lift a sentence.
 SMOOTHING = 16
-# Weight of the two sentences around each one.
+# Weight of a sentence's two neighbours in its score.
 NEIGHBOURS = 0.2
-# A sentence gains this if it holds what the question asks for: a number, a date, a name or a reason.
+# Added to the score of a sentence that holds what the question asks for: a number, a date, a name or a reason.
 KIND_BONUS = 0.1
 NUMBER = (
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen|hundred|thousand|million|half)\b"
@@ -31,7 +31,7 @@ MONTH_OR_DAY = (
     r"(?:jan|feb|march|april|may|june|july|aug|sept|oct|nov|dec|mon|tues|wednes|thurs|fri|satur|sun)(?:\w*day)?"
 )
 RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
-# Patterns of questions, and of the sentences that answer them.
+# Patterns of questions, each with a pattern of the sentences that answer them.
 ANSWER_KINDS = tuple(
     (re.compile(question, re.IGNORECASE), re.compile(answer))
     for question, answer in (
@@ -48,33 +48,33 @@ ANSWER_KINDS = tuple(
         (r"\bwhy\b", r"(?i:\b(?:because|since|so that|in order|due to|owing to|reason|therefore|to)\b)"),
     )
 )
-# Sentences of a passage, and of all passages beyond one each.
+# Most sentences in a passage, and how many more sentences than passages there may be in all.
 LONGEST_PASSAGE, SPARE_SENTENCES = 3, 1
-# Words for each passage asked for; the first ones take in the sentences beside them while all together have room.
+# Word budget per requested passage; the first passages grow by neighbouring sentences until the whole budget is used.
 WORDS_PER_PASSAGE = 39
 GROWING_PASSAGES = 2
-# A quoted sentence comes first from this share of the highest relevance on; below it the quote is doubtful.
+# A quoted sentence comes first if it has at least this share of the highest relevance; below it, the quote is doubtful.
 TRUSTED_QUOTE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """The sentences of a collection: character ranges [n, 2] in its text, and the relevance [n] of each, 0 to 1.
+    """The sentences of a collection: character ranges [n, 2] in its text, and relevance [n], 0 to 1.
 
-    A run [first, last) of sentences is given by their indices.
+    A run is a range [first, last) of sentence indices.
     """
 
     collection: Collection
     ranges: np.ndarray
     relevance: np.ndarray
 
-    def at(self, character: int) -> int:
-        """Index of the sentence that holds a character, or of the last one before it."""
+    def index_at(self, character: int) -> int:
+        """Index of the sentence that holds a character, or of the last sentence before it."""
         return max(0, int(np.searchsorted(self.ranges[:, 0], character, side="right")) - 1)
 
     def relevance_at(self, character: int) -> float:
-        """Relevance of the sentence that holds a character."""
-        return float(self.relevance[self.at(character)])
+        """Relevance of the sentence that holds a character, or of the last sentence before it."""
+        return float(self.relevance[self.index_at(character)])
 
     @property
     def highest(self) -> float:
@@ -90,14 +90,14 @@ class Sentences:
         return len(self.collection.text[slice(*self.span(run))].split())
 
     def on_one_page(self, run: tuple[int, int]) -> bool:
-        """Whether a run lies on one page of one document, so that a passage names the page it stands on."""
+        """Whether a run lies on a single page of a document, so that a passage can name its page."""
         touched = self.collection.pages_by_document(*self.span(run))
         return len(touched) == 1 and len(touched[0].pages) <= 1
 
     def passage(self, run: tuple[int, int]) -> Passage:
-        """A run as a passage."""
+        """Make a run a passage."""
         start, end = self.span(run)
-        number, first, last = self.collection.parts(start, end)[0]
+        number, first, last = self.collection.ranges_by_document(start, end)[0]
         document = self.collection.documents[number]
         return Passage(
             document=document.name,
@@ -111,26 +111,26 @@ class Sentences:
 
 
 def ranges_of(text: str) -> np.ndarray:
-    """The character ranges [n, 2] of a text's sentences; read-only, kept for the next question about the text."""
+    """The character ranges [n, 2] of a text's sentences; read-only, cached for the next question about the text."""
 
-    def find() -> np.ndarray:
+    def compute_ranges() -> np.ndarray:
         ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
         ranges.setflags(write=False)
         return ranges
 
-    return RANGES.find_or(text, find)
+    return RANGES.find_or(text, compute_ranges)
 
 
 def scale_to_highest(scores: np.ndarray) -> np.ndarray:
-    """Scores [n], not negative, as shares of the highest."""
+    """Scale non-negative scores [n] to shares of the highest score."""
     return scores / max(scores.max(), 1e-12)
 
 
 def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, importance: Tensor | None) -> Sentences:
     """Score every sentence by the importance of its tokens, by BM25 of the question's words, and by the kind of answer.
 
-    BM25 counts by how much of the question one place says in the same words.
-    offsets: [n, 2] character range of each document token; importance: [n], or None where nothing was scored
+    BM25 weighs more the larger the share of the question's words that a single place holds.
+    offsets: [n, 2] character range of each document token; importance: [n], or None without scores
     """
     text = collection.text
     ranges = ranges_of(text)
@@ -138,29 +138,31 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
         return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     score = scale_to_highest(word_scores(question, text, ranges[:, 0], len(text)))
     if importance is not None:
-        smooth = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
-        first = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
-        # The square root brings a few large values nearer to the rest, as words are.
-        important = scale_to_highest(np.sqrt(np.maximum.reduceat(smooth, first).clip(min=0)))
-        weight = coverage(question, text, ranges[:, 0], len(text))
-        score = (weight * score + important) / (weight + 1)
-    expected = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
-    if expected is not None:
+        smoothed_importance = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[
+            : len(offsets)
+        ]
+        first_token = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
+        # The square root brings a few large values nearer to the rest, like the spread of word scores.
+        importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed_importance, first_token).clip(min=0)))
+        word_weight = coverage(question, text, ranges[:, 0], len(text))
+        score = (word_weight * score + importance_score) / (word_weight + 1)
+    answer_pattern = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
+    if answer_pattern is not None:
         score += KIND_BONUS * np.array(
-            [expected.search(text, start, end) is not None for start, end in ranges.tolist()]
+            [answer_pattern.search(text, start, end) is not None for start, end in ranges.tolist()]
         )
     relevance = add_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
     return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 
 def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
-    """Return up to `count` passages, the most relevant ones first.
+    """Return up to `count` passages, the most relevant first.
 
-    leading: characters of the collection's text; their sentences come before all others
+    leading: positions in the collection's text; the sentences there come before all others
     """
     if not len(sentences.ranges):
         return []
-    order = [*map(sentences.at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
+    order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
     runs: list[tuple[int, int]] = []
     for index in order:
         if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
@@ -172,7 +174,10 @@ def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ())
 
 
 def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
-    """The sentences that a plan's recomputed spans touch, as passages; offsets: [n, 2] characters of document tokens."""
+    """The sentences that a plan's recomputed spans touch, as passages.
+
+    offsets: [n, 2] character range of each document token
+    """
     kept = np.zeros(len(sentences.ranges), dtype=bool)
     for span in plan.spans:
         if span.fate is Fate.RECOMPUTE:
@@ -191,29 +196,34 @@ def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list
 
 
 def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
-    """The first of the quotes, given by their characters, where its sentence is nearly as relevant as the best one."""
+    """Return the first quote, a position in the text, if its sentence is nearly as relevant as the best sentence."""
     return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
 def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences) -> None:
-    """Join a sentence to the run of sentences beside it, or begin a new run."""
+    """Add a sentence to the run beside it, or begin a new run."""
     for place, (first, last) in enumerate(runs):
         if first <= index < last:
             return
-        longer = (min(first, index), max(last, index + 1))
-        if longer[1] - longer[0] == last - first + 1 <= LONGEST_PASSAGE and sentences.on_one_page(longer):
-            runs[place] = longer
+        extended_run = (min(first, index), max(last, index + 1))
+        if extended_run[1] - extended_run[0] == last - first + 1 <= LONGEST_PASSAGE and sentences.on_one_page(
+            extended_run
+        ):
+            runs[place] = extended_run
             return
     runs.append((index, index + 1))
 
 
 def grow(runs: list[tuple[int, int]], sentences: Sentences, most_words: int) -> bool:
-    """Add the more relevant neighbour to each of the first runs, as far as all have at most `most_words`; whether any grew."""
+    """Add the more relevant neighbour to each of the first runs; return whether any run grew.
+
+    most_words: limit of the words of all runs together
+    """
     grew = False
     for place, (first, last) in enumerate(runs[:GROWING_PASSAGES]):
         taken = {index for run in runs for index in range(*run)}
         spare = most_words - sum(map(sentences.words, runs))
-        longer = [
+        extended_runs = [
             (sentences.relevance[index], run)
             for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
             if last - first < LONGEST_PASSAGE
@@ -222,7 +232,7 @@ def grow(runs: list[tuple[int, int]], sentences: Sentences, most_words: int) -> 
             and sentences.words((index, index + 1)) <= spare
             and sentences.on_one_page(run)
         ]
-        if longer:
-            runs[place] = max(longer)[1]
+        if extended_runs:
+            runs[place] = max(extended_runs)[1]
             grew = True
     return grew

@@ -1,4 +1,4 @@
-"""Settings with every `auto` made concrete, for one pair and one prompt: the only place where that happens."""
+"""Makes every `auto` setting concrete for a pair and a prompt: the only place where that happens."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 
-# Ratio of the target's operations for a token to the encoder's; from here on selecting half of the document is faster.
+# Target's operations for a token over the encoder's; from this ratio on, selecting half of the document is faster.
 LARGE_TARGET = 3.0
-# Longest document, in tokens, that a CPU encodes: encoding a longer one takes longer than reading its kept part.
+# Longest document, in tokens, that a CPU encodes: beyond that, encoding takes longer than the target's prefill.
 LONGEST_ENCODED = 65_536
 
 
 def loads_draft(settings: Settings) -> bool:
-    """Whether the draft is loaded: for prefill, or because it was chosen by name to propose the answer's tokens."""
+    """Whether the draft is loaded: for prefill, or because the user chose it to propose tokens."""
     proposes = settings.speculate != OFF and settings.proposer == "draft"
     return runs_draft(settings.mode, settings.scorer) or proposes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A question ready for prefill: settings resolved, the clock running.
+    """A question ready for prefill: settings resolved, clock running.
 
-    mode: never `auto`; mode_reason: why this mode, where `auto` chose it
-    expected_speedup: over `full`, None where the cost is unknown
+    mode: never `auto`; mode_reason: why `auto` chose this mode, None if the user named it
+    expected_speedup: over `full`, None if the cost is unknown
     decoding: the settings, with the longest answer that is possible
     """
 
@@ -56,10 +56,10 @@ class Prepared:
 
 
 def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str, document_tokens: int = 0) -> str:
-    """The scorer behind a setting of a mode (or `auto`), for a document of so many tokens.
+    """Resolve the setting `scorer` for a mode (or `auto`) and the length of the document.
 
-    `auto` is `blend` for the bundled draft's heads where the sentence encoder pays, `heads` where calibration found heads
-    that beat the scorers without calibration, else the scorer that the mode names.
+    `auto` takes `blend` for the bundled draft's heads where the sentence encoder pays off; `heads` if the calibrated heads
+    beat the scorers without calibration; else the mode's own scorer.
     """
     if scorer != AUTO:
         return scorer
@@ -70,7 +70,7 @@ def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str, document_tokens
 
 
 def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: int) -> str:
-    """Where kept tokens stand: for `auto`, compact where calibration found that better, or the prompt exceeds the context."""
+    """Resolve the setting `positions`: `auto` is compact if calibration preferred it or the prompt exceeds the context."""
     if settings.positions != AUTO:
         return settings.positions
     calibration = pair.target_calibration
@@ -79,14 +79,14 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
 
 
 def encoder_pays(pair: CalibratedPair, document_tokens: int) -> bool:
-    """Whether the sentence encoder, with what the bundled draft lacks, takes little of a target's time for a document."""
+    """Whether the sentence encoder, which helps the bundled draft, is cheap compared with the target's prefill."""
     bundled = pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
     too_long = document_tokens > LONGEST_ENCODED and pair.target.device.startswith("cpu")
     return bundled and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 
 
 def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
-    """Whether the prompt is also needed in the draft's own tokens."""
+    """Whether the prompt must also be tokenised for the draft."""
     runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
     return pair.draft is not None and runs and not pair.same_tokenizer
 
@@ -97,7 +97,7 @@ def resolve_request(
     encoded: EncodedQuestion,
     cache: DocumentCache | None = None,
 ) -> PrefillRequest:
-    """The request of a prompt. cache: work of earlier questions about the same documents."""
+    """Build the request of a prompt. cache: work of earlier questions about the same documents."""
     scorer = resolve_scorer(settings.scorer, pair, settings.mode, encoded.document_tokens)
     length = encoded.prompt.length
     return PrefillRequest(
@@ -106,7 +106,7 @@ def resolve_request(
         scorer=scorer,
         keep=settings.keep,
         look_ahead=settings.look_ahead,
-        # A chunk larger than the document is the document: no tensor need be that long.
+        # A chunk is never larger than the document, so that no tensor is longer than needed.
         chunk_size=min(settings.chunk_size, max(1, encoded.document_tokens)),
         prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
@@ -121,13 +121,13 @@ def resolve_request(
 
 
 def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:
-    """The longest answer that a `longrope` target can give without rotating the prompt's keys anew, and warnings.
+    """Limit the answer to what a `longrope` target can decode without rotating the prompt's keys again; add a warning.
 
-    Beyond its original context such a model rotates all keys differently, so that the whole cache would be recomputed.
+    Beyond its original context such a model rotates all keys differently: the whole KV cache would have to be recomputed.
     """
     target, length = request.pair.target, request.prompt.length
     threshold = longrope_threshold(target.config)
-    # The last token of an answer is never read.
+    # The target never reads the last token of an answer.
     if threshold is None or length > threshold or length + max_new_tokens - 1 <= threshold:
         return max_new_tokens, ()
     room = threshold - length + 1

@@ -1,4 +1,4 @@
-"""A loaded pair that answers questions about documents: the only place that strings the stages together."""
+"""A loaded pair that answers questions about documents: the only place that connects the stages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from specprefill_cli.prompting import Template, encode_prompt, load_template, re
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
-# Prompts arrive at other ranks as tokens, so that the user's own template need not be on every machine.
+# Other ranks get prompts as tokens, so the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
 # The document of the warm-up, and its look-ahead in tokens.
 WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
@@ -69,32 +69,32 @@ def open_session(
     """Load the pair that the settings name.
 
     draft: overrides whether the draft is loaded; target_weights: without them, the session can only plan
-    calibrated: whether stored calibrations of the pair are used
+    calibrated: whether to use the pair's stored calibrations
     ranks: the processes that share the models; None: those of the settings or torchrun, with this process as rank 0
 
-    Raises SpecprefillError when a model cannot be loaded, or when a calibration belongs to another.
+    Raises SpecprefillError if a model cannot be loaded, or a calibration belongs to another model.
     """
     settings = with_named_pair(settings)
     check_names(settings)
-    named = chosen_pair(settings)
-    template = load_template(settings.prompt or named.prompt)
+    named_pair = chosen_pair(settings)
+    template = load_template(settings.prompt or named_pair.prompt)
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.together(partial(open_shard, settings, with_draft, calibrated)):
-        loaded = load_pair(named, placement, settings, with_draft, target_weights, ranks)
+        loaded = load_pair(named_pair, placement, settings, with_draft, target_weights, ranks)
         pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
-            pair.scoring_heads = load_heads(draft_folder(named.draft), pair.draft)
-        # On every rank: the fingerprint of a divided model needs all of them.
+            pair.scoring_heads = load_heads(draft_folder(named_pair.draft), pair.draft)
+        # Load it on every rank: the fingerprint of a divided model needs all ranks.
         if calibrated:
-            pair.target_calibration = load_target_calibration(calibration_folder(named), pair)
+            pair.target_calibration = load_target_calibration(calibration_folder(named_pair), pair)
         confidence = (
-            load_confidence(calibration_folder(named), pair.loaded_target)
+            load_confidence(calibration_folder(named_pair), pair.loaded_target)
             if calibrated and pair.target.devices
             else None
         )
-    draft_template = load_template(named.draft_prompt) if named.draft_prompt is not None else template
+    draft_template = load_template(named_pair.draft_prompt) if named_pair.draft_prompt is not None else template
     return Session(
         pair=pair, template=template, draft_template=draft_template, settings=settings, confidence=confidence
     )
@@ -114,16 +114,16 @@ def score_shard(request: PrefillRequest, shard: Shard) -> None:
 
 @dataclass(kw_only=True)
 class Session:
-    """Answers questions with one loaded pair and its templates.
+    """Answers questions with a loaded pair and its templates.
 
-    draft_template: of the draft's prompt where its tokens are not the target's; None: the template itself
-    settings: those of a question that brings none of its own
+    draft_template: template of the draft's prompt where draft and target have different tokenizers; None: `template`
+    settings: defaults for questions without settings of their own
     cache: work kept for further questions about the same documents; None: every question starts cold
-    startup_seconds: time from the program's start until the session was ready; set by whoever measures it
+    startup_seconds: from the program's start until the session was ready; set by the caller that measures it
     speculation: acceptance and costs in earlier answers
     warmed: modes that have run
-    confidence: tells how likely an answer is right, where the pair was calibrated for it
-    cold_choice: whether `auto` takes the mode that it would take without the cache; that then only saves work
+    confidence: gives the probability that an answer is right; None if the pair is not calibrated for it
+    cold_choice: whether `auto` chooses as if there were no cache; the cache then only saves work
     """
 
     pair: CalibratedPair
@@ -151,9 +151,9 @@ class Session:
         """Prefill for a question; iterating over the stream decodes the answer.
 
         settings: for this question; None: the session's
-        opening: text that the answer is made to begin with; it ends the prompt and is no part of the answer
+        opening: text that the answer has to begin with; it ends the prompt and is not part of the answer
 
-        Raises UsageError for an empty question or a proposer that the pair cannot have, SpecprefillError when the
+        Raises UsageError for an empty question or a proposer that the pair does not support, SpecprefillError if the
         prompt does not fit the pair.
         """
         settings = self.settings if settings is None else settings
@@ -168,11 +168,11 @@ class Session:
         return self.resolve(self.encode(collection, question, settings, opening), settings)
 
     def resolve(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
-        """Resolve the settings for a tokenised prompt. Raises PromptTooLong for one that does not fit the pair."""
+        """Resolve the settings for a tokenised prompt. Raises PromptTooLong if it does not fit the pair."""
         memory = PeakMemory()
         request = resolve_request(settings, self.pair, encoded, self.cache)
-        costed = request.without_caches() if self.cold_choice else request
-        mode, reason = choose_mode(settings.mode, costed)
+        costed_request = request.without_caches() if self.cold_choice else request
+        mode, reason = choose_mode(settings.mode, costed_request)
         if settings.confirm and mode != BASELINE:
             check_confirmable(request)
         max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
@@ -183,17 +183,17 @@ class Session:
             decoding=settings.varied(max_new_tokens=max_new_tokens),
             warnings=warnings,
             memory=memory,
-            expected_speedup=expected_speedup(mode, costed),
+            expected_speedup=expected_speedup(mode, costed_request),
         )
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
-        """Tokenise a prompt, and resolve the settings of its prefill."""
+        """Tokenise a prompt and resolve the settings of its prefill."""
         return resolve_request(settings, self.pair, self.encode(collection, question, settings), self.cache)
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
-        """Tokenise the prompt for the target, and for the draft where one may run and has other tokens; from any thread.
+        """Tokenise the prompt for the target, and for the draft if it may run and has another tokenizer.
 
-        The clock of the TTFT starts here. Raises UsageError for an empty question.
+        The TTFT clock starts here. Any thread may call this. Raises UsageError for an empty question.
         """
         question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
         cache = DocumentCache() if self.cache is None else self.cache
@@ -224,30 +224,30 @@ class Session:
             return MODES[mode].prefill(request)
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Score a prompt and prefill nothing, on every rank; the request has no caches."""
+        """Score a prompt without prefilling the target, on every rank; the request has no caches."""
         with self.pair.ranks.together(partial(score_shard, request.portable())):
             return shared_scores(request)
 
-    def answer(self, prepared: Prepared, result: PrefillResult, stop_texts: Sequence[str] = ()) -> AnswerStream:
-        """The stream that decodes the answer behind a prefilled prompt; its first token is chosen here.
+    def answer(self, prepared: Prepared, prefilled: PrefillResult, stop_texts: Sequence[str] = ()) -> AnswerStream:
+        """Choose the first token after a prefilled prompt, and return the stream that decodes the answer.
 
-        stop_texts: end the answer, and are no part of it
+        stop_texts: texts that end the answer and are not part of it
 
-        Raises SpecprefillError for logits that are not numbers.
+        Raises SpecprefillError for logits that are NaN.
         """
         target, decoding = self.pair.loaded_target, prepared.decoding
-        if result.logits.isnan().any():
+        if prefilled.logits.isnan().any():
             raise SpecprefillError(
                 f"{target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
             )
         sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
         with prepared.request.clock.phase("first_token"):
-            first = sampler(result.logits)
-        warnings = (*result.warnings, *prepared.warnings)
-        warnings += proposer_warnings(decoding, prepared.request, result.answer_position)
+            first = sampler(prefilled.logits)
+        warnings = (*prefilled.warnings, *prepared.warnings)
+        warnings += proposer_warnings(decoding, prepared.request, prefilled.answer_position)
         return AnswerStream(
             resolved=prepared,
-            prefilled=replace(result, warnings=warnings),
+            prefilled=replace(prefilled, warnings=warnings),
             sampler=sampler,
             first_token=first,
             stop_tokens=target.stop_tokens,
@@ -260,9 +260,9 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the pair once in this mode on a short prompt, so that no first question pays for lazy initialisation.
+        """Run the pair once in this mode on a short prompt, so that the first question does not pay for lazy initialisation.
 
-        Measures what `auto` and speculation need: on a GPU the fixed cost of a pass, and the cost of verifying.
+        Measures what `auto` and speculation need: on a GPU the fixed cost of a pass, and the cost of verification.
         """
         if settings.mode in self.warmed:
             return
@@ -271,11 +271,11 @@ class Session:
         modes = automatic_modes() if settings.mode == AUTO else (settings.mode,)
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
-            result = self.run_mode(mode, request)
+            prefilled = self.run_mode(mode, request)
         if settings.mode == AUTO:
             measure_passes(self.pair, request.prefill_chunk)
         if adapts(settings):
-            pair, position = self.pair, result.answer_position
-            draft = draft_reader(pair, result, position) if draft_may_propose(settings, pair) else None
-            target = ModelReader(pair.loaded_target.model, result.state, position, pair.ranks)
+            pair, position = self.pair, prefilled.answer_position
+            draft = draft_reader(pair, prefilled, position) if draft_may_propose(settings, pair) else None
+            target = ModelReader(pair.loaded_target.model, prefilled.state, position, pair.ranks)
             self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

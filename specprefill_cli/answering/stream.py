@@ -1,4 +1,4 @@
-"""The answer while it is decoded: text piece by piece, and at the end everything that was measured."""
+"""The answer during decoding: text piece by piece, and all measurements at the end."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from specprefill_cli.settings import Settings
 
 @dataclass(kw_only=True)
 class TextStream(ABC):
-    """An answer that comes piece by piece: iterate for its text, then call `result`.
+    """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
-    prefilled: the prefilled or sent prompt; on_end: called when the answer ends, however it ends
+    prefilled: the prefilled or sent prompt; on_end: called when the answer ends, for whatever reason
     """
 
     prefilled: Any
@@ -62,14 +62,14 @@ class TextStream(ABC):
 
     @abstractmethod
     def __iter__(self) -> Generator[str, None, None]:
-        """Pieces of text as they arrive; interrupting it (Ctrl-C) keeps what came so far."""
+        """Yield pieces of text as they arrive; Ctrl-C ends the answer and keeps the text so far."""
 
     @abstractmethod
     def result(self) -> Record:
         """The finished answer with all its measurements."""
 
     def finished(self) -> Record:
-        """Wait for the end; the answer. Raises KeyboardInterrupt when Ctrl-C ended it."""
+        """Wait for the end and return the answer. Raises KeyboardInterrupt if Ctrl-C ended it."""
         for _ in self:
             pass
         if self.interrupted:
@@ -77,7 +77,7 @@ class TextStream(ABC):
         return self.result()
 
     def emit(self, text: str) -> Iterator[str]:
-        """Keep and yield a piece of text, without blanks before the answer: templates end before the one that starts it."""
+        """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it."""
         text = text if self.pieces else text.lstrip()
         if text:
             self.pieces.append(text)
@@ -96,7 +96,7 @@ class TextStream(ABC):
 
     @property
     def cells(self) -> list[Cell]:
-        """The fate of every chunk, for a page."""
+        """Every chunk with its fate, for the HTML page."""
         request, prefilled = self.request, self.prefilled
         offsets, importance = request.prompt.offsets, prefilled.importance
         return document_cells(self.collection, offsets, prefilled.plan, importance, request.chunk_size)
@@ -108,7 +108,7 @@ class TextStream(ABC):
 
     @property
     def interruption(self) -> list[str]:
-        """Warnings about an answer that was interrupted."""
+        """The warning that the answer was interrupted, if it was."""
         return ["interrupted: the answer is incomplete"] if self.interrupted else []
 
     @cached_property
@@ -118,19 +118,19 @@ class TextStream(ABC):
         return rank_sentences(self.collection, request.question, request.prompt.offsets, self.prefilled.importance)
 
     def places(self, citations: Sequence[Citation]) -> list[int]:
-        """Where citations begin, in characters of the collection's text."""
+        """The positions in the collection's text where citations begin."""
         return [self.collection.starts[source.number] + source.start for source in citations]
 
     def end_warnings(self, length_stop: str | None) -> list[str]:
-        """Warnings about the answer's end; length_stop: where it was cut at its longest, in words."""
+        """Warnings about the answer's end; length_stop: the length at which it was cut, in words; None if it was not."""
         cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
         return [*cut, *self.interruption]
 
     def record(self, settings: Settings, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
-        """The record of the answer, with what was measured."""
+        """Build the record of the answer from its measurements."""
         request, plan, passages = self.request, self.prefilled.plan, []
         if isinstance(settings.passages, int):
-            # First what the answer quotes.
+            # What the answer quotes comes first.
             leading = trusted_quotes(self.sentences, self.places(citations))
             passages = best_passages(self.sentences, settings.passages, leading)
         return Record(
@@ -153,18 +153,18 @@ class TextStream(ABC):
 
 
 class StopTextReached(Exception):
-    """The answer has come to a stop text."""
+    """The answer has reached a stop text."""
 
 
 @dataclass(kw_only=True)
 class AnswerStream(TextStream):
-    """The answer while it is decoded.
+    """The answer during decoding.
 
     prefilled: the result of prefill; first_token: chosen from its logits
-    stop_tokens: ids that end the answer; a caller that needs a given length may empty it before iterating
+    stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     stop_filter: cuts the answer before a stop text
-    confidence: tells how likely the answer is right
-    confirmation: by full prefill, where it is asked for
+    confidence: gives the probability that the answer is right
+    confirmation: state of the confirmation by full prefill, if requested
     """
 
     resolved: Prepared
@@ -185,54 +185,54 @@ class AnswerStream(TextStream):
         return self.resolved.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        """Pieces of text as they are decoded; interrupting it (Ctrl-C) keeps what came so far.
+        """Yield pieces of text as they are decoded; Ctrl-C ends the answer and keeps the text so far.
 
-        Where the answer is to be confirmed, these are of the provisional one, and the loop ends with the confirmation.
+        With a confirmation, the pieces are those of the provisional answer, and the loop ends after the confirmation.
         """
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
     def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
-        """Pieces of text, and the passes that they need; it is sent the logits of these.
+        """Yield pieces of text, and the passes that they need; the caller sends the logits of each pass.
 
-        Where the answer is to be confirmed, its record follows, still provisional, and the passes of that. A
-        KeyboardInterrupt thrown into it ends the answer; it is complete up to there.
+        With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
+        into the generator ends the answer and keeps the text so far.
         """
-        text = Detokenizer(self.request.pair.target.tokenizer)
+        detokenizer = Detokenizer(self.request.pair.target.tokenizer)
 
-        def pieces(token: int) -> Iterator[str]:
+        def emit_token(token: int) -> Iterator[str]:
             self.tokens.append(token)
-            yield from self.emit(self.stop_filter.push(text.push(token)))
+            yield from self.emit(self.stop_filter.push(detokenizer.push(token)))
             if self.stop_filter.stopped:
                 raise StopTextReached
 
         try:
-            yield from self.decode(pieces)
-            yield from self.emit(self.stop_filter.push(text.finish()) + self.stop_filter.held)
+            yield from self.decode(emit_token)
+            yield from self.emit(self.stop_filter.push(detokenizer.finish()) + self.stop_filter.held)
         except StopTextReached:
             pass
         except KeyboardInterrupt:
             self.interrupted = True
-            yield from self.emit(self.stop_filter.held + text.finish())
+            yield from self.emit(self.stop_filter.held + detokenizer.finish())
         finally:
-            # Also where the caller stops iterating.
+            # Also runs if the caller stops iterating.
             if self.on_end is not None:
                 self.on_end()
         if self.resolved.decoding.confirm and not self.interrupted:
             yield from confirm(self)
 
     def release(self) -> None:
-        """Free the keys and values of an answer that has ended."""
+        """Free the KV cache of an answer that has ended."""
         self.prefilled = replace(self.prefilled, state=new_state(), draft_state=None)
         if self.speculator is not None:
             self.speculator.proposers = ()
 
     def replace_answer(self, tokens: list[int]) -> None:
-        """Give the answer other tokens, and their text."""
-        text = Detokenizer(self.request.pair.target.tokenizer)
-        self.tokens, self.pieces = tokens, [*map(text.push, tokens), text.finish()]
+        """Replace the answer's tokens and its text."""
+        detokenizer = Detokenizer(self.request.pair.target.tokenizer)
+        self.tokens, self.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
 
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[Pass | str, Tensor, None]:
-        """Decode the answer: yield the pieces that `emit` makes of its tokens, and the passes that they need."""
+        """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
@@ -252,7 +252,7 @@ class AnswerStream(TextStream):
 
     @property
     def confirming(self) -> bool:
-        """Whether the answer has ended, and full prefill confirms it or has done so."""
+        """Whether the provisional answer has ended and its confirmation has begun or ended."""
         return self.confirmation.provisional is not None
 
     @property
@@ -284,18 +284,18 @@ class AnswerStream(TextStream):
         return list(self.confirmation.warnings) if self.confirming else super().interruption
 
     def probability(self, citations: Sequence[Citation]) -> float | None:
-        """How likely the answer is right; None where the pair has no calibration, or the answer says `not found`."""
+        """The probability that the answer is right; None without a calibration, and for `not found`."""
         signals = self.signals(self.text, citations) if self.confidence is not None else None
         return self.confidence.probability(signals) if self.confidence and signals else None
 
     def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
-        """Signals of a right answer; None for `not found` and an empty one."""
+        """The signals of the confidence; None for `not found` and an empty answer."""
         source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
         return answer_signals(text, self.log_probabilities, source, self.sentences.highest)
 
     @property
     def log_probabilities(self) -> list[float]:
-        """Of the tokens decoded so far, by the target; after full prefill where that has given the answer."""
+        """The target's log-probabilities of the tokens so far; after full prefill if that gave the answer."""
         return self.confirmation.log_probabilities or [
             *log_probabilities(self.prefilled.logits[None], [self.first_token]).tolist(),
             *self.log.log_probabilities,

@@ -1,1 +1,1 @@
-"""Many questions in, one row of output for each. Only `local` imports torch."""
+"""Many questions in, a row of output for each. Only `local` imports torch."""

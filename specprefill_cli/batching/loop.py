@@ -1,4 +1,4 @@
-"""The loop of a batch: lines in, at most so many requests in flight, rows out in their order. Imports no torch."""
+"""The loop of a batch: lines in, a bounded number of requests in flight, rows out in order. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specprefill_cli.record import SCHEMA
 from specprefill_cli.settings import Settings
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
 
-# Rows that may be read ahead of the oldest one that is not written, for each one in flight.
+# Unwritten rows held in memory, at most, per row that the engine has in flight.
 READ_AHEAD = 4
 AGAIN = "run the same command with --out and --resume to go on"
 
@@ -29,12 +29,12 @@ class RowTimeout(SpecprefillError):
 
 
 class BatchEnded(SpecprefillError):
-    """The engine can answer nothing more. Rows that are not written are not answered."""
+    """The engine can answer nothing more; the remaining rows have no answer."""
 
 
 @dataclass
 class Count:
-    """Rows so far: answered in this run, failed (in earlier runs too), and skipped because the output has them."""
+    """Rows so far: answered in this run, failed (in earlier runs too), and skipped because the output holds them."""
 
     answered: int = 0
     failed: int = 0
@@ -46,8 +46,8 @@ class Count:
 class PendingRow:
     """A row that is not written yet.
 
-    ticket: the engine's, once that has the row; deadline: then on the clock of `time.monotonic`, None for none
-    record: once there is one, until those of earlier rows are written
+    ticket: the engine's, once the row is submitted; deadline: on the clock of `time.monotonic`, None without a limit
+    record: the finished record, while it waits for those of earlier rows
     """
 
     row: Row
@@ -60,13 +60,13 @@ class PendingRow:
 class Batch:
     """Lets an engine answer rows, at most `engine.capacity` at once, and writes their records.
 
-    settings, documents: of rows that bring none
+    settings, documents: defaults for rows without their own
     finished: rows of earlier runs; they are skipped, and those left at the end are not in the input
-    step: called after every row; ordered: in the order of the lines, otherwise as soon as they are there
-    row_seconds: after which a row fails; repeated: as in `identity_of`
-    pending: rows that are not written, by their place, the oldest one first; added: how many there were so far
-    events: in the order in which they came: a line of the input, empty at its end; the error that ended the reading; or
-        a row's place and its last event; arrival: set when one comes
+    step: called after every row; ordered: write records in the order of the lines, otherwise as soon as they are ready
+    row_seconds: time limit of a row; repeated: as in `identity_of`
+    pending: unwritten rows by place, the oldest first; added: number of rows so far
+    events: in order of arrival: a line of the input, empty at the end of input; the error that ended reading; or a row's
+        place and its last event; arrival: set when an event arrives
     """
 
     engine: Engine
@@ -87,22 +87,22 @@ class Batch:
     added: int = 0
 
     def run(self, lines: Iterable[bytes]) -> None:
-        """Answer the rows in lines. Raises BatchEnded where the engine cannot go on."""
+        """Answer the rows in lines. Raises BatchEnded if the engine cannot go on."""
         requests = threading.Semaphore(0)
         threading.Thread(target=self.read_lines, args=(lines, requests), name="input", daemon=True).start()
         number, requested, ended = 0, False, False
         try:
             while not ended or self.pending:
-                # Answers are written before more lines are read, because reading may wait.
+                # Write answers before reading more lines, because reading may block.
                 has_room = len(self.pending) < READ_AHEAD * self.engine.capacity
                 if has_room and not (ended or requested) and not self.events:
                     requested = True
                     requests.release()
-                # Only for a moment: a single long wait would miss a Ctrl-C that came just before.
+                # Wait in short slices: a single long wait would miss a Ctrl-C that arrived just before it.
                 self.arrival.clear()
                 if not self.events:
                     self.arrival.wait(SLICE_SECONDS)
-                # An event that was taken must not be lost to a Ctrl-C.
+                # Ctrl-C must not lose an event that was taken from the queue.
                 with deferred_signals(insistent=True):
                     event = self.next_event()
                     if isinstance(event, Exception):
@@ -121,7 +121,7 @@ class Batch:
                 self.engine.cancel(pending.ticket)
 
     def read_lines(self, lines: Iterable[bytes], requests: threading.Semaphore) -> None:
-        """Deliver one line for each request, because reading a pipe may wait while answers come."""
+        """Deliver a line for each request, in a thread of its own: reading a pipe may block while answers arrive."""
         try:
             for line in lines:
                 requests.acquire()
@@ -141,17 +141,17 @@ class Batch:
         return self.events.popleft() if self.events else None
 
     def deliver(self, place: int, event: Event) -> None:
-        """Take an event of a row, from any thread."""
+        """Queue a row's last event and ignore the others; from any thread."""
         if isinstance(event, LAST):
             self.put((place, event))
 
     def add(self, row: Row | None) -> None:
-        """Take the next row, unless the output has it already. None: a blank line."""
-        failed = self.finished.take(row) if row is not None else None
-        if failed is not None:
+        """Add the next row, unless the output holds it already. None: a blank line."""
+        failed_earlier = self.finished.take(row) if row is not None else None
+        if failed_earlier is not None:
             self.count.skipped += 1
-            self.count.failed += failed
-            self.count.failed_before += failed
+            self.count.failed += failed_earlier
+            self.count.failed_before += failed_earlier
         elif row is not None:
             place, self.added = self.added, self.added + 1
             self.pending[place] = PendingRow(row)
@@ -162,7 +162,7 @@ class Batch:
                 self.submit()
 
     def submit(self) -> None:
-        """Ask as many rows as the engine has room for."""
+        """Submit as many rows as the engine has room for."""
         while self.waiting and len(self.in_flight) < self.engine.capacity:
             place = self.waiting.popleft()
             pending = self.pending[place]
@@ -175,7 +175,7 @@ class Batch:
                 self.finish(place, Failed(error))
                 continue
             except QueueFull:
-                # The engine has failed. The error of the rows in flight may say why.
+                # The engine has failed. An error of a row in flight may say why.
                 if self.in_flight:
                     self.waiting.appendleft(place)
                     return
@@ -185,7 +185,7 @@ class Batch:
                 pending.deadline = time.monotonic() + self.row_seconds
 
     def take(self, place: int, event: Event) -> None:
-        """Take the last event of a row. A row that was given up has its outcome already."""
+        """Finish a row with its last event, unless the row was given up and so is finished already."""
         if isinstance(event, Failed):
             check_engine(event.error)
         if self.in_flight.pop(place, None) is not None:
@@ -193,14 +193,14 @@ class Batch:
             self.submit()
 
     def keep_delivered(self) -> None:
-        """Write what the engine has delivered already, and ask nothing more."""
+        """Write the answers that the engine has already delivered, and submit nothing more."""
         self.waiting.clear()
         while (event := self.next_event()) is not None:
             if isinstance(event, tuple) and isinstance(event[1], Done):
                 self.take(*event)
 
     def fail_late_rows(self) -> None:
-        """Give up the rows that take too long."""
+        """Give up the rows that exceed their time limit."""
         now = time.monotonic()
         late = [place for place, row in self.in_flight.items() if row.deadline is not None and row.deadline < now]
         for place in late:
@@ -208,7 +208,7 @@ class Batch:
             self.take(place, Failed(RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout")))
 
     def finish(self, place: int, event: Event) -> None:
-        """Write the record of a row, or its error. In order, an early record waits for those before it."""
+        """Write the record of a row, or its error. If `ordered`, an early record waits for those before it."""
         self.pending[place].record = record_of(self.pending[place].row, event, self.repeated)
         places = [*self.pending] if self.ordered else [place]
         for next_place in places:
@@ -224,7 +224,7 @@ class Batch:
 
 
 def check_engine(error: BaseException) -> None:
-    """Raises BatchEnded, or a KeyboardInterrupt, for an error that is not the row's."""
+    """Raise BatchEnded or KeyboardInterrupt for an error that concerns more than its row."""
     if isinstance(error, BatchEnded | KeyboardInterrupt):
         raise error
     if isinstance(error, ServerEnded):
@@ -236,11 +236,11 @@ def check_engine(error: BaseException) -> None:
 
 
 def record_of(row: Row, event: Event, repeated: Container[str | int] | None) -> dict[str, Any]:
-    """The record of a row's answer, or its error record, with the error's type and message."""
+    """The record of a row's answer, or an error record with the error's type and message."""
     identity = identity_of(row, repeated)
     if isinstance(event, Done):
-        values = event.result.to_json()
-        return {**values, "warnings": [*values["warnings"], *row.warnings], **identity}
+        record = event.result.to_json()
+        return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}
     assert isinstance(event, Failed), "the last event of a row"
     error = event.error
     message = " ".join(str(error).split()) or type(error).__name__

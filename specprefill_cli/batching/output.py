@@ -1,4 +1,4 @@
-"""Rows of output: one run at a time writes complete rows; a later run finds them again, also after a kill."""
+"""Rows of output: a single run at a time writes complete rows; a later run can read them, even after a kill."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
 from specprefill_cli.record import SCHEMA, json_line
 
-# The beginning of every row.
+# Every row begins with these bytes.
 BEGINNING = json_line({"schema": SCHEMA}).removesuffix("}").encode("ascii")
-# Seconds after which rows are safe from a power cut.
+# Rows older than this are safe from a power cut.
 SYNCED_SECONDS = 1.0
 
 
 @dataclass
 class Finished:
-    """The rows that an output holds, by their keys (`rows.key_of`): the hash of their content, and whether they failed."""
+    """The rows that an output holds, by key (`rows.key_of`): the hash of the content, and whether the row failed."""
 
     rows: dict[str | int, list[tuple[str | None, bool]]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
-        """Count a record. Raises KeyError for one without an id."""
+        """Count a record. Raises KeyError if it has no id."""
         key = record.get("row_hash", record["id"])
         self.rows.setdefault(key, []).append((record.get("content_hash"), "error" in record))
 
     def take(self, row: Row) -> bool | None:
-        """Whether a row failed, and forget it; None where the output does not have it."""
+        """Remove a row and return whether it failed; None if the output does not hold it."""
         entries = self.rows.get(key_of(row), [])
         candidates = [entry for entry in entries if entry[0] in (row.content_hash, None)]
         if not candidates:
             return None
-        # One that names this content, and did not fail, first.
+        # Prefer an entry with this content, then an entry that did not fail.
         entry = min(candidates, key=lambda entry: (entry[0] is None, entry[1]))
         entries.remove(entry)
         return entry[1]
 
     def total(self) -> int:
-        """Rows that no row of the input has taken."""
+        """Number of rows that no row of the input matched."""
         return sum(map(len, self.rows.values()))
 
 
 class RowWriter:
-    """Writes each row in one piece, and to the disk once a second."""
+    """Writes each row whole, and syncs to the disk once a second."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -74,7 +74,7 @@ class RowWriter:
             ) from error
 
     def sync(self) -> None:
-        """Wait until the disk has what was written; pipes, and some file systems, cannot."""
+        """Wait until the disk holds what was written; pipes and some file systems do not support this."""
         with suppress(OSError, ValueError):
             os.fsync(self.stream.fileno())
         self.synced = time.monotonic()
@@ -82,12 +82,12 @@ class RowWriter:
 
 @contextmanager
 def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterator[tuple[BinaryIO, Finished]]:
-    """Open the output file for more rows, and count those that it holds; an unfinished row at its end is cut off.
+    """Open the output file for more rows, and count its rows; cut off an unfinished row at its end.
 
-    retry_failed: first remove the failed rows from a file that is resumed
+    retry_failed: first remove the failed rows from the file, when resuming
 
-    Raises UsageError for a file that is not empty and not to be resumed, or that holds something else than rows;
-    SpecprefillError when it cannot be written, or while another run writes to it.
+    Raises UsageError for a non-empty file without `resume`, and for a file that does not hold rows; SpecprefillError if
+    the file cannot be written, or another run writes to it.
     """
     if path.is_dir():
         raise UsageError(f"--out {path}: this is a folder; give a file name")
@@ -99,32 +99,32 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
         if path.is_file() and path.stat().st_size and not resume:
             raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
         if resume:
-            end = failed = 0
-            for text, record in complete_rows(stream, path):
-                end += len(text)
+            end_of_rows = failed = 0
+            for row_bytes, record in complete_rows(stream, path):
+                end_of_rows += len(row_bytes)
                 failed += "error" in record
                 if not (retry_failed and "error" in record):
                     finished.add(record)
-            stream.truncate(end)
+            stream.truncate(end_of_rows)
             if retry_failed and failed:
                 stream = stack.enter_context(remove_failed_rows(stream, path))
         yield stream, finished
 
 
 def remove_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
-    """Replace the output by one without its failed rows, and open that."""
-    kept = [text for text, record in complete_rows(stream, path) if "error" not in record]
+    """Replace the output by a copy without its failed rows, and open the copy."""
+    kept_rows = [text for text, record in complete_rows(stream, path) if "error" not in record]
     if os.name == "nt":
-        # Windows replaces no open file.
+        # Windows does not replace an open file.
         stream.close()
-    write_pieces(path, kept)
+    write_pieces(path, kept_rows)
     return open_locked(path, "ab")
 
 
 def open_locked(path: Path, mode: str) -> BinaryIO:
-    """Open the output, for this run alone.
+    """Open the output with a lock, for this run alone.
 
-    Without a buffer: that would retry, and fail again, on close when the disk is full.
+    Unbuffered: on a full disk, a buffer would retry on close and fail again.
     """
     try:
         stream = cast(BinaryIO, path.open(mode, buffering=0))
@@ -141,25 +141,25 @@ def open_locked(path: Path, mode: str) -> BinaryIO:
 
 
 def complete_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Text and record of each row of an output, up to an unfinished one; a power cut may leave zeros in its place.
+    """Yield text and record of each row of an output, up to an unfinished row; a power cut may leave zeros in its place.
 
-    Raises UsageError for a file that holds no rows, SpecprefillError for a line that is not one of `batch`.
+    Raises UsageError for a file that holds no rows, SpecprefillError for a line that `batch` did not write.
     """
-    foreign = UsageError(f"--resume: {path} is not an output of batch; give another --out")
+    not_an_output = UsageError(f"--resume: {path} is not an output of batch; give another --out")
     with open(stream.fileno(), "rb", closefd=False) as reader:
         reader.seek(0)
-        for number, text in enumerate(reader, 1):
-            is_complete = text.endswith(b"\n")
-            if not is_complete and not text.strip(b"\0"):
+        for number, row_bytes in enumerate(reader, 1):
+            is_complete = row_bytes.endswith(b"\n")
+            if not is_complete and not row_bytes.strip(b"\0"):
                 return
-            if (number == 1 or not is_complete) and not BEGINNING.startswith(text[: len(BEGINNING)]):
-                raise foreign
+            if (number == 1 or not is_complete) and not BEGINNING.startswith(row_bytes[: len(BEGINNING)]):
+                raise not_an_output
             if not is_complete:
                 return
             try:
-                record = json.loads(text)
+                record = json.loads(row_bytes)
                 Finished().add(record)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 line_error = SpecprefillError(f"--resume: line {number} of {path} is not a row of output; remove it")
-                raise (foreign if number == 1 else line_error) from error
-            yield text, record
+                raise (not_an_output if number == 1 else line_error) from error
+            yield row_bytes, record

@@ -1,6 +1,6 @@
-"""Rows answered by Ray actors, on this machine or on a cluster; Ray restarts them, and asks again what they had.
+"""Ray actors answer rows, on this machine or on a cluster; Ray restarts lost actors and resubmits their rows.
 
-Nothing of Ray is imported before `connect` is called.
+Ray is imported only when `connect` is called.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.installation import install_command
 
 OLDEST = Version("2.50")
-# Seconds to reach a cluster.
+# Seconds to wait for a cluster to answer.
 CONNECTING = 10
-# Seconds for all workers to start, and to load their models.
+# Seconds for all workers to start and load their models.
 OPENING = 1800
-# How often a row is asked again after its actor was lost.
+# How often a row is retried after its actor was lost.
 RETRIES = 2
 
 
 class WorkerLost(SpecprefillError):
-    """The actors that had a row were all lost before they had answered it."""
+    """Every actor that was given a row was lost before it answered."""
 
 
 class EngineActor:
-    """An actor with an engine of its own. opener: opens it, in the actor's process."""
+    """An actor with its own engine. opener: opens the engine in the actor's process."""
 
     def __init__(self, opener: Callable[[], Engine]) -> None:
         self.engine: Engine | None = None
         self.refusal: SpecprefillError | None = None
-        # Ray would restart an actor whose constructor fails, again and again.
+        # Do not raise here: Ray would restart an actor whose constructor fails, again and again.
         try:
             self.engine = opener()
         except SpecprefillError as error:
             self.refusal = error
 
     def refused(self) -> tuple[str, int] | None:
-        """Why the engine cannot be opened, and the exit code for that."""
+        """Why the engine cannot be opened, and the exit code; None if it is open."""
         return None if self.refusal is None else (str(self.refusal), self.refusal.exit_code)
 
     def answer(self, request: Request) -> Event:
-        """The last event of a request. Raises BatchEnded where the engine could not be opened after a restart."""
+        """Answer a request and return its last event. Raises BatchEnded if the engine did not open after a restart."""
         if self.engine is None:
             raise BatchEnded(f"{self.refusal}; run again with --resume")
         events: SimpleQueue[Event] = SimpleQueue()
@@ -64,20 +64,20 @@ class EngineActor:
             if isinstance(event, Failed):
                 check_engine(event.error)
         except (BatchEnded, QueueFull):
-            # Ray starts another process, and that can use the device again.
+            # Ray then starts a new process, which can use the device again.
             os._exit(1)
         return Failed(portable(event.error)) if isinstance(event, Failed) else event
 
 
 def portable(error: BaseException) -> SpecprefillError:
-    """An error with the name and message of another, that any process can unpickle."""
+    """Copy an error's name and message into an error that any process can unpickle."""
     copy = SpecprefillError(str(error) or type(error).__name__)
     copy.name = (error.name if isinstance(error, SpecprefillError) else "") or type(error).__name__
     return copy
 
 
 class RayEngine:
-    """Sends each request to the actor that has fewest; an actor answers `requests` at once."""
+    """Sends each request to the actor with the fewest requests; an actor answers `requests` at once."""
 
     def __init__(self, ray: Any, actors: list[Any], requests: int, connection: ExitStack) -> None:
         self.lost = ray.exceptions.RayActorError
@@ -88,15 +88,15 @@ class RayEngine:
     def submit(self, request: Request, deliver: Deliver) -> Any:
         place = self.held.index(min(self.held))
         self.held[place] += 1
-        result = self.actors[place].answer.remote(request)
-        result.future().add_done_callback(partial(self.take, place, deliver))
-        return result
+        object_ref = self.actors[place].answer.remote(request)
+        object_ref.future().add_done_callback(partial(self.take, place, deliver))
+        return object_ref
 
-    def take(self, place: int, deliver: Deliver, result: Any) -> None:
-        """Deliver what an actor has returned; in a thread of Ray's that must not call Ray."""
+    def take(self, place: int, deliver: Deliver, future: Any) -> None:
+        """Deliver what an actor returned. Runs in a thread of Ray, which must not call Ray."""
         self.held[place] -= 1
         try:
-            deliver(result.result())
+            deliver(future.result())
         except self.lost as error:
             reason = f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"
             deliver(Failed(WorkerLost(reason)))
@@ -118,32 +118,31 @@ def connect(
     """Connect to a cluster, or start Ray on this machine, and open the actors.
 
     address: `auto` or host and port; None: this machine
-    workers: None for as many as the cluster has GPUs for, or one a node where it has none; gpus: of each worker
+    workers: None: as many as the cluster has GPUs for, or a worker per node if it has no GPUs; gpus: GPUs per worker
 
-    Raises SpecprefillError where Ray is missing or too old, the cluster cannot be reached or is too small, or an engine cannot
-    be opened.
+    Raises SpecprefillError if Ray is missing or too old, the cluster is unreachable or too small, or an engine does not open.
     """
     ray = import_ray()
     with ExitStack() as connection:
-        # Ray prints there what happens to its processes, whatever it is asked to log.
+        # Ray prints what happens to its processes to standard output, whatever its log level.
         connection.enter_context(redirect_stdout(connection.enter_context(open(os.devnull, "w"))))
         connection.callback(ray.shutdown)
         start(ray, address, workers)
-        count, resources = divide_cluster(ray, workers, gpus)
+        worker_count, resources = divide_cluster(ray, workers, gpus)
         options = {"max_restarts": -1, "max_task_retries": RETRIES, "max_concurrency": requests + 1}
         actor_class = ray.remote(EngineActor).options(**resources, **options, scheduling_strategy="SPREAD")
-        actors = [actor_class.remote(opener) for _ in range(count)]
+        actors = [actor_class.remote(opener) for _ in range(worker_count)]
         try:
-            answers = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
+            refusals = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
         except ray.exceptions.GetTimeoutError as error:
             raise SpecprefillError(
-                f"--ray: {count} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
+                f"--ray: {worker_count} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
                 "`ray status`"
             ) from error
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             raise SpecprefillError(f"--ray: a worker cannot be opened ({first_line(cause)})") from error
-        for message, exit_code in filter(None, answers):
+        for message, exit_code in filter(None, refusals):
             refused = SpecprefillError(message)
             refused.exit_code = exit_code
             raise refused
@@ -151,21 +150,21 @@ def connect(
 
 
 def start(ray: Any, address: str | None, workers: int | None) -> None:
-    """Connect to Ray. Raises SpecprefillError where that fails."""
-    # Ray replaces them.
+    """Connect to Ray. Raises SpecprefillError if that fails."""
+    # Ray replaces the signal handlers: restore them afterwards.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # A machine with fewer cores than workers runs them all the same.
+    # Run all workers even on a machine with fewer cores.
     local_options = (
         {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
     )
     try:
         host, _, port = (address or "").rpartition(":")
         if host:
-            # Ray would try for minutes.
+            # Try the port first: Ray would retry for minutes.
             socket.create_connection((host, int(port)), timeout=CONNECTING).close()
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **local_options)
     except Exception as error:
-        # Ray's own errors have no common base with Python's.
+        # Ray's own errors share no base class with Python's.
         raise SpecprefillError(
             f"--ray {address or 'local'}: no Ray cluster there ({first_line(error)}); check it with `ray status`, set "
             "RAY_AUTH_MODE=token if it asks for a token, or give --workers alone to start Ray on this machine"
@@ -176,8 +175,8 @@ def start(ray: Any, address: str | None, workers: int | None) -> None:
 
 
 def import_ray() -> Any:
-    """The module. Raises SpecprefillError where it is missing or too old."""
-    # Ray would tell its makers about every cluster that it starts.
+    """Import the module `ray`. Raises SpecprefillError if it is missing or too old."""
+    # Turn off Ray's usage reports.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray: Any = import_module("ray")
@@ -192,21 +191,21 @@ def import_ray() -> Any:
 def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:
     """The number of workers on a cluster, and the resources of each, as Ray's options.
 
-    Raises SpecprefillError for more workers than there is room for.
+    Raises SpecprefillError if the cluster has no room for the workers.
     """
-    total = ray.cluster_resources()
-    resource, per_worker = ("GPU", gpus) if gpus and total.get("GPU") else ("CPU", 1)
-    # A head node often has nothing for workers.
+    available = ray.cluster_resources()
+    resource, per_worker = ("GPU", gpus) if gpus and available.get("GPU") else ("CPU", 1)
+    # Leave out nodes without the resource: a head node often has none for workers.
     cores_of = [
         node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource)
     ]
     nodes = len(cores_of)
-    count = workers or (int(total["GPU"]) // per_worker if resource == "GPU" else nodes)
-    if not 0 < count * per_worker <= total.get(resource, 0):
+    worker_count = workers or (int(available["GPU"]) // per_worker if resource == "GPU" else nodes)
+    if not 0 < worker_count * per_worker <= available.get(resource, 0):
         raise SpecprefillError(
-            f"--ray: the cluster has {total.get(resource, 0):g} {resource}(s), and {max(count, 1)} workers need "
+            f"--ray: the cluster has {available.get(resource, 0):g} {resource}(s), and {max(worker_count, 1)} workers need "
             f"{per_worker} each; give fewer --workers, or add nodes"
         )
-    # A worker that no node has room for would be awaited for ever.
-    cores = max(1, int(min(cores_of)) // math.ceil(count / nodes))
-    return count, {"num_gpus": per_worker, "num_cpus": cores} if resource == "GPU" else {"num_cpus": cores}
+    # Ray would wait forever for a worker that fits on no node.
+    cores = max(1, int(min(cores_of)) // math.ceil(worker_count / nodes))
+    return worker_count, {"num_gpus": per_worker, "num_cpus": cores} if resource == "GPU" else {"num_cpus": cores}

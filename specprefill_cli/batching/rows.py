@@ -1,4 +1,4 @@
-"""Rows of input: JSON objects, or plain questions; the lines in which they arrive, and the documents that they name."""
+"""Rows of input: JSON objects or plain questions, the lines that they arrive in, and the documents that they name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
 
-# Bytes read from a pipe at a time, if it holds so many.
+# Bytes read from a pipe at a time, at most.
 PIECE = 2**16
 OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_question)
 KEYS = ("id", "question", "document", "documents")
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, or of a pipe past its buffer: no program could end while a thread waits inside that."""
+    """Yield the lines of a file or a pipe. Bypass a pipe's buffer: no program can exit while a thread waits inside it."""
     if stream.seekable():
         yield from iter(stream.readline, b"")
         return
@@ -36,15 +36,15 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
 
 
 class RowError(SpecprefillError):
-    """A row of input that cannot be a question."""
+    """A row of input that is not a valid question."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One question, or the error of its line. identifier: that of the row, or the number of its line.
+    """A question, or the error of its line. identifier: the row's id, or the number of its line.
 
-    documents: empty for those of the batch; overrides: settings as the row has them; ignored: unknown keys
-    content_hash: of its line; named: whether the line has an identifier
+    documents: empty: those of the batch; overrides: the row's own settings, unparsed; ignored: unknown keys
+    content_hash: of the line; named: whether the line has an id
     """
 
     identifier: str | int
@@ -63,22 +63,22 @@ class Row:
 
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
-    """Parse a line of input; None for a blank one.
+    """Parse a line of input; None for a blank line.
 
-    number: of the line, from 1; has_documents: whether rows without documents, and plain questions, are allowed
+    number: of the line, from 1; has_documents: whether the batch has documents, so that rows need none
     """
     identifier: str | int = number
     content_hash, named = hashlib.sha256(line.strip()).hexdigest()[:16], False
     try:
-        # Files joined by `cat` may have byte order marks in the middle.
+        # Files joined by `cat` may have a byte order mark on any line.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
-        values = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
-        row_id = identifier_in(values)
+        json_object = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
+        row_id = identifier_in(json_object)
         if row_id is not None:
             identifier, named = row_id, True
-        return replace(row_of(values, identifier, has_documents), content_hash=content_hash, named=named)
+        return replace(row_of(json_object, identifier, has_documents), content_hash=content_hash, named=named)
     except RowError as error:
         return Row(identifier, error=error, content_hash=content_hash, named=named)
     except (ValueError, RecursionError) as error:
@@ -87,14 +87,14 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
 
 
 def key_of(row: Row) -> str | int:
-    """The key that finds a row again in an output: its identifier, or the hash of its content where it has none."""
+    """The key of a row in an output: its identifier, or the hash of its content if it has none."""
     return row.identifier if row.named else row.content_hash
 
 
 def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
     """The keys of a record that identify its row.
 
-    repeated: identifiers that several rows of the input have; their content tells them apart; None: any may be
+    repeated: identifiers that several rows of the input share, so that their content tells them apart; None: unknown
     """
     if not row.named:
         return {"id": row.identifier, "row_hash": row.content_hash}
@@ -104,7 +104,7 @@ def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[st
 
 
 def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
-    """The keys of all rows of a file, left where it was; None for a pipe: its rows are yet to come."""
+    """The keys of all rows of a file; restores the file's position. None for a pipe: its rows are yet to come."""
     if not stream.seekable():
         return None
     start = stream.tell()
@@ -115,14 +115,14 @@ def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
 
 
 def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
-    """Settings with others in their place. Raises UsageError for a wrong value; it begins with `place`."""
+    """Apply overrides to settings. Raises UsageError, beginning with `place`, for a wrong value."""
     settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
     check_names(settings)
     return settings
 
 
 def plain_question(text: str, has_documents: bool) -> object:
-    """The question of a line that is plain text or a JSON string. Raises RowError for an array."""
+    """The question in a line of plain text or a JSON string. Raises RowError for an array."""
     if not has_documents:
         raise RowError("not a JSON object; a plain question needs --document")
     if "\0" in text:
@@ -136,13 +136,13 @@ def plain_question(text: str, has_documents: bool) -> object:
     return value
 
 
-def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
-    """The row in a JSON object. Raises RowError, naming the key that is wrong or missing."""
-    question = question_in(values)
-    given = [values[key] for key in ("documents", "document") if values.get(key) is not None]
-    if len(given) > 1:
+def row_of(json_object: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
+    """Build a row from a JSON object. Raises RowError, naming the wrong or missing key."""
+    question = question_in(json_object)
+    given_documents = [json_object[key] for key in ("documents", "document") if json_object.get(key) is not None]
+    if len(given_documents) > 1:
         raise RowError("give documents or document, not both")
-    documents = given[0] if given else []
+    documents = given_documents[0] if given_documents else []
     names = [documents] if isinstance(documents, str) else documents
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise RowError("documents must be a list of paths")
@@ -150,41 +150,41 @@ def row_of(values: Mapping[str, Any], identifier: str | int, has_documents: bool
         raise RowError("documents: standard input cannot be a row's document; use --document -")
     if not names and not has_documents:
         raise RowError("no documents; give the row documents, or the batch --document")
-    overrides = overrides_in(values, "applies to the whole batch; give it on the command line")
-    return Row(identifier, question, tuple(names), overrides, unknown_keys(values, KEYS))
+    overrides = overrides_in(json_object, "applies to the whole batch; give it on the command line")
+    return Row(identifier, question, tuple(names), overrides, unknown_keys(json_object, KEYS))
 
 
-def question_in(values: Mapping[str, Any]) -> str:
-    """The question in a JSON object. Raises RowError."""
-    question = values.get("question")
+def question_in(json_object: Mapping[str, Any]) -> str:
+    """The question in a JSON object. Raises RowError if it is missing or empty."""
+    question = json_object.get("question")
     if not isinstance(question, str) or not question.strip():
         raise RowError("question must be a string that is not empty")
     return question
 
 
-def identifier_in(values: Mapping[str, Any]) -> str | int | None:
-    """The identifier in a JSON object, None where it has none. Raises RowError."""
-    identifier = values.get("id")
+def identifier_in(json_object: Mapping[str, Any]) -> str | int | None:
+    """The identifier in a JSON object, None if it has none. Raises RowError for a wrong type."""
+    identifier = json_object.get("id")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
         raise RowError("id must be a string or a whole number")
     return identifier
 
 
-def overrides_in(values: Mapping[str, Any], refusal: str) -> dict[str, Any]:
-    """The settings of a question in a JSON object. Raises RowError for another setting; its name and `refusal` say why."""
-    fixed = next((key for key in values if key in SETTINGS and key not in OVERRIDES), None)
-    if fixed:
-        raise RowError(f"{fixed} {refusal}")
-    return {key: values[key] for key in OVERRIDES if values.get(key) is not None}
+def overrides_in(json_object: Mapping[str, Any], refusal: str) -> dict[str, Any]:
+    """The per-question settings in a JSON object. Raises RowError for another setting: its name, then `refusal`."""
+    fixed_key = next((key for key in json_object if key in SETTINGS and key not in OVERRIDES), None)
+    if fixed_key:
+        raise RowError(f"{fixed_key} {refusal}")
+    return {key: json_object[key] for key in OVERRIDES if json_object.get(key) is not None}
 
 
-def unknown_keys(values: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
-    """Keys of a JSON object that are neither these nor settings of a question."""
-    return tuple(key for key in values if key not in (*keys, *OVERRIDES))
+def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    """Keys of a JSON object that are neither in `keys` nor per-question settings."""
+    return tuple(key for key in json_object if key not in (*keys, *OVERRIDES))
 
 
 def read_once(read: Reader) -> Reader:
-    """A reader that reads each of the latest lists of documents once, also one that cannot be read."""
+    """A reader that caches the latest lists of documents; it also caches the error of an unreadable list."""
     outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
         KEPT_BYTES, lambda outcome: 0 if isinstance(outcome, SpecprefillError) else outcome.bytes
     )

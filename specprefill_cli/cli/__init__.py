@@ -1,6 +1,6 @@
-"""The command line: one module for each command."""
+"""The command line: a module for each command."""
 
 import time
 
-# Start-up time is counted from here, as early as possible.
+# Start-up time counts from here, as early as possible.
 STARTED = time.perf_counter()

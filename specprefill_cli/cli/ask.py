@@ -1,4 +1,4 @@
-"""`specprefill ask`: one question about documents."""
+"""`specprefill ask`: a question about documents."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ask(
     """
     names, question = check_arguments("ask", documents, question)
     notes = Notes(quiet)
-    # The page shows the documents, and standard input gives them only once.
+    # A page needs the documents here, and standard input can be read only once.
     is_read_here = no_server or (html is not None and STANDARD_INPUT in names)
     engine: WaitingEngine | None = None if is_read_here else find_server(settings, notes)
     collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
@@ -78,7 +78,7 @@ def ask(
     )
     with notes.progress("prefill"):
         next(events)
-    # Text that was written to a pipe cannot be corrected.
+    # Text written to a pipe cannot be corrected afterwards.
     streaming = not (json or no_stream)
     at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
     end = write_answer(events, streaming and at_once, at_once and not json)
@@ -94,9 +94,9 @@ def ask(
 
 
 def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
-    """Print the answer as JSON, or show what full prefill found, the evidence, and the figures.
+    """Print the answer as JSON, or show the outcome of the confirmation, the evidence, and the figures.
 
-    at_once: whether the answer was written before it was confirmed
+    at_once: whether the answer was written before its confirmation
     """
     if json:
         print_json(answer.to_json())
@@ -113,10 +113,10 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     notes.show(answer_table(answer) if verbose else short_table(answer))
 
 
-def write_answer(events: Iterator[Event], streaming: bool, written: bool) -> Provisional | Done:
+def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> Provisional | Done:
     """Write the answer to standard output, in pieces or when it is complete, and return the event that ends it.
 
-    written: whether it is written now
+    write_now: whether to write it now; otherwise the caller writes it after the confirmation
     """
     text = ""
     try:
@@ -127,11 +127,11 @@ def write_answer(events: Iterator[Event], streaming: bool, written: bool) -> Pro
             if streaming:
                 print(printable(event.text), end="", flush=True)
     except SpecprefillError:
-        # The error begins a line of its own.
+        # Let the error begin a new line.
         if streaming and text:
             print(flush=True)
         raise
-    if written:
+    if write_now:
         print("" if streaming else printable(text.strip()), flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
@@ -145,6 +145,6 @@ def wait_for_confirmation(end: Provisional | Done, events: Iterator[Event], note
         with notes.progress("full prefill confirms the answer"):
             return next(event for event in events if isinstance(event, Done))
     except KeyboardInterrupt:
-        # A server that was interrupted sends no further event.
+        # An interrupted server sends no further event.
         warnings = [*end.result.warnings, f"interrupted: {UNCONFIRMED}"]
         return Done(replace(end.result, stopped="interrupt", warnings=warnings))

@@ -1,4 +1,4 @@
-"""`specprefill batch`: many questions, one JSON object a row."""
+"""`specprefill batch`: many questions, a JSON object for each row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from specprefill_cli.engine.request import Engine
 
 PANEL = "Workers"
-# Ray's addresses of a cluster: the one that this machine belongs to, or host and port.
+# Ray's address of a cluster: `auto` for the cluster of this machine, or host and port.
 ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 worker_option, output_option, cache_option = (
     partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT, CACHE)
@@ -118,7 +118,7 @@ def batch(
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
             check_same_input(keys, finished, out)
-        before = finished.total()
+        finished_before = finished.total()
         try:
             with notes.progress("reading documents"):
                 collection = document_reader(settings)(names) if names else None
@@ -142,7 +142,7 @@ def batch(
                 repeated=repeated,
             )
             started = time.perf_counter()
-            # A progress line on the terminal would run into rows printed there.
+            # Show progress only with --out: on a terminal it would run into the rows.
             if out is not None:
                 update = stack.enter_context(notes.bar("rows", None if keys is None else len(keys)))
                 rows.step = lambda: update(count.answered + count.skipped, progress_text(count, started))
@@ -150,12 +150,14 @@ def batch(
         except KeyboardInterrupt:
             of_total = f" of {len(keys):,}" if keys is not None else ""
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
-            raise Interrupted(f"interrupted after {before + count.answered:,}{of_total} rows; {remedy}") from None
+            raise Interrupted(
+                f"interrupted after {finished_before + count.answered:,}{of_total} rows; {remedy}"
+            ) from None
     report(count, finished.total(), started, notes)
 
 
 def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
-    """Raises UsageError for inputs and an output that exclude each other."""
+    """Raise UsageError for inputs and an output that exclude each other."""
     if resume and out is None:
         raise UsageError("--resume needs --out: it skips the rows that this file holds")
     if questions == "-" and "-" in names:
@@ -165,7 +167,7 @@ def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resu
 
 
 def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: Path) -> None:
-    """Raises UsageError where the output has rows and none of them is in the input, as far as that can be known."""
+    """Raise UsageError if none of the output's rows is in the input; `keys` None: the input is not known beforehand."""
     if keys is not None and finished.total() and not any(key in finished.rows for key in keys):
         raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
 
@@ -174,8 +176,8 @@ def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: 
 class EngineOpener:
     """Opens the engine of the rows.
 
-    collection: what the documents `names` hold; None without any
-    concurrency: rows that one engine answers at once; None: as many as pay
+    collection: the documents `names`, already read; None without names
+    concurrency: rows that an engine answers at once; None: the engine's default
     cache_dir, cache_limit: folder of the draft's KV, and its limit in GiB; folder: base of relative paths
     """
 
@@ -188,23 +190,23 @@ class EngineOpener:
     folder: str = field(default_factory=os.getcwd)
 
     def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
-        """Start Ray actors. Raises SpecprefillError where they cannot be started."""
+        """Start Ray actors. Raises SpecprefillError if that fails."""
         from specprefill_cli.batching.ray_engine import connect
 
         gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
         with notes.progress("starting the workers"):
-            # With one row at a time, a row that ends its worker costs no other row an attempt.
+            # A single row at a time: a row that kills its worker then costs no other row an attempt.
             return connect(self, ray, workers, gpus, self.concurrency or 1)
 
     def __call__(self) -> Engine:
-        """Open the engine of a worker. Raises SpecprefillError where a model cannot be loaded."""
+        """Open the engine of a worker. Raises SpecprefillError if a model cannot be loaded."""
         os.chdir(self.folder)
         keep_freed_memory()
         bound_spinning(os.environ)
         return self.open(Notes(quiet=True))
 
     def find_or_open(self, notes: Notes) -> Engine:
-        """The running server, where it can answer the rows: it keeps no files, and standard input is here."""
+        """Use the running server if it can answer the rows: it has no cache folder, and cannot read our standard input."""
         is_local = self.cache_dir is not None or STANDARD_INPUT in self.names
         server = None if is_local else find_server(self.settings, notes)
         if server is None:
@@ -212,7 +214,7 @@ class EngineOpener:
         return replace(server, capacity=self.concurrency or server.capacity)
 
     def open(self, notes: Notes) -> Engine:
-        """Load the models, and warm them up."""
+        """Load the models and warm them up."""
         session = open_ready_session([self.settings], notes)
         from specprefill_cli.batching.rows import read_once
         from specprefill_cli.engine.local import LocalEngine
@@ -233,7 +235,7 @@ class EngineOpener:
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:
-    """Raises UsageError for options that exclude each other."""
+    """Raise UsageError for options that exclude each other."""
     if (workers or ray) and in_run():
         raise UsageError("--workers and --ray start processes, and torchrun did already; leave out one of them")
     if (workers or ray) and is_endpoint(settings.target):
@@ -243,7 +245,7 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
 
 
 def open_questions(name: str, stack: ExitStack) -> BinaryIO:
-    """The input, `-` being standard input. Raises SpecprefillError where it cannot be read."""
+    """Open the input; `-` is standard input. Raises SpecprefillError if it cannot be read."""
     if name == "-":
         if sys.stdin is None:
             raise UsageError("-: standard input is closed; pipe the questions into it, or give a file of them")
@@ -255,7 +257,7 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
 
 
 def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:
-    """The rows that an engine answers at once, None for as many as pay. Raises UsageError for a wrong value."""
+    """Parse --concurrency: rows that an engine answers at once, None for its default. Raises UsageError for a wrong value."""
     number = concurrency_of(text, "--concurrency")
     if settings.tensor_parallel == 1:
         return number
@@ -264,11 +266,11 @@ def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:
     return 1
 
 
-def report(count: Count, unknown: int, started: float, notes: Notes) -> None:
-    """Show the final count, and how many rows of the output are unknown to the input; raises Exit where rows failed."""
+def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:
+    """Show the final count, and how many rows of the output are not in the input. Raises Exit if rows failed."""
     notes.show(progress_text(count, started))
-    if unknown:
-        notes.warn(f"rows of the output that are not in the input: {unknown:,}")
+    if unmatched:
+        notes.warn(f"rows of the output that are not in the input: {unmatched:,}")
     if count.failed_before:
         notes.warn(
             f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
@@ -279,12 +281,12 @@ def report(count: Count, unknown: int, started: float, notes: Notes) -> None:
 
 
 def progress_text(count: Count, started: float) -> str:
-    """Counts so far, and the time since the first row was read."""
+    """The counts so far, and the time since the first row was read."""
     elapsed = time.perf_counter() - started
     rate = f" ({count.answered / elapsed:,.1f} a second)" if count.answered and elapsed else ""
-    parts = [f"{count.answered:,} rows in {elapsed:,.1f} s{rate}"]
+    phrases = [f"{count.answered:,} rows in {elapsed:,.1f} s{rate}"]
     if count.skipped:
-        parts.append(f"{count.skipped:,} were there already")
+        phrases.append(f"{count.skipped:,} were there already")
     if count.failed:
-        parts.append(f"{count.failed:,} failed")
-    return ", ".join(parts)
+        phrases.append(f"{count.failed:,} failed")
+    return ", ".join(phrases)

@@ -1,4 +1,4 @@
-"""`specprefill compare`: modes side by side, for one question or in an interactive session."""
+"""`specprefill compare`: modes side by side, for a single question or in an interactive session."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def compare(
 
 @dataclass
 class Comparer:
-    """Answers questions about the documents in the modes of the moment."""
+    """Answers questions about the documents in the current modes."""
 
     session: Session
     collection: Collection
@@ -110,7 +110,7 @@ class Comparer:
 
 
 def check_session_input(names: Sequence[str], to_file: bool) -> None:
-    """Raises UsageError for arguments that only go with a question."""
+    """Raise UsageError for arguments that need a question."""
     if to_file:
         raise UsageError("--json and --html need a question; give it after the documents")
     if "-" in names:
@@ -122,7 +122,7 @@ def check_session_input(names: Sequence[str], to_file: bool) -> None:
 
 
 def answer_lines(comparer: Comparer) -> None:
-    """Answer the lines that are typed, or read from a pipe; neither an error nor Ctrl-C ends the session."""
+    """Answer lines from the terminal or a pipe; neither an error nor Ctrl-C ends the session."""
     # Ctrl-C ends an answer; SIGTERM ends the session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     out, notes = console(sys.stdout), comparer.notes
@@ -137,14 +137,14 @@ def answer_lines(comparer: Comparer) -> None:
         except KeyboardInterrupt:
             notes.console.print(plain("cancelled; the session goes on", style="yellow"))
         except Exception as error:
-            # After one question that exhausts a device's memory, for example, others can still be answered.
+            # The session can go on, for example after a question that exhausted a device's memory.
             name = "" if isinstance(error, SpecprefillError) else f"{type(error).__name__}: "
             notes.console.print(plain(f"error: {name}{error}", style="red"))
 
 
 def read_lines(out: Console, notes: Notes) -> Iterator[str]:
-    """Lines typed at a prompt, where Ctrl-C drops a line and Ctrl-D ends the input; those of a pipe are shown."""
-    # A line in another encoding is asked with replacement characters.
+    """Yield lines from a prompt, where Ctrl-C drops a line and Ctrl-D ends the input, or from a pipe, echoing them."""
+    # Replace undecodable characters of a line in another encoding.
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     if not sys.stdin.isatty():
         for line in iter(sys.stdin.readline, ""):
@@ -152,7 +152,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
             yield line
         return
     with suppress(ImportError):
-        # Gives `input` cursor keys and earlier lines.
+        # Gives `input` cursor keys and a history.
         import readline  # noqa: F401
     notes.tell(f"Ask about the documents; {COMMANDS} are commands.")
     while True:
@@ -165,7 +165,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
 
 
 def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None) -> None:
-    """Answer one question in all modes: as a table or an object, and as a page."""
+    """Answer a question in all modes, and print it as a table or JSON; with `html`, also write a page."""
     from specprefill_cli.reporting.table import comparison_view
 
     try:
@@ -181,15 +181,15 @@ def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None
 
 
 def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """The documents and the question: the last argument is one if it reads like one and does not name a file.
+    """Split arguments: the last argument is the question if it reads like a question and does not name a file.
 
     Raises UsageError for an empty question.
     """
     from specprefill_cli.documents.cleaning import clean_question
 
-    *names, last = arguments
-    reads_like_question = len(last.split()) != 1 or last.endswith("?")
-    if not names or not reads_like_question or names_document(last):
+    *names, last_argument = arguments
+    reads_like_question = len(last_argument.split()) != 1 or last_argument.endswith("?")
+    if not names or not reads_like_question or names_document(last_argument):
         return list(arguments), None
-    clean_question(last)
-    return names, last
+    clean_question(last_argument)
+    return names, last_argument

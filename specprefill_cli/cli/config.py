@@ -1,4 +1,4 @@
-"""`specprefill config`: the settings, their values, and where these come from."""
+"""`specprefill config`: the settings, their values, and the sources of the values."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def set_(
 
 
 def as_written(name: str, value: Any) -> str:
-    """A value as it is written on the command line; a dash for one that is not set."""
+    """Write a value as on the command line; a dash for a setting without a value."""
     if value is None:
         return AUTO if AUTO in SETTINGS[name].words else "-"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Progress, notes and tables on standard error; standard output belongs to the answer."""
+"""Progress, notes and tables on standard error; standard output is for the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specprefill_cli.reporting.safe import plain
 
 
 class TrimmedStream:
-    """A stream that drops the spaces at the ends of lines: rich pads every line of a table to its width."""
+    """A stream that drops trailing spaces: rich pads every line of a table to its width."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -29,35 +29,35 @@ class TrimmedStream:
 
 
 class PipeConsole(Console):
-    """A console that raises BrokenPipeError; rich would exit with 1, and `PipeGroup` exits with 0."""
+    """A console that raises BrokenPipeError, so that `PipeGroup` exits with 0; rich itself would exit with 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class NotesConsole(Console):
-    """A console on standard error that falls silent when nobody reads it: the answer does not depend on it."""
+    """A console on standard error that falls silent if nobody reads it, because the answer does not depend on it."""
 
     def on_broken_pipe(self) -> None:
         discard(sys.stderr)
 
 
 def console(stream: TextIO, piped_width: int = 200, console_class: type[Console] = PipeConsole) -> Console:
-    """A rich console on a stream; on a pipe it is so wide that table rows stay on one line, and pads nothing."""
+    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line, and without padding."""
     if stream.isatty():
         return console_class(file=stream, highlight=False)
     return console_class(file=cast(TextIO, TrimmedStream(stream)), highlight=False, width=piped_width)
 
 
 class Notes:
-    """Writes to standard error; silent when quiet. Progress is shown on a terminal only."""
+    """Writes to standard error; silent if `quiet`. Shows progress only on a terminal."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
 
     @cached_property
     def console(self) -> Console:
-        """One console for all: lines are printed above its spinner."""
+        """The console of all notes, so that lines are printed above its spinner."""
         return console(sys.stderr, 120, NotesConsole)
 
     def show(self, renderable: RenderableType) -> None:
@@ -65,21 +65,21 @@ class Notes:
             self.console.print(renderable)
 
     def tell(self, text: str) -> None:
-        """Show a text literally: markup in it means nothing."""
+        """Show a text literally, without interpreting markup."""
         self.show(plain(text))
 
     def line(self, text: str, style: str = "") -> None:
-        """Show a text literally on one line, however narrow the terminal."""
+        """Show a text literally on a single line, however narrow the terminal."""
         if not self.quiet:
             self.console.print(plain(text, style=style), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Show a warning on one line."""
+        """Show a warning on a single line."""
         self.line(f"warning: {text}", style="yellow")
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner with a text while the block runs; the function that it yields replaces the text."""
+        """Show a spinner with a text during the block; yield a function that replaces the text."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _text: None
             return
@@ -88,7 +88,7 @@ class Notes:
 
     @contextmanager
     def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-        """Show how much of a total (None: unknown) is done, and when the rest will be; the function takes count and text."""
+        """Show a progress bar during the block; yield a function that takes count and text. total: None if unknown."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _done, _text: None
             return
@@ -102,17 +102,17 @@ class Notes:
 
 
 def print_json(values: Mapping[str, Any]) -> None:
-    """One JSON object on standard output, with its schema."""
+    """Print a JSON object with its schema on standard output."""
     from specprefill_cli.record import SCHEMA, json_line
 
     print(json_line({"schema": SCHEMA, **values}), flush=True)
 
 
 def close_broken_pipe() -> None:
-    """Nobody takes our output any more (`| head`, or a full disk): let Python's own flush at exit go nowhere."""
+    """Discard standard output after a broken pipe (`| head`) or on a full disk, so that Python's flush at exit succeeds."""
     discard(sys.stdout)
 
 
 def discard(stream: TextIO) -> None:
-    """Let all that a stream still holds, and all that follows, go nowhere."""
+    """Send what a stream still holds, and all further output, to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""`specprefill doctor` and `specprefill pairs`: whether everything is in place, and the named pairs."""
+"""`specprefill doctor` and `specprefill pairs`: checks of the installation, and the named pairs."""
 
 from __future__ import annotations
 

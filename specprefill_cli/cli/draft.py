@@ -1,4 +1,4 @@
-"""`specprefill passages` and `specprefill plan`: what the draft finds for a question, without the target's weights."""
+"""`specprefill passages` and `specprefill plan`: the draft's passages or plan, without the target's weights."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def passages(
         print_json(asdict(retrieval))
         return
     texts = [
-        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in passages_there)
-        for place, passages_there in by_page(retrieval.passages)
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in page_passages)
+        for place, page_passages in by_page(retrieval.passages)
     ]
     print(printable("\n\n".join(texts)), flush=True)
 
@@ -103,7 +103,7 @@ def ask_draft(
     no_server: bool,
     top: int | None = None,
 ) -> Any:
-    """The result of a task of `Request` that needs no answer. names: of the documents."""
+    """Run a task that needs only the draft (`Request.task`) and return its result. names: of the documents."""
     engine: WaitingEngine | None = None if no_server else find_server(settings, notes)
     documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None:
@@ -115,9 +115,9 @@ def ask_draft(
 
 
 def open_draft_side(settings: Settings, notes: Notes) -> WaitingEngine:
-    """An engine with the draft, where the scorer needs it, and of the target only its configuration and tokenizer.
+    """Open an engine with the target's configuration and tokenizer, and with the draft if the scorer needs it.
 
-    Raises SpecprefillError when they cannot be loaded.
+    Raises SpecprefillError if they cannot be loaded.
     """
     prepare_target(settings, notes)
     with notes.progress("loading the draft, and the target's tokenizer"):

@@ -1,4 +1,4 @@
-"""What a command asks about, and whom: documents and question, and this user's server or an engine here, warmed up."""
+"""A command's documents and question, and the engine that answers: this user's server, or a warm engine in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLE = 'report.pdf "What is the notice period?"'
 
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
-    """A function that reads documents by name, under these settings."""
+    """A function that reads documents by name, with these settings."""
     from specprefill_cli.documents.collect import read_collection
 
     return partial(read_collection, strict=settings.strict)
@@ -40,8 +40,8 @@ def document_reader(settings: Settings) -> Callable[..., Collection]:
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
     """Read the documents.
 
-    Raises UsageError, before anything is read or loaded, for a page (`--html`) that could not be written; DocumentError
-    for a document that cannot be read.
+    Raises UsageError, before reading or loading anything, if the page (`--html`) cannot be written; DocumentError for a
+    document that cannot be read.
     """
     if html is not None:
         check_can_write(html, "--html")
@@ -53,23 +53,23 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
 
 
 def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
-    """Write the page of a question. Raises SpecprefillError when it cannot be written."""
+    """Write the page of a question. Raises SpecprefillError if it cannot be written."""
     from specprefill_cli.reporting.html import render_page
 
     write_whole(path, render_page(collection, comparison))
 
 
 def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
-    """Return the documents and the question of a command; the question `-` is read from standard input.
+    """Return the documents and the question of a command; `-` reads the question from standard input.
 
-    Raises UsageError where either is missing, and for a question that is empty or one of the documents.
+    Raises UsageError if documents or question are missing, or if the question is empty or names a file.
     """
     from specprefill_cli.documents.cleaning import clean_question
 
-    # A single argument stands in the question's place, whatever it is.
+    # Typer takes a single argument as the question, whatever it is.
     if question is None or not documents:
-        missing = "documents are" if question and not names_document(question) else "question is"
-        raise UsageError(f"{command}: the {missing} missing; for example: specprefill {command} {EXAMPLE}")
+        missing_argument = "documents are" if question and not names_document(question) else "question is"
+        raise UsageError(f"{command}: the {missing_argument} missing; for example: specprefill {command} {EXAMPLE}")
     if question == "-":
         question = read_question(documents)
     clean_question(question)
@@ -81,24 +81,24 @@ def check_arguments(command: str, documents: Sequence[str] | None, question: str
 
 
 def names_document(argument: str) -> bool:
-    """Whether an argument is standard input, an existing file or folder, or ends as the files that can be read do."""
+    """Whether an argument is standard input, an existing file or folder, or has a known suffix."""
     from specprefill_cli.documents.registry import KNOWN_SUFFIXES
 
     return argument == "-" or os.path.exists(argument) or argument.lower().endswith(tuple(KNOWN_SUFFIXES))
 
 
 def read_question(documents: Sequence[str]) -> str:
-    """The question on standard input. Raises UsageError where that is a document too, or closed."""
+    """Read the question from standard input. Raises UsageError if standard input is also a document, or is closed."""
     if "-" in documents:
         raise UsageError("standard input cannot be both a document and the question; give one of them by name")
     if sys.stdin is None:
         raise UsageError("-: standard input is closed; pipe the question into it, or give it in quotes")
-    # A question in another encoding is asked with replacement characters.
+    # Replace undecodable characters of a question in another encoding.
     return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
-    """This user's server, where one runs that answers as this process would; none asks a target behind an endpoint."""
+    """This user's server, if it runs and would answer as this process would; None for a target behind an endpoint."""
     if is_endpoint(settings.target):
         return None
     from specprefill_cli.serving.control import server_for
@@ -107,11 +107,11 @@ def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
 
 
 def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: bool = False) -> Session:
-    """Load the pair and run it once in each of the variants that will be asked for.
+    """Load the pair and warm it up with each of the variants that will be used.
 
-    any_mode: whether other modes than those of the variants may be asked for later, so that the draft may be needed
+    any_mode: whether the user may choose other modes later, so that the draft may be needed
 
-    Raises SpecprefillError when a model cannot be loaded.
+    Raises SpecprefillError if a model cannot be loaded.
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):
@@ -137,7 +137,7 @@ def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: boo
 def open_engine(
     session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
 ) -> WaitingEngine:
-    """An engine that asks a session. concurrency: questions at once, None for as many as pay; read: reads documents."""
+    """Open an engine for a session. concurrency: questions at once, None for the engine's default; read: reads documents."""
     from specprefill_cli.documents.collect import read_collection
 
     if is_endpoint(settings.target):
@@ -150,9 +150,9 @@ def open_engine(
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
-    """Convert a target in a file that was not converted before, and show why that takes a while.
+    """Convert a target's file on its first use, and show progress.
 
-    Raises SpecprefillError, before torch is imported, if the target is not here and cannot be downloaded.
+    Raises SpecprefillError, before importing torch, if the target is neither on this machine nor available for download.
     """
     target = chosen_pair(settings).target
     if settings.target is None:
@@ -167,5 +167,5 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
 
 
 def seconds_since_start() -> float:
-    """Time since the program started."""
+    """Seconds since the program started."""
     return time.perf_counter() - STARTED

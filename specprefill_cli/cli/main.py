@@ -1,4 +1,4 @@
-"""Entry point: the commands, how their help looks, and errors as one line with the right exit code."""
+"""Entry point: the commands, the layout of their help, and errors as a single line with the right exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
-# The product's commands, each a function of that name in a module; `config` is a typer app.
+# The product's commands by module; each is a function of that name, except `config`, a typer app.
 PRODUCT = {
     "ask": "ask",
     "batch": "batch",
@@ -35,13 +35,13 @@ PRODUCT = {
     "doctor": "doctor",
     "config": "config",
 }
-# Further commands, each a typer app or a function. The lab's are added this way, so that the product does not import it.
+# Entry points of further commands, typer apps or functions. The lab uses them, so that the product does not import it.
 COMMANDS = "specprefill.commands"
 LAB_PANEL = "Measure and calibrate"
 
 
 class PipeGroup(TyperGroup):
-    """Commands that may lose their reader: `specprefill ... | head` is no error."""
+    """Commands whose reader may close the pipe: `specprefill ... | head` is not an error."""
 
     def invoke(self, ctx: Any) -> object:
         try:
@@ -52,7 +52,7 @@ class PipeGroup(TyperGroup):
 
 
 def command_line(only: str | None = None) -> typer.Typer:
-    """The product's commands, and those of the entry points. only: a command of the product that is all that is needed."""
+    """Build the command line from the product's commands and the entry points. only: the only command needed, if known."""
     app = typer.Typer(
         name="specprefill",
         cls=PipeGroup,
@@ -81,7 +81,7 @@ def command_line(only: str | None = None) -> typer.Typer:
 
 
 def add(app: typer.Typer, name: str, command: Any, panel: str | None = None) -> None:
-    """Add a command, or an app with several. panel: its heading in `--help`."""
+    """Add a command, or an app with several commands. panel: its heading in `--help`."""
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name, rich_help_panel=panel)
     else:
@@ -89,9 +89,9 @@ def add(app: typer.Typer, name: str, command: Any, panel: str | None = None) -> 
 
 
 def find_command(arguments: Sequence[str]) -> str | None:
-    """The product's command in the arguments, so that no other need be imported; None where that is not sure."""
-    first = next((argument for argument in arguments if argument != "--debug"), None)
-    return first if first in PRODUCT else None
+    """The product's command in the arguments, so that only its module is imported; None if it is not certain."""
+    first_argument = next((argument for argument in arguments if argument != "--debug"), None)
+    return first_argument if first_argument in PRODUCT else None
 
 
 def show_version(requested: bool) -> None:
@@ -111,12 +111,12 @@ def common(
 
 
 def main() -> None:
-    """Run the command line; an error that the user can fix is one line on standard error."""
+    """Run the command line; print an error that the user can fix as a single line on standard error."""
     debug = "--debug" in sys.argv[1:2]
     # A stream that the caller closed (`2>&-`) is None.
     sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal cannot show becomes an escape sequence instead of an error.
+        # Write a character that the terminal cannot show as an escape sequence instead of failing.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     keep_freed_memory()
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def run(debug: bool) -> int | str | None:
-    """Run the command line, print its error, and return the exit code."""
+    """Run the command line, print its error if any, and return the exit code."""
     try:
         try:
             enter_run()
@@ -153,14 +153,14 @@ def run(debug: bool) -> int | str | None:
         else:
             message = f"unexpected {type(error).__name__}: {error}; run `specprefill --debug ...` for the traceback"
         code = SpecprefillError.exit_code
-    # Standard error may be full as well.
+    # The disk of standard error may be full, too.
     with suppress(OSError):
         print(f"specprefill: {' '.join(printable(message).split())}", file=sys.stderr)
     return code
 
 
 def enter_run() -> None:
-    """Join the other ranks where this process is one of several; a rank other than 0 follows rank 0 and does not return."""
+    """Join the other ranks if this process is a rank. A rank other than 0 follows rank 0 and does not return."""
     from specprefill_cli.distributed.launch import follow_rank_0, in_run, join_run
 
     if in_run() and int(os.environ["RANK"]) > 0:

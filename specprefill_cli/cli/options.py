@@ -1,4 +1,4 @@
-"""Options of commands: those of settings, with their choices, and a few that are no settings."""
+"""Options of commands: those of settings, with their choices, and a few other options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from specprefill_cli.settings import (
 )
 
 PAIR = SETTINGS["pair"]
-# Settings that decide nothing where the draft alone runs.
+# Settings without effect where only the draft runs.
 OF_TARGET = ("mode", "recompute", "accept_risk", "tensor_parallel", "quantization")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
@@ -46,7 +46,7 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
-# Both are required; `check_arguments` says so with an example.
+# Documents and question are required; `check_arguments` reports a missing argument with an example.
 Documents = Annotated[
     list[str] | None,
     typer.Argument(metavar="DOCUMENTS", help="Files, folders or globs; - is standard input.", show_default="required"),
@@ -56,40 +56,40 @@ Question = Annotated[
     typer.Argument(metavar="QUESTION", help="The question, in quotes; - is standard input.", show_default="required"),
 ]
 NoServer = Annotated[bool, typer.Option("--no-server", help="Load the models here even if a server is running.")]
-# Settings given on the command line, by name, as they were written there.
+# Settings given on the command line, by name, unparsed.
 Given = Mapping[str, Any]
 
 
 def choices_of(setting: Setting) -> Sequence[str]:
-    """All values that a setting takes, with those of plugins; empty where any string or number will do."""
-    # `--draft` and `--target` do without a known pair.
+    """All values that a setting accepts, including those of plugins; empty if it accepts any string or number."""
+    # Only `--pair` needs a known pair; `--draft` and `--target` do not.
     names = PAIRS if setting.name == "pair" else REGISTRIES.get(setting.name)
     return setting.choices if names is None else (AUTO, *names)
 
 
-def split(text: str, option: str) -> list[str]:
-    """The values of a comma-separated list, without repetitions. Raises UsageError where there is none."""
-    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not parts:
+def split_list(text: str, option: str) -> list[str]:
+    """The values of a comma-separated list, without repetitions. Raises UsageError for an empty list."""
+    values = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not values:
         raise UsageError(f"{option}: empty; give one value, or several separated by commas")
-    return parts
+    return values
 
 
 def setting_values(name: str, text: str, option: str) -> list[Any]:
-    """Several values of a setting. Raises UsageError for a wrong value, or a name that is not registered."""
-    values = [parse_setting(name, part, option) for part in split(text, option)]
+    """Parse a list of values of a setting. Raises UsageError for a wrong value or an unregistered name."""
+    values = [parse_setting(name, part, option) for part in split_list(text, option)]
     for value in values:
         check_name(name, value, option)
     return values
 
 
 def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
-    """Shell completion of a setting's values; `several`: of the last value in a comma-separated list."""
+    """Shell completion of a setting's values; `several`: complete the last value of a comma-separated list."""
 
     def completion(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        values = choices_of(SETTINGS[name]) or SETTINGS[name].words
-        unused = [value for value in values if value not in before.split(",")]
+        candidates = choices_of(SETTINGS[name]) or SETTINGS[name].words
+        unused = [value for value in candidates if value not in before.split(",")]
         return [before + comma + value for value in unused if value.startswith(last)]
 
     return completion
@@ -101,7 +101,7 @@ def setting_names(incomplete: str) -> list[str]:
 
 
 def concurrency_of(text: str, option: str) -> int | None:
-    """A number of questions at once; None for `auto`. Raises UsageError for anything else."""
+    """Parse a number of questions at once; None for `auto`. Raises UsageError for anything else."""
     if text == AUTO:
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -111,7 +111,7 @@ def concurrency_of(text: str, option: str) -> int | None:
 
 @dataclass(frozen=True)
 class ListOption:
-    """An option for several values of one setting, by name; without a default it has the setting's own value."""
+    """An option for a list of values of the setting `name`. default: None: the setting's own value."""
 
     name: str
     flag: str
@@ -119,12 +119,12 @@ class ListOption:
     default: str | None = None
 
     def values(self, text: str | None, setting_value: Any) -> list[Any]:
-        """The values in a list, or the setting's single value. Raises UsageError for a wrong value."""
+        """The values in the list, or the setting's own value without a list. Raises UsageError for a wrong value."""
         text = self.default if text is None else text
         return [setting_value] if text is None else setting_values(self.name, text, self.flag)
 
     def parameter(self) -> Parameter:
-        """The option as a parameter that typer reads."""
+        """The option as a parameter for typer."""
         option = typer.Option(
             self.flag,
             help=f"{self.help}.",
@@ -149,37 +149,37 @@ def with_settings(
     - `given`: the settings that were given on the command line;
     - the plural of a setting with a list option (`modes`): its values.
 
-    The options take their place among the command's own.
+    The options stand where the first of these parameters stands.
     """
-    listed = {option.name: option for option in lists}
-    chosen = [
+    list_options = {option.name: option for option in lists}
+    chosen_settings = [
         setting
         for setting in SETTINGS.values()
-        if (setting.panel.lower() in names or setting.name in names) and setting.name not in {*without, *listed}
+        if (setting.panel.lower() in names or setting.name in names) and setting.name not in {*without, *list_options}
     ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         accepted = inspect.signature(function, eval_str=True).parameters
-        supplied = {"settings", "given", *(f"{name}s" for name in listed)}
-        options = [*(option.parameter() for option in lists), *map(parameter_of, chosen)]
-        place = next(index for index, name in enumerate(accepted) if name in supplied)
-        parameters = [parameter for name, parameter in accepted.items() if name not in supplied]
-        parameters[place:place] = options
+        supplied_names = {"settings", "given", *(f"{name}s" for name in list_options)}
+        options = [*(option.parameter() for option in lists), *map(parameter_of, chosen_settings)]
+        first_supplied = next(index for index, name in enumerate(accepted) if name in supplied_names)
+        parameters = [parameter for name, parameter in accepted.items() if name not in supplied_names]
+        parameters[first_supplied:first_supplied] = options
         parameters.insert(0, Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
         @functools.wraps(function)
-        def command(context: typer.Context, **values: Any) -> None:
-            flags = {option.name: values.pop(option.name) for option in options}
-            given = {name: value for name, value in flags.items() if is_given(context, name)}
-            supplies: dict[str, Any] = {"given": given}
+        def command(context: typer.Context, **arguments: Any) -> None:
+            option_values = {option.name: arguments.pop(option.name) for option in options}
+            given = {name: value for name, value in option_values.items() if is_given(context, name)}
+            supplied_values: dict[str, Any] = {"given": given}
             if "settings" in accepted:
-                settings = merge_settings({name: value for name, value in given.items() if name not in listed})
-                if PAIR in chosen:
-                    settings = name_pair(settings, Notes(values.get("quiet", False)))
-                supplies["settings"] = settings
-                for name, option in listed.items():
-                    supplies[f"{name}s"] = option.values(given.get(name), getattr(settings, name))
-            function(**values, **{name: value for name, value in supplies.items() if name in accepted})
+                settings = merge_settings({name: value for name, value in given.items() if name not in list_options})
+                if PAIR in chosen_settings:
+                    settings = name_pair(settings, Notes(arguments.get("quiet", False)))
+                supplied_values["settings"] = settings
+                for name, option in list_options.items():
+                    supplied_values[f"{name}s"] = option.values(given.get(name), getattr(settings, name))
+            function(**arguments, **{name: value for name, value in supplied_values.items() if name in accepted})
 
         keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
         command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
@@ -190,16 +190,16 @@ def with_settings(
 
 
 def name_pair(settings: Settings, notes: Notes) -> Settings:
-    """The settings with the pair `auto` replaced by its name, and a note on how to get a better one."""
-    named = with_named_pair(settings)
-    if settings.pair == AUTO and settings.target is None and named.pair != SMOLLM2:
-        notes.line(f"answers come from the small pair {named.pair}; a better one: {install_command()}")
-    return named
+    """Replace the pair `auto` by its name, and note how to get a better pair."""
+    named_settings = with_named_pair(settings)
+    if settings.pair == AUTO and settings.target is None and named_settings.pair != SMOLLM2:
+        notes.line(f"answers come from the small pair {named_settings.pair}; a better one: {install_command()}")
+    return named_settings
 
 
 def parameter_of(setting: Setting) -> Parameter:
-    """The option of a setting as a parameter that typer reads. Its default is for the help alone."""
-    # `specprefill pairs` lists the pairs, `doctor` the plugins: finding these would delay every command.
+    """The option of a setting as a parameter for typer. Only the help uses its default."""
+    # Name neither pairs (`specprefill pairs`) nor plugins (`doctor`): finding them would delay every command.
     registry = REGISTRIES.get(setting.name)
     choices = setting.choices if registry is None else (AUTO, *registry.builtin)
     option = typer.Option(
@@ -219,13 +219,13 @@ def parameter_of(setting: Setting) -> Parameter:
 
 
 def shown_default(setting: Setting) -> str | bool | None:
-    """The default as `--help` shows it."""
+    """The default value that `--help` shows."""
     if setting.default is None:
         return AUTO if AUTO in setting.words else None
     return False if setting.type is bool else str(setting.default)
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Whether an option was given on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

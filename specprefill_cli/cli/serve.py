@@ -1,4 +1,4 @@
-"""`specprefill serve`: a resident session for commands and for other programs."""
+"""`specprefill serve`: a resident session for commands and other programs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def control(stop: bool, json: bool, notes: Notes) -> None:
 
 
 def duration(text: str) -> float:
-    """Seconds in a duration such as 30m. Raises UsageError."""
+    """Parse a duration such as 30m to seconds. Raises UsageError for a wrong value."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
     if match is None or float(match[1]) <= 0:
         raise UsageError(f"--idle {text}: give a number and s, m or h, such as 30m")
@@ -155,7 +155,7 @@ def duration(text: str) -> float:
 
 
 def check_extra(user: str) -> None:
-    """Raises UsageError where the packages of the extra are missing; user: the command or option that needs them."""
+    """Raise UsageError if packages of the extra are missing; user: the command or option that needs them."""
     from importlib.util import find_spec
 
     from specprefill_cli.installation import install_command

@@ -1,4 +1,4 @@
-"""Where settings come from: defaults < config file < environment < flags, merged once; and changing the config file."""
+"""Merges settings from their sources (defaults < config file < environment < flags), and changes the config file."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ class Sourced:
 def merge_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
 ) -> Settings:
-    """Settings from the config file, the environment and flags; a flag that is None was not given.
+    """Merge the settings of config file, environment and flags; a flag that was not given is None.
 
-    Raises UsageError for an unknown key, or a wrong value or name, naming its place.
+    Raises UsageError, naming the place, for an unknown key or a wrong value or name.
     """
     sourced = sourced_values(environment, file)
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
-    values = {name: value.value for name, value in sourced.items()}
+    merged_values = {name: value.value for name, value in sourced.items()}
     parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    settings = Settings(**values | parsed)
+    settings = Settings(**merged_values | parsed)
     for name in SETTINGS:
         check_name(name, getattr(settings, name), flag(name) if name in parsed else f"{sourced[name].place}: {name}")
     return settings
 
 
 def without_models(sourced: Mapping[str, Sourced], above: str) -> dict[str, Sourced]:
-    """A pair named in one source replaces the draft and target of all sources below it."""
+    """Drop the draft and target of all sources except `above`: a pair named in a source replaces those below it."""
     dropped = {role: Sourced(None, "default") for role in ("draft", "target") if sourced[role].source != above}
     return {**sourced, **dropped}
 
 
 def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, Sourced]:
-    """Every setting by name, as defaults, the config file and the environment leave it.
+    """Every setting by name, merged from defaults, config file and environment.
 
-    Raises UsageError for an unknown key or a wrong value, naming its place.
+    Raises UsageError, naming the place, for an unknown key or a wrong value.
     """
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = file or config_path()
@@ -71,15 +71,15 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a config file. Raises UsageError, naming the file."""
+    """Read the settings in a config file. Raises UsageError, naming the file, for a faulty file."""
     return {name: parse_setting(name, value, str(path)) for name, value in read_document(path).unwrap().items()}
 
 
 def set_value(path: Path, name: str, text: str) -> Any:
-    """Write a setting into the file, in its type, and return its value.
+    """Write a setting into the config file and return its converted value.
 
-    Raises UsageError, and leaves the file as it is, for an unknown setting, a value out of its range, or a file that
-    cannot be read or has another fault; SpecprefillError for one that cannot be written.
+    Raises UsageError, without changing the file, for an unknown setting, a value out of range, or a file that is
+    unreadable or faulty; SpecprefillError if the file cannot be written.
     """
     value = parse_setting(name, text, "config set")
     read_config(path)
@@ -97,7 +97,7 @@ def set_value(path: Path, name: str, text: str) -> Any:
 
 
 def read_document(path: Path) -> TOMLDocument:
-    """A config file, empty where there is none. Raises UsageError for a file that cannot be read, or is not TOML."""
+    """Parse a config file; empty if there is no file. Raises UsageError for a file that is unreadable or not TOML."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

@@ -1,1 +1,1 @@
-"""Files -> documents: text, with the character range of each page."""
+"""Turns files into documents: text, with the character range of each page."""

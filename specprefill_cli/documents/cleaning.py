@@ -1,4 +1,4 @@
-"""Clean up extracted text: pure functions, linear in the text, idempotent."""
+"""Cleans up extracted text: pure functions, linear in the text, idempotent."""
 
 import re
 import unicodedata
@@ -12,7 +12,7 @@ SOFT_HYPHEN_AT_LINE_END = re.compile(SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
-# The zero-width joiner and non-joiner (U+200D, U+200C) stay: Persian, Indic scripts and emoji are spelt with them.
+# Keep the zero-width joiner and non-joiner (U+200D, U+200C): Persian, Indic scripts and emoji need them.
 REMOVED = "\x00\u200b\u2060\ufeff"
 LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
 TRANSLATION = str.maketrans(LIGATURES | dict.fromkeys(REMOVED, "") | dict.fromkeys(LINE_ENDS, "\n"))
@@ -20,7 +20,7 @@ NFC_CHARACTERS = 1000
 
 
 def clean_text(text: str) -> str:
-    """Clean the characters of a page (`clean_characters`), and cut runs of blank lines to two."""
+    """Clean the characters of a page (`clean_characters`), and keep at most two blank lines in a row."""
     return BLANK_LINES.sub("\n\n\n", clean_characters(text))
 
 
@@ -32,7 +32,7 @@ def normalise_line_ends(text: str) -> str:
 def replace_surrogates(text: str) -> str:
     """Join surrogate pairs into their character and replace lone surrogates by U+FFFD.
 
-    Such strings cannot be encoded: they would fail later, in the tokenizer or at the terminal.
+    Strings with surrogates cannot be encoded: they would fail later, in the tokenizer or at the terminal.
     """
     if not SURROGATE.search(text):
         return text
@@ -42,8 +42,8 @@ def replace_surrogates(text: str) -> str:
 def clean_characters(text: str) -> str:
     r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL, soft hyphen or zero-width space.
 
-    A word divided by a soft hyphen at a line end is joined; vertical tabs, form feeds and Unicode line separators
-    become line ends.
+    Joins a word divided by a soft hyphen at a line end. Vertical tabs, form feeds and Unicode line separators become
+    line ends.
     """
     text = normalise_line_ends(replace_surrogates(text)).translate(TRANSLATION)
     text = SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(SOFT_HYPHEN, "")
@@ -54,7 +54,7 @@ def normalise_nfc(text: str) -> str:
     """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are.
 
     unicodedata sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks and spaces
-    compose with nothing, so the text can be normalised piece by piece.
+    never compose, so the text can be normalised word by word.
     """
     if text.isascii():
         return text
@@ -63,15 +63,15 @@ def normalise_nfc(text: str) -> str:
 
 
 def row_text(cells: Iterable[str]) -> str:
-    """Write a table row as `a | b`; empty cells before a filled one keep their bars, so that columns stay aligned."""
-    texts = [" ".join(cell.split()) for cell in cells]
-    while texts and not texts[-1]:
-        texts.pop()
-    return " ".join(" | ".join(texts).split())
+    """Write a table row as `a | b`; empty cells before a filled cell keep their bars, so that columns stay aligned."""
+    cell_texts = [" ".join(cell.split()) for cell in cells]
+    while cell_texts and not cell_texts[-1]:
+        cell_texts.pop()
+    return " ".join(" | ".join(cell_texts).split())
 
 
 def clean_question(question: str) -> str:
-    """Replace lone surrogates in a question: no tokenizer takes them. Raises UsageError for an empty question."""
+    """Replace lone surrogates in a question: no tokenizer accepts them. Raises UsageError for an empty question."""
     if not question.strip():
         raise UsageError("the question is empty; give it after the documents, in quotes")
     return replace_surrogates(question)

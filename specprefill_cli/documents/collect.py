@@ -1,4 +1,4 @@
-"""Sources named by the user (files, folders, glob patterns, standard input) -> documents."""
+"""Turns the sources that the user names (files, folders, glob patterns, standard input) into documents."""
 
 import os
 import re
@@ -16,19 +16,19 @@ from specprefill_cli.errors import DocumentError, document_error, one_line
 from specprefill_cli.files import STANDARD_INPUT
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
-# Suffixes of skipped files that a warning names.
+# Most suffixes of skipped files that a warning lists.
 MOST_SUFFIXES = 5
 PATTERN_CHARACTERS = frozenset("*?[")
-# Office programs put a file of such a name beside an open document.
+# Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """The files of one source, sorted.
+    """The files of a source, sorted.
 
-    named: whether the source itself is the one file
-    warnings: a sentence about a folder's files that no reader claims, or nothing; failures: its folders without access
+    named: whether the source itself is the file
+    warnings: a sentence about a folder's files that no reader claims, or nothing; failures: unreadable folders
     """
 
     files: list[Path]
@@ -38,19 +38,19 @@ class Expansion:
 
 
 def expand_source(source: str) -> Expansion:
-    """Find the files that one source names: itself, a folder's files, or a pattern's matches.
+    """Find the files that a source names: itself, a folder's files, or a pattern's matches.
 
-    A name without a file behind it is returned as it is: opening it gives the best error.
-    Raises DocumentError: a URL, a pattern that matches nothing, a folder without a known suffix or that cannot be read.
+    Returns a name without a file unchanged: opening it gives the best error.
+    Raises DocumentError for a URL, a pattern without matches, a folder without known suffixes, or an unreadable folder.
     """
     if URL.match(source):
         raise document_error(source, "URLs are not read", "download the document and give the file")
     if not source or "\0" in source:
         cause = "not a file name" if source else "an empty file name"
         raise document_error(source or '""', cause, f"give a file, a folder, a pattern or {STANDARD_INPUT}")
-    # Most shells expand `~`, but a name in a file or a session goes through none.
+    # Shells expand `~`, but no shell sees a name in a file or a session.
     source = source if os.path.lexists(source) else os.path.expanduser(source)
-    # os.path returns False where pathlib raises (a parent without permission); opening the file then says why.
+    # For a parent without permission, os.path returns False and pathlib raises; opening the file gives the reason.
     if os.path.isdir(source):
         return expand_folder(source)
     if os.path.lexists(source) or PATTERN_CHARACTERS.isdisjoint(source):
@@ -64,33 +64,33 @@ def expand_source(source: str) -> Expansion:
 
 
 def match_pattern(pattern: Path) -> Iterator[Path]:
-    """Yield the files that a pattern matches, hidden ones aside; `**` follows no links to folders: they may form loops."""
+    """Yield the files that a pattern matches, except hidden files; `**` follows no links to folders: they may form loops."""
     fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
-    # Inside a name, `**` means no more than `*`.
+    # Inside a name, `**` means the same as `*`.
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed_parts:]]
-    # A pattern that ends with `**` matches the files below; pathlib would name the folders alone.
-    inner = (*parts, "*") if parts[-1] == "**" else parts
+    # A pattern that ends with `**` matches the files below; pathlib would yield only the folders.
+    file_parts = (*parts, "*") if parts[-1] == "**" else parts
     top = Path(*pattern.parts[:fixed_parts])
-    for path in top.glob(str(Path(*inner))):
+    for path in top.glob(str(Path(*file_parts))):
         hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
         if not hidden and not os.path.isdir(path):
             yield path
 
 
 def expand_folder(folder: str) -> Expansion:
-    """Find a folder's files with a known suffix; a link that leads nowhere counts, as a file that cannot be read.
+    """Find a folder's files with a known suffix, including broken links, so that reading them reports the error.
 
-    Hidden files and folders are skipped, links to folders are not followed (they may form loops).
+    Skips hidden files and folders, and does not follow links to folders (they may form loops).
     """
     files: list[Path] = []
     skipped: list[Path] = []
     failures: list[DocumentError] = []
 
-    def note(error: OSError) -> None:
+    def add_failure(error: OSError) -> None:
         cause = f"the folder cannot be read: {error.strerror or error}"
         failures.append(document_error(str(error.filename or folder), cause, "check its permissions"))
 
-    for parent, folders, names in os.walk(folder, onerror=note):
+    for parent, folders, names in os.walk(folder, onerror=add_failure):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(parent, name) for name in names if not name.startswith((".", LOCK_PREFIX))):
             readable = os.path.isfile(path) or not os.path.exists(path)
@@ -110,11 +110,11 @@ def expand_folder(folder: str) -> Expansion:
 
 
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
-    """Read the documents that `sources` name, in that order, each file once however often it is named.
+    """Read the documents that `sources` name, in order; a file that is named several times is read once.
 
     A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
-    standard input. A document is named by its path as the source spells it, standard input `stdin`. A file of a folder
-    or pattern that cannot be read is a Python warning, with `strict` an error.
+    standard input. A document's name is its path as the source spells it; that of standard input is `stdin`. An unreadable
+    file of a folder or pattern gives a Python warning, or an error with `strict`.
     Raises DocumentError for the first source that cannot be read.
     """
     collection = read_collection(sources, strict=strict)
@@ -126,9 +126,9 @@ def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Docu
 def read_collection(
     sources: Sequence[str], *, strict: bool = False, step: Callable[[str], None] = lambda _text: None
 ) -> Collection:
-    """Read the documents of `read_documents` as one collection. It also tells which files were skipped.
+    """Read the documents of `read_documents` into a collection, which also lists the skipped files.
 
-    step: shows how far a reader came, page by page
+    step: called with the progress of a reader, page by page
     """
     documents: dict[str, Document] = {}
     skipped: list[str] = []
@@ -149,14 +149,14 @@ def read_collection(
                     raise
                 failures.append(error)
     if failures and (strict or not documents):
-        others = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
-        raise DocumentError(f"{failures[0]}{others}")
+        more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
+        raise DocumentError(f"{failures[0]}{more}")
     skipped += (f"skipped {failure}" for failure in failures)
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
 
 
 def read_standard_input() -> bytes:
-    """The document on standard input, a byte more than the limit where it is too large. Raises DocumentError for none."""
+    """Read standard input, at most a byte more than the size limit. Raises DocumentError if it is empty."""
     # A program without a console has no standard input.
     data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
     if not data:
@@ -165,7 +165,7 @@ def read_standard_input() -> bytes:
 
 
 def read_file(path: Path, step: Callable[[str], None]) -> Document:
-    """Read a file. Raises DocumentError."""
+    """Read a file. Raises DocumentError if that fails."""
     name = path.as_posix()
     try:
         with path.open("rb") as stream:

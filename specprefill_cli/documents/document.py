@@ -1,4 +1,4 @@
-"""A document: its text, and the character range of each page; and the collection of documents that a question is about."""
+"""A document: its text and the character range of each page. A collection: the documents that a question is about."""
 
 import sys
 from bisect import bisect_left, bisect_right
@@ -10,13 +10,13 @@ from itertools import accumulate
 from specprefill_cli.errors import one_line
 
 SEPARATOR = "\n\n"
-# Memory for documents that are kept for further questions.
+# Memory, in bytes, for documents kept for further questions.
 KEPT_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page: its 1-based number and the characters `[start, end)` that it covers in the document's text."""
+    """A page: its 1-based number and its character range `[start, end)` in the document's text."""
 
     number: int
     start: int
@@ -25,10 +25,10 @@ class Page:
 
 @dataclass(frozen=True)
 class Document:
-    """The text of one document. Pages are in order and never overlap; formats without pages have one page.
+    """The text of a document. Pages are in order and never overlap; a format without pages has a single page.
 
-    A page without text has `start == end`. `warnings` are one-line sentences about text that may be missing or wrong.
-    `name` may hold any character that a file name may, bytes that are no text as surrogates; `one_line` makes it safe.
+    A page without text has `start == end`. `warnings` are single-line sentences about text that may be missing or wrong.
+    `name` may hold any character of a file name, and surrogates for undecodable bytes; `one_line` makes it safe.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Document:
     warnings: tuple[str, ...] = ()
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
-        """Return the numbers of the pages that share at least one character with `[start, end)`, in order.
+        """Return the numbers of the pages that overlap `[start, end)`, in order.
 
-        A range inside the separator of two pages touches none.
+        A range inside the separator of two pages touches no page.
         """
         if start == end:
             return ()
@@ -50,23 +50,23 @@ class Document:
 
 
 def one_page_document(name: str, text: str, media_type: str) -> Document:
-    """Build a document of a format without pages: all its text is page 1."""
+    """Build a document in a format without pages: all its text is page 1."""
     return Document(name, text, (Page(1, 0, len(text)),), media_type)
 
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
-    """Join page texts with blank lines, and return the range of each; pages without text add no separator."""
-    parts: list[str] = []
+    """Join page texts with blank lines and return the text and the pages; pages without text add no separator."""
+    pieces: list[str] = []
     pages: list[Page] = []
     position = 0
     for number, text in enumerate(texts, start=1):
         if text and position:
-            parts.append(SEPARATOR)
+            pieces.append(SEPARATOR)
             position += len(SEPARATOR)
         pages.append(Page(number, position, position + len(text)))
-        parts.append(text)
+        pieces.append(text)
         position += len(text)
-    return "".join(parts), tuple(pages)
+    return "".join(pieces), tuple(pages)
 
 
 def page_ranges(numbers: Iterable[int]) -> str:
@@ -83,7 +83,7 @@ def page_ranges(numbers: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class DocumentPages:
-    """Some pages of one document, by number."""
+    """Some pages of a document, by number."""
 
     document: str
     pages: list[int]
@@ -91,9 +91,9 @@ class DocumentPages:
 
 @dataclass(frozen=True)
 class Collection:
-    """The documents of one question, in order, separated by a blank line.
+    """The documents of a question, in order, separated by a blank line.
 
-    skipped: sentences about files of their folders and patterns that were not read
+    skipped: sentences about files of folders and patterns that were not read
     """
 
     documents: tuple[Document, ...]
@@ -105,7 +105,7 @@ class Collection:
 
     @property
     def bytes(self) -> int:
-        """Memory of the texts: of each document, and of all together."""
+        """Memory of the texts: those of the documents, and the joined text."""
         return 2 * sum(sys.getsizeof(document.text) for document in self.documents)
 
     @property
@@ -121,25 +121,28 @@ class Collection:
         """Character at which each document begins in `text`."""
         return tuple(accumulate((len(document.text) + len(SEPARATOR) for document in self.documents), initial=0))[:-1]
 
-    def parts(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """The numbers of the documents that characters [start, end) of `text` touch, each with the range in its own text."""
-        parts = []
+    def ranges_by_document(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """The documents that characters [start, end) of `text` touch: index of each, and the range in its own text."""
+        ranges = []
         for number in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
             origin = self.starts[number]
             if origin >= end and start != end:
                 break
             first, last = max(0, start - origin), min(len(self.documents[number].text), end - origin)
             if first < last:
-                parts.append((number, first, last))
-        return parts
+                ranges.append((number, first, last))
+        return ranges
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         """The documents that characters [start, end) of `text` touch, each with the pages touched."""
-        parts = [(self.documents[number], first, last) for number, first, last in self.parts(start, end)]
+        touched_ranges = [
+            (self.documents[number], first, last) for number, first, last in self.ranges_by_document(start, end)
+        ]
         return [
-            DocumentPages(document.name, list(document.pages_between(first, last))) for document, first, last in parts
+            DocumentPages(document.name, list(document.pages_between(first, last)))
+            for document, first, last in touched_ranges
         ]
 
     def pages(self, start: int, end: int) -> list[int]:
-        """Numbers of the pages that characters [start, end) of `text` touch, without their documents."""
+        """Numbers of the pages that characters [start, end) of `text` touch, over all documents."""
         return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))

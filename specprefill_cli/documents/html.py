@@ -1,4 +1,4 @@
-"""HTML: the text that a reader of the page would see, read as a stream of tags: the depth of a page does not matter."""
+"""HTML: the text that a browser would show. Tags are read as a stream, so that nesting may be arbitrarily deep."""
 
 import threading
 from collections import Counter
@@ -21,7 +21,7 @@ BLOCKS = frozenset(
 
 
 class Gap(IntEnum):
-    """The separator of two pieces of text; where several meet, the strongest counts."""
+    """The separator of two pieces of text; the strongest of several wins."""
 
     NOTHING = 0
     SPACE = 1
@@ -31,10 +31,10 @@ class Gap(IntEnum):
 
 
 class TextExtractor(HTMLParser):
-    """Collects the text that a browser would show, and keeps the first title apart.
+    """Collects the text that a browser would show, and keeps the first title separate.
 
-    open_tags: elements that are not closed yet, the innermost last; depths: how many of each
-    gap: the strongest one since the last piece of text; cells: table cells that began since
+    open_tags: open elements, the innermost last; depths: number of open elements by tag
+    gap: the strongest gap since the last piece of text; cells: table cells that began since then
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -57,7 +57,7 @@ class TextExtractor(HTMLParser):
             self.depths[tag] += 1
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the innermost element of this name, and those in it that were never closed."""
+        """Close the innermost element with this tag, and the open elements inside it."""
         while self.depths[tag]:
             closed = self.open_tags.pop()
             self.depths[closed] -= 1
@@ -85,7 +85,7 @@ class TextExtractor(HTMLParser):
             self.handle_data(data.removeprefix("CDATA["))
 
     def separate(self, tag: str, gap: Gap = Gap.NOTHING) -> None:
-        """Note the gap where an element begins or ends."""
+        """Record the gap where an element begins or ends."""
         if tag in HIDDEN or self.is_inside(HIDDEN):
             return
         if tag in ROWS:
@@ -98,7 +98,7 @@ class TextExtractor(HTMLParser):
     def write(self, text: str) -> None:
         separator = ""
         if self.gap is Gap.ROW:
-            # Empty cells before the first filled one keep their bars, so that columns stay aligned.
+            # Empty cells before the first filled cell keep their bars, so that columns stay aligned.
             separator = ("\n" if self.pieces else "") + "| " * (self.cells - 1)
         elif self.pieces:
             separator = {Gap.CELL: " " + "| " * self.cells, Gap.LINE: "\n", Gap.SPACE: " "}.get(self.gap, "")
@@ -119,8 +119,8 @@ def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
 
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
-    parts = visible_text(decode(file, is_markup=True), file.stop)
-    yield "\n\n".join(filter(None, parts))
+    title_and_text = visible_text(decode(file, is_markup=True), file.stop)
+    yield "\n\n".join(filter(None, title_and_text))
 
 
 READER = FormatReader((".html", ".htm", ".xhtml"), "text/html", pages)

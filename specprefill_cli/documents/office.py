@@ -1,6 +1,6 @@
-"""DOCX, PPTX and EPUB: ZIP archives of XML, guarded against hostile ones.
+"""DOCX, PPTX and EPUB: ZIP archives of XML, with guards against hostile archives.
 
-DOCX and PPTX both write paragraphs as `p`, their text as `t`, and tables as `tr` and `tc`; their namespaces differ.
+DOCX and PPTX write paragraphs as `p`, text as `t`, and tables as `tr` and `tc`, each in its own namespace.
 """
 
 import posixpath
@@ -20,25 +20,25 @@ from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
-# Deleted and moved text, the second copy of a drawing for old programs, and properties hold no text of the document.
+# Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
-# The level of each heading style, by its id: ids are in the language of the program, names are not.
+# The level of each heading style, by style id: ids depend on the program's language, names do not.
 Levels = Mapping[str, int]
 
 
 def open_archive(file: SourceFile) -> ZipFile:
-    """Open an archive. Raises DocumentError for a ZIP bomb, judged by the sizes it declares.
+    """Open an archive. Raises DocumentError if its declared sizes make it a ZIP bomb.
 
-    zipfile never unpacks more of an entry than its declared size.
+    The declared sizes can be trusted: zipfile never unpacks more of an entry.
     """
     archive = ZipFile(BytesIO(file.data))
     entries = archive.infolist()
-    xml = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
+    xml_bytes = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
     sizes = (
         (sum(entry.file_size for entry in entries), file.limits.max_unpacked_bytes, "bytes"),
-        (xml, file.limits.max_xml_bytes, "bytes of XML"),
+        (xml_bytes, file.limits.max_xml_bytes, "bytes of XML"),
         (len(entries), file.limits.max_entries, "parts"),
     )
     for size, limit, unit in sizes:
@@ -48,7 +48,7 @@ def open_archive(file: SourceFile) -> ZipFile:
 
 
 def parse_entry(archive: ZipFile, entry: str) -> Element:
-    """Parse an XML entry. Raises ValueError for one that declares entities: they can grow without bound."""
+    """Parse an XML entry. Raises ValueError if it declares entities: they can expand without bound."""
     xml = archive.read(entry)
     if b"<!ENTITY" in xml:
         raise ValueError(f"{entry} declares XML entities")
@@ -56,7 +56,7 @@ def parse_entry(archive: ZipFile, entry: str) -> Element:
 
 
 def entry_name(folder: str, link: str) -> str:
-    """The name of the entry that a link in the entries' `folder` leads to."""
+    """The name of the entry that a link leads to. folder: of the entry with the link."""
     return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
 
 
@@ -71,21 +71,23 @@ def slide_pages(file: SourceFile) -> Pages:
     with open_archive(file) as archive:
         presentation = main_part(archive)
         entries = {identifier: entry for identifier, _, entry in relations(archive, presentation)}
-        # An identifier without a namespace is the slide's own, not that of its entry.
-        listed = parse_entry(archive, presentation).iterfind(".//{*}sldId")
-        slides = [entries[value] for slide in listed for key, value in slide.items() if key.endswith("}id")]
-        empty = []
+        # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
+        slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
+        slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
+        empty_slides = []
         for number, slide in enumerate(slides, start=1):
             text = file.page_text(slide_lines(archive, slide))
             if not text.strip():
-                empty.append(number)
+                empty_slides.append(number)
             yield text
-    if empty:
-        file.warnings.append(f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (pictures?)")
+    if empty_slides:
+        file.warnings.append(
+            f"{page_ranges(empty_slides)} {'holds' if len(empty_slides) == 1 else 'hold'} no text (pictures?)"
+        )
 
 
 def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
-    """The entries that one refers to, each as identifier, type of the relation, and name; those of "" are the archive's own."""
+    """The entries that `entry` refers to: identifier, type of the relation, and name of each. entry: "" is the archive."""
     folder, name = posixpath.split(entry)
     listing = posixpath.join(folder, "_rels", f"{name}.rels")
     if listing not in archive.namelist():
@@ -98,7 +100,7 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
 
 
 def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
-    """The XML of the entries that one refers to, by the types of the relations."""
+    """Parse the entries that `entry` refers to by relations of these types."""
     return [
         parse_entry(archive, name) for _, relation_type, name in relations(archive, entry) if relation_type in types
     ]
@@ -117,7 +119,7 @@ def document_lines(archive: ZipFile) -> Iterator[str]:
         match = HEADING.fullmatch(attribute(style.find("{*}name"), "val"))
         if match:
             levels[attribute(style, "styleId")] = int(match[1])
-    # The pages of a section share one header, the sections of a document often do.
+    # Sections often share a header or footer: yield each text once.
     margins = parse_related(archive, main, "header", "footer")
     for text in dict.fromkeys("\n".join(block_lines(margin, levels)).strip() for margin in margins):
         yield from (text, "") if text else ()
@@ -139,14 +141,14 @@ def slide_lines(archive: ZipFile, slide: str) -> Iterator[str]:
 
 
 def name_of(tag: str) -> str:
-    """The name of a tag or an attribute without its namespace."""
+    """The name of a tag or an attribute, without the namespace."""
     return tag.rpartition("}")[2]
 
 
 def attribute(element: Element | None, name: str) -> str:
-    """An attribute in whatever namespace; empty where there is none."""
-    values = element.attrib if element is not None else {}
-    return next((value for key, value in values.items() if name_of(key) == name), "")
+    """An attribute's value in any namespace; empty if it is missing."""
+    attributes = element.attrib if element is not None else {}
+    return next((value for key, value in attributes.items() if name_of(key) == name), "")
 
 
 def block_lines(parent: Element, levels: Levels) -> Iterator[str]:
@@ -196,7 +198,7 @@ def inline_text(node: Element, levels: Levels) -> Iterator[str]:
 
 
 def chapter_pages(file: SourceFile) -> Pages:
-    """Yield the chapters in reading order. Raises DocumentError: protected against copying."""
+    """Yield the chapters in reading order. Raises DocumentError for a book with copy protection."""
     with open_archive(file) as book:
         entries = set(book.namelist())
         chapters = reading_order(book)
@@ -219,14 +221,14 @@ def reading_order(book: ZipFile) -> list[str]:
     if rootfile is None:
         raise ValueError(f"{CONTAINER} names no package document")
     package = rootfile.get("full-path", "")
-    opf = parse_entry(book, package)
-    links = {item.get("id"): item.get("href", "") for item in opf.iterfind(".//{*}item")}
-    identifiers = [itemref.get("idref") for itemref in opf.iterfind(".//{*}itemref")]
+    package_document = parse_entry(book, package)
+    links = {item.get("id"): item.get("href", "") for item in package_document.iterfind(".//{*}item")}
+    identifiers = [itemref.get("idref") for itemref in package_document.iterfind(".//{*}itemref")]
     return [entry_name(posixpath.dirname(package), links[name]) for name in identifiers if name in links]
 
 
 def encrypted_entries(book: ZipFile) -> set[str]:
-    """Return the names of the encrypted entries; in many books these are the fonts alone."""
+    """Return the names of the encrypted entries; in many books these are only the fonts."""
     references = parse_entry(book, ENCRYPTION).iterfind(".//{*}CipherReference")
     return {entry_name("", reference.get("URI", "")) for reference in references}
 

@@ -1,11 +1,11 @@
-"""PDF lines -> paragraphs.
+"""Joins the lines of a PDF into paragraphs.
 
-The heuristic sees the text alone. It joins a word that a hyphen divides at the line end, and joins a full line (at least
-75 % of the page's usual line length) with the next one, unless it ends a sentence and the next line looks like a heading:
+The heuristic uses only the text. It joins a word that a hyphen divides at the line end. It joins a full line (at least
+75 % of the page's usual line length) with the next line, unless it ends a sentence and the next line looks like a heading:
 short, capitalised, without a full stop. All other breaks stay: blank lines, list items, numbered headings, table rows.
 
-Only breaks become spaces and only dividing hyphens vanish: a wrong guess costs a line break, never text. Pages with short
-lines only (slides, forms, verse) stay as they are.
+Only breaks become spaces and only dividing hyphens vanish: a wrong guess costs a line break, never text. Pages that have
+only short lines (slides, forms, verse) stay unchanged.
 """
 
 import re
@@ -14,11 +14,11 @@ from itertools import pairwise
 
 from specprefill_cli.documents.sentences import CLOSERS
 
-# Fraction of the usual line length from which a line counts as full: ragged-right text rarely falls below it.
+# A line is full from this fraction of the usual line length on: ragged-right text rarely falls below it.
 FULL_LINE = 0.75
-# The usual line length is this quantile of a page's lines: one overlong line must not make all others short.
+# The usual line length is this quantile over a page's lines: a single overlong line must not make all others short.
 USUAL_QUANTILE = 0.9
-# Below this many columns nothing is joined; the narrow columns of journals have 40 to 50.
+# Narrower text is not joined; the narrow columns of journals have 40 to 50 characters.
 NARROWEST_COLUMN = 35
 
 HYPHENS = "-\u2010"
@@ -34,25 +34,25 @@ DOT_LEADERS = ("....", ". . . .")
 
 
 def join_lines(text: str) -> str:
-    """Join the lines of each paragraph in the cleaned text of one page."""
+    """Join the lines of each paragraph in the cleaned text of a page."""
     lines = [line.strip() for line in text.split("\n")]
     widths = [columns(line) for line in lines]
-    filled = sorted(filter(None, widths))
-    usual = filled[int(USUAL_QUANTILE * (len(filled) - 1))] if filled else 0
-    full = [usual >= NARROWEST_COLUMN and width >= FULL_LINE * usual for width in widths]
-    parts = [lines[0]]
+    filled_widths = sorted(filter(None, widths))
+    usual_width = filled_widths[int(USUAL_QUANTILE * (len(filled_widths) - 1))] if filled_widths else 0
+    is_full = [usual_width >= NARROWEST_COLUMN and width >= FULL_LINE * usual_width for width in widths]
+    pieces = [lines[0]]
     for index, (line, following) in enumerate(pairwise(lines)):
         if divided_word(line, following) == "drop":
-            parts[-1] = parts[-1][:-1]
-        parts += [separator(line, following, full[index], full[index + 1]), following]
-    return "".join(parts)
+            pieces[-1] = pieces[-1][:-1]
+        pieces += [separator(line, following, is_full[index], is_full[index + 1]), following]
+    return "".join(pieces)
 
 
 def divided_word(line: str, following: str) -> str | None:
-    """Whether to `drop` or `keep` the hyphen of a word divided between two lines; None if no word is.
+    """Whether to `drop` or `keep` the hyphen of a word divided between two lines; None if no word is divided.
 
-    `docu-` + `ment` drops it. It is part of the word before a capital or digit (`Anglo-` + `Saxon`, `COVID-` + `19`),
-    after a digit, and in a word that has another one (`state-of-the-` + `art`).
+    `docu-` + `ment` drops the hyphen. It stays before a capital or digit (`Anglo-` + `Saxon`, `COVID-` + `19`), after a
+    digit, and in a word with another hyphen (`state-of-the-` + `art`).
     """
     if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
         return None
@@ -64,7 +64,7 @@ def divided_word(line: str, following: str) -> str | None:
 
 
 def separator(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str:
-    """Return the separator of two lines: a line break, a space, or nothing."""
+    """Return the separator between two lines: a line break, a space, or nothing."""
     if not line or not following or BLOCK_START.match(following):
         return "\n"
     if divided_word(line, following):

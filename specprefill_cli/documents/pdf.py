@@ -1,4 +1,4 @@
-"""PDF: pages of text, and clear words for PDFs that have none. pypdf is imported inside functions: loading it takes time."""
+"""PDF: pages of text, and clear errors for PDFs without text. pypdf is imported inside functions, because that is slow."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
 
 class Complaints(logging.Handler):
-    """Collects pypdf's log by thread: pypdf repairs damage, and only its log says that a page may have lost text."""
+    """Collects pypdf's log by thread: pypdf repairs damage, and reports only in its log that a page may have lost text."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.of_thread = threading.local()
 
     def collect(self) -> list[str]:
-        """The list of all that pypdf logs from now on in this thread. Nothing of it reaches the terminal."""
+        """Return a list that collects pypdf's log messages in this thread from now on. The terminal does not show them."""
         logger = logging.getLogger("pypdf")
         logger.propagate = False
         logger.addHandler(self)
@@ -44,9 +44,9 @@ COMPLAINTS = Complaints()
 
 
 def pages(file: SourceFile) -> Pages:
-    """Yield the text of each page; one without text, or on which pypdf fails, is a warning.
+    """Yield the text of each page; a page without text, or on which pypdf fails, adds a warning.
 
-    Raises DocumentError: password needed, damaged as a whole, too many pages, no text on any page.
+    Raises DocumentError for a PDF that needs a password, is damaged as a whole, or has too many pages or no text at all.
     """
     failures: dict[int, str] = {}
     complaints = COMPLAINTS.collect()
@@ -59,7 +59,7 @@ def pages(file: SourceFile) -> Pages:
         except Abandoned:
             raise
         except Exception as error:
-            # pypdf fails with more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookups, recursion.
+            # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
             failures[number] = first_line(error)
         yield clean_text(join_lines(clean_characters(text))).strip()
     add_warnings(file, failures, complaints)
@@ -68,13 +68,13 @@ def pages(file: SourceFile) -> Pages:
 def open_pdf(file: SourceFile) -> PdfReader:
     """Open a PDF and count its pages.
 
-    Raises DocumentError: encrypted, damaged, more pages than the limits allow, or a package is missing.
+    Raises DocumentError if it is encrypted or damaged, has more pages than the limits allow, or a package is missing.
     """
     from pypdf import PdfReader
 
     try:
         reader = PdfReader(BytesIO(file.data))
-        # Many PDFs are encrypted with an empty password, only to restrict printing: those open for everyone.
+        # Many PDFs are encrypted with an empty password, only to restrict printing: anyone can open them.
         locked = reader.is_encrypted and not reader.decrypt("")
         file.page_count = 0 if locked else len(reader.pages)
     except Exception as error:
@@ -91,20 +91,22 @@ def open_pdf(file: SourceFile) -> PdfReader:
 
 
 def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequence[str]) -> None:
-    """Warn of pages without text, of pages on which pypdf failed (page number to reason), and of repaired damage.
+    """Warn of pages without text, of pages on which pypdf failed, and of repaired damage.
 
-    Raises DocumentError where no page has text.
+    failures: reason by page number
+
+    Raises DocumentError if no page has text.
     """
     if not file.texts:
         raise file.error("the PDF has no pages", "fetch it again")
-    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in failures]
-    no_text = f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (scanned?)"
+    empty_pages = [number for number, text in enumerate(file.texts, start=1) if not text and number not in failures]
+    no_text = f"{page_ranges(empty_pages)} {'holds' if len(empty_pages) == 1 else 'hold'} no text (scanned?)"
     failed = f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})" if failures else ""
     if not any(file.texts):
         if failed:
             raise file.error(f"no text can be read from the PDF: {failed}", REPAIR)
         raise file.error(no_text, OCR)
-    if empty:
+    if empty_pages:
         file.warnings.append(f"{no_text}; {OCR}")
     if failed:
         file.warnings.append(failed)

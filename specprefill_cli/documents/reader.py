@@ -1,7 +1,7 @@
-"""The interface of a reader of one file format, its input, and the limits of size and time that it keeps.
+"""The interface of a file format's reader, its input, and its limits of size and time.
 
 A reader runs in a daemon thread: `signal.alarm` exists neither on Windows nor outside the main thread, and a child process
-starts slowly. Python cannot kill a thread, so a late reader is asked to stop through an event.
+starts slowly. Python cannot kill a thread, so an event asks a late reader to stop.
 """
 
 import threading
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """Raised inside a parser after its caller has stopped waiting."""
+    """Raised inside a parser once its caller has stopped waiting."""
 
 
 def check_stop(stop: threading.Event) -> None:
@@ -28,9 +28,9 @@ def check_stop(stop: threading.Event) -> None:
 
 
 def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: float) -> T:
-    """Return the result of `work()`, or raise what it raises; TimeoutError after `seconds` of wall-clock time.
+    """Return the result of `work()`, or raise its error. Raises TimeoutError after `seconds` of wall-clock time.
 
-    `stop` is set when nobody waits any more (deadline, Ctrl-C); long work calls `check_stop` now and then.
+    Sets `stop` when the caller stops waiting (deadline, Ctrl-C); long work should call `check_stop` regularly.
     """
     outcome: Future[T] = Future()
 
@@ -49,9 +49,9 @@ def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: flo
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Guards against files that would exhaust memory or time; a file beyond a limit is refused, never cut.
+    """Guards against files that would exhaust memory or time. A file beyond a limit is refused, never cut.
 
-    The defaults are far above what a prompt can hold and far below what harms a laptop.
+    The defaults are far above what a prompt can hold and far below what would overload a laptop.
     """
 
     max_bytes: int = 256 * 2**20  # size of the file, in bytes
@@ -70,11 +70,11 @@ LIMITS = Limits()
 class SourceFile:
     """A file that is being read.
 
-    name: as messages and the document give it
-    stop: set when nobody waits for the text any more
-    step: shows how far the reader came, where it knows the number of pages
-    page_count: of all pages, where the reader knows it beforehand; else 0
-    texts: of the pages read so far, and their characters
+    name: the document's name, also used in messages
+    stop: set when the caller stops waiting for the text
+    step: called with the progress, if the number of pages is known
+    page_count: number of pages if known beforehand, else 0
+    texts: texts of the pages read so far; characters: their total length
     warnings: sentences about text that may be missing or wrong
     """
 
@@ -90,7 +90,7 @@ class SourceFile:
 
     @property
     def progress(self) -> str:
-        """How far a reader came that knows the number of pages; else empty."""
+        """The pages read so far, in words; empty if the number of pages is unknown."""
         if not self.page_count:
             return ""
         pages_read = page_ranges(range(1, len(self.texts) + 1)) if self.texts else "no page"
@@ -111,7 +111,7 @@ class SourceFile:
             self.step(f"reading {self.name}: page {len(self.texts):,} of {self.page_count:,}")
 
     def check_room(self, characters: int) -> None:
-        """Raise Abandoned once `stop` is set, DocumentError for more characters on a page than the limits leave."""
+        """Raise Abandoned once `stop` is set, and DocumentError if a page of this length exceeds the limits."""
         check_stop(self.stop)
         if self.characters + characters > self.limits.max_characters:
             reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""
@@ -119,7 +119,7 @@ class SourceFile:
             raise self.error(cause, "split it into smaller files")
 
     def page_text(self, lines: Iterable[str]) -> str:
-        """Join the lines of a page, cleaned. Raises as `check_room`, before a long string is repeated many times."""
+        """Join and clean the lines of a page. Raises the errors of `check_room`, before memory grows beyond the limits."""
         page_lines = []
         characters = 0
         for line in lines:
@@ -134,11 +134,10 @@ Pages = Generator[str, None, None]
 
 @dataclass(frozen=True)
 class FormatReader:
-    """A reader of one format; every format's module defines one.
+    """A reader of a format; every format's module defines its own.
 
-    suffixes: those it claims, lower case and with the dot
-    pages: yields the text of each page in order, or raises `DocumentError`. Whatever else it raises is reported as a
-        damaged file
+    suffixes: the file suffixes that it claims, in lower case and with the dot
+    pages: yields the text of each page in order, or raises `DocumentError`; any other error is reported as a damaged file
     """
 
     suffixes: tuple[str, ...]

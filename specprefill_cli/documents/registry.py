@@ -1,4 +1,4 @@
-"""The one list of readers, and the choice among them: content first, suffix second."""
+"""The list of all readers, and the choice among them: by content first, by suffix second."""
 
 import codecs
 import re
@@ -12,9 +12,9 @@ from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, FormatReader, Limits, SourceFile, run_with_deadline
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
-# The PDF standard lets up to 1024 bytes of other data stand before the header.
+# The PDF standard allows up to 1024 bytes of other data before the header.
 HEADER_BYTES = 1024
-# Only signatures that no plain text starts with; most other binary files hold NUL bytes.
+# Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -24,7 +24,7 @@ BINARY_SIGNATURES = (
     (b"%!PS", "a PostScript file"),
 )
 ZIP_SIGNATURE = b"PK\x03\x04"
-# The first entries of an archive, and the list of entries at its end, name the format; a damaged file may lack the list.
+# The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
     (b"META-INF/container.xml", office.EPUB),
@@ -40,7 +40,7 @@ KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix 
 
 
 def is_pdf(data: bytes) -> bool:
-    """Whether `data` is a PDF: its header at the very start, or in the first KiB of a file with a PDF's trailer.
+    """Whether `data` is a PDF: it starts with the header, or has the header in its first KiB and a PDF's trailer.
 
     A text about PDF files may mention the header in its first lines, but has no trailer.
     """
@@ -49,12 +49,12 @@ def is_pdf(data: bytes) -> bool:
 
 
 def is_html(data: bytes) -> bool:
-    """Whether `data` starts like an HTML page (doctype or html element)."""
+    """Whether `data` starts with a doctype or an html element."""
     return HTML_START.match(data[:HEADER_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
 
 
 def binary_format(data: bytes) -> str | None:
-    """Name the kind of binary file that `data` is; None for text in any encoding."""
+    """Name the format of binary data; None for text in any encoding."""
     for signature, format_name in BINARY_SIGNATURES:
         if data.startswith(signature):
             return format_name
@@ -67,11 +67,11 @@ def binary_format(data: bytes) -> str | None:
 
 
 def office_reader(data: bytes) -> FormatReader | None:
-    """The reader of the office format that `data` is in; None for anything else."""
+    """The reader of an office file; None for anything else."""
     if not data.startswith(ZIP_SIGNATURE):
         return None
     entries = data[:ARCHIVE_START_BYTES] + data[-ARCHIVE_END_BYTES:]
-    # The first one counts: a presentation may hold a Word document.
+    # The first entry counts: a presentation may hold a Word document.
     readers = {entries.find(name): reader for name, reader in OFFICE_ENTRIES if name in entries}
     return readers[min(readers)] if readers else None
 
@@ -79,11 +79,11 @@ def office_reader(data: bytes) -> FormatReader | None:
 def read_document(
     data: bytes, name: str, limits: Limits = LIMITS, step: Callable[[str], None] = lambda _text: None
 ) -> Document:
-    """Read a document with the reader that its content asks for, or else the suffix of `name`.
+    """Read a document with the reader that fits its content or, failing that, the suffix of `name`.
 
-    step: shows how far the reader came, page by page
+    step: called with the progress, page by page
 
-    Raises DocumentError, and nothing else, for a file that is empty, too large, binary, damaged, or slow to read.
+    Raises only DocumentError, for a file that is empty, too large, binary, damaged, or slow to read.
     """
     if not data:
         raise document_error(name, "the file is empty", "give a file with text in it")
@@ -99,7 +99,7 @@ def read_document(
         cause = f"reading took longer than {limits.max_seconds:g} s{file.progress}"
         raise document_error(name, cause, "split it, save it as text, or print it to a new PDF") from None
     except Exception as error:
-        # No parser documents all that it raises on damaged files.
+        # No parser documents all its errors on damaged files.
         cause = f"the file is damaged or of another kind ({first_line(error)})"
         raise document_error(name, cause, "open it and save it again") from error
     joined, ranges = join_pages(file.texts)
@@ -116,19 +116,21 @@ def read_pages(reader: FormatReader, file: SourceFile) -> None:
 
 
 def choose_reader(data: bytes, name: str) -> FormatReader:
-    """Choose the reader for `data`; a suffix never overrules the content. Raises DocumentError when there is none."""
+    """Choose the reader for `data`; a suffix never overrules the content. Raises DocumentError if no reader fits."""
     reader = office_reader(data)
     if reader is not None:
         return reader
     if is_pdf(data):
         return pdf.READER
     suffix = PurePath(name).suffix.lower()
-    claimed = next((reader for reader in READERS if suffix in reader.suffixes), None)
-    binary = binary_format(data)
-    if binary:
-        also = f", not a {suffix} file" if claimed else ""
-        raise document_error(name, f"this is {binary}{also}", "save it as PDF, HTML, Markdown or UTF-8 text")
-    if claimed is pdf.READER or claimed in OFFICE_READERS:
+    claiming_reader = next((reader for reader in READERS if suffix in reader.suffixes), None)
+    binary_name = binary_format(data)
+    if binary_name:
+        contradiction = f", not a {suffix} file" if claiming_reader else ""
+        raise document_error(
+            name, f"this is {binary_name}{contradiction}", "save it as PDF, HTML, Markdown or UTF-8 text"
+        )
+    if claiming_reader is pdf.READER or claiming_reader in OFFICE_READERS:
         actual = "an HTML page" if is_html(data) else "plain text or a file that lost its beginning"
         raise document_error(name, f"not a {suffix} file: this is {actual}", "rename it, or fetch the file again")
-    return claimed or (html.READER if is_html(data) else text.TEXT)
+    return claiming_reader or (html.READER if is_html(data) else text.TEXT)

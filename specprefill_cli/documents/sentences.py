@@ -1,26 +1,26 @@
-"""Where sentences begin and end: prose by its full stops, lists, tables and headings by their lines."""
+"""Splits text into sentences: prose at full stops; lists, tables and headings at line ends."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# Characters of the longest sentence; a longer one is cut between words.
+# Characters of the longest sentence; longer sentences are cut between words.
 LONGEST_SENTENCE = 400
-# A line that is shorter ends a paragraph, a heading or an item of a list; longer ones may be wrapped prose.
+# A shorter line ends a paragraph, a heading or a list item; a longer line may be wrapped prose.
 SHORTEST_WRAPPED_LINE = 50
 ABBREVIATIONS = frozenset(
     "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
     "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs".split()
 )
-# Words that say nothing about a question's subject.
+# Words that do not tell the subject of a question.
 FUNCTION_WORDS = frozenset(
     "a about after all an and any are as at be been before between by can could did do does for from had has have he her "
     "his how i if in into is it its long many may much must not of often old on or she should so some than that the "
     "their them there these they this those to under until was we were what when where which while who whom whose why "
     "will with would you your".split()
 )
-# Between the cells of a row, in the text of a table.
+# Separates the cells of a row in the text of a table.
 CELLS = " | "
 CLOSERS = "\"'\u201d\u2019\u00bb)]"
 BREAK = re.compile(
@@ -35,7 +35,7 @@ LAST_WORD = re.compile(r"([\w.]+)\.$")
 
 
 def sentence_ranges(text: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the character range of each sentence of text[start:end], in order, without the blanks around it."""
+    """Yield the character range of each sentence of text[start:end], in order, without surrounding blanks."""
     end = len(text) if end is None else end
     first = start
     for match in BREAK.finditer(text, start, end):
@@ -52,33 +52,33 @@ def sentence_ranges(text: str, start: int = 0, end: int | None = None) -> Iterat
 def _ends_sentence(before: str, separator: str, following: str) -> bool:
     line = before.rpartition("\n")[2]
     if "\n" in separator:
-        wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following[:1].isalnum()
-        return not wrapped or line.rstrip(CLOSERS).endswith((".", "!", "?", ":"))
-    last = LAST_WORD.search(line)
-    if last is None:
+        is_wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following[:1].isalnum()
+        return not is_wrapped or line.rstrip(CLOSERS).endswith((".", "!", "?", ":"))
+    last_word = LAST_WORD.search(line)
+    if last_word is None:
         return True
-    word = last.group(1).lower()
-    initial = len(word) == 1 and last.group(1).isupper()
-    return not (initial or word in ABBREVIATIONS or (word.isdigit() and len(line.split()) == 1))
+    word = last_word.group(1).lower()
+    is_initial = len(word) == 1 and last_word.group(1).isupper()
+    return not (is_initial or word in ABBREVIATIONS or (word.isdigit() and len(line.split()) == 1))
 
 
 def _in_table(text: str, position: int) -> bool:
-    """Whether the line around a position, as far as a sentence reaches, has cells."""
+    """Whether the line around a position has table cells, within the length of a sentence on either side."""
     low, high = max(0, position - LONGEST_SENTENCE), position + LONGEST_SENTENCE
     before, after = text[low:position].rpartition("\n")[2], text[position:high].partition("\n")[0]
     return CELLS in before + after
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield text[first:last] without the blanks around it, in pieces of at most `LONGEST_SENTENCE` characters."""
+    """Yield ranges of text[first:last] without surrounding blanks, each of at most `LONGEST_SENTENCE` characters."""
     while first < last and text[first].isspace():
         first += 1
     while last > first and text[last - 1].isspace():
         last -= 1
     while last - first > LONGEST_SENTENCE:
         blank = text.rfind(" ", first + LONGEST_SENTENCE // 2, first + LONGEST_SENTENCE)
-        edge = blank if blank >= 0 else first + LONGEST_SENTENCE
-        yield first, edge
-        first = edge + (blank >= 0)
+        cut = blank if blank >= 0 else first + LONGEST_SENTENCE
+        yield first, cut
+        first = cut + (blank >= 0)
     if first < last:
         yield first, last

@@ -1,4 +1,4 @@
-"""Plain text, Markdown as it is written, and CSV or TSV with its rows as `a | b`: one page each."""
+"""Plain text, Markdown source, and CSV or TSV with rows as `a | b`; each file is a single page."""
 
 import csv
 from collections import Counter
@@ -9,9 +9,9 @@ from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends, 
 from specprefill_cli.documents.encoding import decode
 from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
 
-# Where two divide the rows equally well, the first wins: a comma may be the decimal mark of the numbers.
+# If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
 DELIMITERS = "\t;,|"
-# Rows by which the delimiter is judged.
+# Number of leading rows that decide the delimiter.
 SAMPLE_ROWS = 50
 
 
@@ -26,9 +26,9 @@ def markdown_pages(file: SourceFile) -> Pages:
 
 
 def csv_pages(file: SourceFile) -> Pages:
-    """Read every row that is not empty as one line. Raises DocumentError: a field longer than the limits allow."""
+    """Read each non-empty row as a line. Raises DocumentError for a field longer than the limits allow."""
     text = decode(file)
-    # The csv module's own limit of 131,072 characters is no sign of damage: a cell may hold a whole text.
+    # Raise the csv module's limit of 131,072 characters: a cell may hold a whole text.
     csv.field_size_limit(file.limits.max_characters)
     try:
         rows = csv.reader(StringIO(text, newline=""), delimiter=likely_delimiter(text))
@@ -38,7 +38,7 @@ def csv_pages(file: SourceFile) -> Pages:
 
 
 def likely_delimiter(text: str) -> str:
-    """Return the delimiter that divides most of the first rows into the same number of cells, two or more; else `,`."""
+    """Return the delimiter that divides most of the first rows into the same number of cells (two or more), or `,`."""
 
     def agreement(delimiter: str) -> int:
         rows = islice(csv.reader(StringIO(text, newline=""), delimiter=delimiter), SAMPLE_ROWS)

@@ -18,24 +18,24 @@ from specprefill_cli.installation import install_command
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
-# A formula without a stored value: its cell ends after the formula, or after an empty value. In a cell of text
-# (`t="str"`) the empty value is a value.
+# A formula without a stored value: its cell ends after the formula, or after an empty value. In a text cell
+# (`t="str"`) an empty value is a stored value.
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
 PERCENT_DIGITS = 10
-# Spreadsheets show at most so many digits of a number; further ones are noise of binary fractions.
+# Spreadsheets show at most this many digits of a number; further digits are noise of binary fractions.
 DIGITS = 15
 
 
 def pages(file: SourceFile) -> Pages:
-    """Yield, for each sheet, its name and its rows as they were last calculated, without empty ones."""
+    """Yield, for each sheet, its name and its non-empty rows as they were last calculated."""
     try:
         import openpyxl
     except ImportError as error:
         remedy = f"install it with {install_command('office')}"
         raise file.error("reading workbooks needs another package", remedy) from error
-    # It warns about parts that it would not write back. Nothing is written here. `catch_warnings` is not thread-safe.
+    # openpyxl warns about parts that it would not write back, but we write nothing. `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
     with open_archive(file) as archive:
         uncalculated = has_uncalculated(archive)
@@ -47,14 +47,14 @@ def pages(file: SourceFile) -> Pages:
 
 
 def has_uncalculated(archive: ZipFile) -> bool:
-    """Whether a sheet holds formulas without a stored value, as files written by programs may."""
+    """Whether a sheet holds formulas without a stored value; files written by programs may."""
     sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
     return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
 
 
 def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:
     """Yield the sheet's name and its rows."""
-    # A sheet may claim any size; without the claim, rows are as long as their content.
+    # A sheet may declare any size; without it, rows are as long as their content.
     sheet.reset_dimensions()
     yield f"# {sheet.title}"
     for row in sheet.iter_rows():
@@ -64,7 +64,7 @@ def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:
 
 
 def cell_text(value: Any, number_format: str | None) -> str:
-    """Write a value as the sheet shows it, as far as that matters: dates, whole numbers, percentages."""
+    """Format a value roughly as the sheet shows it: dates, whole numbers, percentages."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,1 +1,1 @@
-"""Engines: a request in, events out; `local` runs the models in this process."""
+"""Engines turn a request into events; `local` runs the models in this process."""

@@ -1,4 +1,4 @@
-"""An engine in another process: this user's server, asked over its Unix socket. Imports no torch."""
+"""An engine in another process: this user's server, over its Unix socket. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
     PLAN,
-    Asking,
+    AnswerThread,
     Deliver,
     Done,
     Event,
@@ -32,15 +32,15 @@ from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decode
 from specprefill_cli.settings import AUTO, SETTINGS
 
-# Seconds to connect, and to answer at least with headers; an answer may take any time.
+# Seconds to connect and send the request; an answer may take any time.
 CONNECTING = 5.0
 PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages", PLAN: "/v1/plan"}
-# Rows of a batch that a server is sent at a time: it answers as many at once as pay.
+# Rows of a batch sent to a server at a time: the server itself decides how many run at once.
 CAPACITY = 32
 
 
 class ServerEnded(SpecprefillError):
-    """The server has closed the connection before its answer was complete."""
+    """The server closed the connection before its answer was complete."""
 
     def __init__(self) -> None:
         super().__init__("the server has ended; run the command again, with --no-server to do without it")
@@ -59,7 +59,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(os.fspath(self.path))
 
     def stop(self) -> None:
-        """End what waits for the server, and tell it; closing would not wake a thread that reads."""
+        """Shut the socket down: this wakes a reading thread, and tells the server; closing it would not."""
         with suppress(OSError, AttributeError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -68,7 +68,7 @@ class UnixConnection(http.client.HTTPConnection):
 class HttpEngine(RemoteEngine):
     """Posts requests to a server.
 
-    path: of the server's socket; startup_seconds: of this process, for its records
+    path: of the server's socket; startup_seconds: of this process, written to its records
     """
 
     path: Path
@@ -76,18 +76,18 @@ class HttpEngine(RemoteEngine):
     capacity: int = CAPACITY
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of a request; closing the iterator, as Ctrl-C does, ends it on the server too.
+        """Yield the events of a request; closing the iterator (Ctrl-C does) ends the request on the server too.
 
-        Raises SpecprefillError where the server refuses it, or ends.
+        Raises SpecprefillError if the server refuses the request or ends.
         """
         return self.events(UnixConnection(self.path), request)
 
-    def submit(self, request: Request, deliver: Deliver) -> Asking:
+    def submit(self, request: Request, deliver: Deliver) -> AnswerThread:
         connection = UnixConnection(self.path)
-        return Asking(self.events(connection, request), deliver, connection.stop)
+        return AnswerThread(self.events(connection, request), deliver, connection.stop)
 
     def events(self, connection: UnixConnection, request: Request) -> Iterator[Event]:
-        """Post a request; the events of its answer. Raises as `ask`."""
+        """Post a request and yield its events. Raises the errors of `ask`."""
         try:
             connection.connect()
             body = json.dumps(body_of(request)).encode("ascii")
@@ -106,16 +106,16 @@ class HttpEngine(RemoteEngine):
             connection.close()
 
     def read_stream(self, response: http.client.HTTPResponse) -> Iterator[Event]:
-        """The events of a streamed answer."""
+        """Yield the events of a streamed answer."""
         yield Started()
-        for name, values in server_sent(response):
+        for name, event_data in server_sent(response):
             if name == "piece":
-                yield Piece(values["text"])
+                yield Piece(event_data["text"])
             elif name == "error":
-                raise refusal(values)
+                raise refusal(event_data)
             else:
-                cells = values.pop("cells", None)
-                record = Record.from_json({**values, "startup_seconds": self.startup_seconds})
+                cells = event_data.pop("cells", None)
+                record = Record.from_json({**event_data, "startup_seconds": self.startup_seconds})
                 if name == "answer":
                     yield Done(record, None if cells is None else [decode(Cell, cell) for cell in cells])
                     return
@@ -124,9 +124,9 @@ class HttpEngine(RemoteEngine):
 
 
 def body_of(request: Request) -> dict[str, Any]:
-    """A request as the server's JSON, with all settings of a question, so that the server's own decide nothing."""
+    """A request as JSON for the server, with all per-question settings, so that none of the server's own applies."""
     assert isinstance(request.documents, tuple), "a server reads the documents itself"
-    values = {name: getattr(request.settings, name) for name, setting in SETTINGS.items() if setting.per_question}
+    overrides = {name: getattr(request.settings, name) for name, setting in SETTINGS.items() if setting.per_question}
     return {
         "question": request.question,
         "documents": [document_of(name) for name in request.documents],
@@ -134,12 +134,12 @@ def body_of(request: Request) -> dict[str, Any]:
         "stream": request.task == ANSWER,
         "top": request.top,
         "with_cells": request.with_cells,
-        **{name: AUTO if value is None else value for name, value in values.items()},
+        **{name: AUTO if value is None else value for name, value in overrides.items()},
     }
 
 
 def document_of(name: str) -> dict[str, str]:
-    """A document as the server takes it: its path, or what standard input holds, read here."""
+    """A document in the server's format: its path, or the content of standard input."""
     if name != STANDARD_INPUT:
         return {"path": os.path.expanduser(name)}
     from specprefill_cli.documents.collect import read_standard_input
@@ -148,22 +148,22 @@ def document_of(name: str) -> dict[str, str]:
 
 
 def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and values of each server-sent event; comments are skipped."""
-    name = ""
+    """Yield name and JSON data of each server-sent event; skip comments."""
+    event_name = ""
     for line in response:
         field, _, value = line.decode("ascii").strip().partition(": ")
         if field == "event":
-            name = value
+            event_name = value
         elif field == "data":
-            yield name, json.loads(value)
+            yield event_name, json.loads(value)
 
 
 def refusal(body: dict[str, Any]) -> SpecprefillError:
-    """The error in a server's response."""
+    """Build the error that a server's response describes."""
     error = body["error"]
     error_class = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError
     refused = error_class(error["message"])
     refused.exit_code = error.get("exit_code", refused.exit_code)
-    # The name of the error in a row's record.
+    # A row's record shows this name of the error.
     refused.name = error.get("name", refused.name)
     return refused

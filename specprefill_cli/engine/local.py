@@ -1,7 +1,7 @@
-"""The engine of this process: one thread that owns the models, one queue, one loop.
+"""The engine of this process: a single thread owns the models and works through a queue.
 
-It prefills one question at a time, and decodes all running answers together: their next passes are packed into one. Between
-two passes of a prefill the answers go on.
+It prefills a single question at a time, and packs the next passes of all running answers into a single forward pass.
+Decoding continues between the passes of a prefill.
 """
 
 from __future__ import annotations
@@ -40,29 +40,28 @@ from specprefill_cli.models.adapter import run_together
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.passes import before_each_pass
 
-# Questions that `--concurrency auto` runs at once. On a CPU 16 sequences share the fixed cost of a pass well enough; on a
-# GPU memory decides sooner.
+# Questions that `--concurrency auto` runs at once. On a CPU, 16 sequences amortise the fixed cost of a pass well enough; on
+# a GPU, memory is usually the limit.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
-# Threads that read documents and tokenise prompts, beside the engine's.
+# Threads that read documents and tokenise prompts, besides the engine's thread.
 PREPARING = 4
-# Seconds that `close` waits for the pass in hand.
+# Seconds that `close` waits for the current pass.
 CLOSING = 3.0
 
 
 @dataclass(eq=False)
 class LocalEngine:
-    """Begins requests in their order, and delivers exactly one last event for each.
+    """Begins requests in order, and delivers a single last event for each.
 
         engine = LocalEngine(session)
         ticket = engine.submit(Request(documents=..., question=..., settings=...), deliver)
         engine.run()             # in a thread, until `close`; or engine.step() while engine.busy
         engine.cancel(ticket)
 
-    concurrency: questions that run at once; None: as many as pay
-    independent: whether answers, and the choice of their mode, do not depend on earlier questions, as clients of a server
-        expect
-    read: reads documents by name; observe: told of every event, for metrics
-    running: answers that are decoded; prefilling: the request in hand; last_active: on the clock of `time.monotonic`
+    concurrency: questions that run at once; None: the default of the device
+    independent: whether answers and modes must not depend on earlier questions, as clients of a server expect
+    read: reads documents by name; observe: called with every event, for metrics
+    running: answers that decode; prefilling: the request in prefill; last_active: on the clock of `time.monotonic`
     """
 
     session: Session
@@ -80,17 +79,17 @@ class LocalEngine:
 
     def __post_init__(self) -> None:
         pair = self.session.pair
-        # Other ranks are sent one pass after the other.
+        # Other ranks get a single pass at a time.
         self.divided = pair.ranks.size > 1
-        pays = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
-        self.max_answering = 1 if self.divided else self.concurrency or pays
-        # Bytes of the running answers' KV and the largest pass; one question runs whatever it needs.
-        self.limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
+        default_concurrency = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
+        self.max_answering = 1 if self.divided else self.concurrency or default_concurrency
+        # In bytes, for the running answers' KV and the largest pass. A question that runs alone may exceed it.
+        self.memory_limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
 
     @property
     def capacity(self) -> int:
-        """Requests worth having in flight: while some run, the next ones are read and tokenised."""
+        """Requests worth having in flight: while some run, the next are read and tokenised."""
         return 2 * self.max_answering
 
     @property
@@ -99,9 +98,9 @@ class LocalEngine:
         return bool(self.running or self.waiting or self.prefilling)
 
     def submit(self, request: Request, deliver: Deliver, limit: int | None = None) -> Ticket:
-        """Add a request, from any thread; whatever is wrong with it comes as its event.
+        """Add a request, from any thread; an error in it is delivered as an event.
 
-        limit: requests that may wait already; raises QueueFull beyond it, unless nothing runs
+        limit: most requests that may wait already; raises QueueFull beyond it, unless the engine is idle
         """
         with self.changed:
             if self.closing or (limit is not None and self.busy and len(self.waiting) >= limit):
@@ -115,9 +114,9 @@ class LocalEngine:
         return ticket
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of one request; its passes run in the calling thread.
+        """Yield the events of a request; its passes run in the calling thread.
 
-        Ctrl-C ends an answer; it is complete up to there. Raises what the request fails with.
+        Ctrl-C ends an answer and keeps its text so far. Raises the error that the request fails with.
         """
         events: deque[Event] = deque()
         ticket = self.submit(request, events.append)
@@ -137,7 +136,7 @@ class LocalEngine:
                 ticket.cancelled = True
 
     def cancel(self, ticket: Ticket) -> None:
-        """Drop a request that waits; end one that runs after the pass in hand, complete up to there. From any thread."""
+        """Drop a waiting request; end a running request after the current pass, with its text so far. From any thread."""
         with self.changed:
             ticket.cancelled = True
             if ticket not in self.waiting:
@@ -146,19 +145,19 @@ class LocalEngine:
         ticket.deliver(Failed(Cancelled()))
 
     def prepare(self, ticket: Ticket) -> None:
-        """Read and tokenise beside the engine's thread, then wake that one."""
-        # A second attempt has nothing of the first one.
+        """Read and tokenise in another thread, then wake the engine's thread."""
+        # A second attempt starts from the engine's session again.
         ticket.session = self.session
         ticket.encoded = self.preparing.submit(ticket.encode, self.read, self.independent)
         ticket.encoded.add_done_callback(self.wake)
 
     def wake(self, _encoded: object) -> None:
-        """Let the engine's thread look at a request that is read and tokenised."""
+        """Wake the engine's thread for a request that is read and tokenised."""
         with self.changed:
             self.changed.notify_all()
 
     def step(self) -> None:
-        """Begin the oldest request that fits, and run one pass for all running answers; wait while there is nothing to do."""
+        """Admit and prefill the oldest request that fits, and run a pass for all running answers; wait if there is no work."""
         with self.changed:
             while not (self.running or any(ticket.is_ready for ticket in self.waiting)):
                 if self.closing and not self.waiting:
@@ -172,15 +171,15 @@ class LocalEngine:
         self.last_active = time.monotonic()
 
     def admit(self) -> Ticket | None:
-        """Take the oldest request that is tokenised and fits beside those that run."""
+        """Admit the oldest tokenised request if it fits beside the running answers."""
         with self.changed:
             ticket = next((ticket for ticket in self.waiting if ticket.is_ready), None)
         if ticket is None:
             return None
-        # After a lack of memory a request runs with no other.
+        # A request that ran out of memory is retried alone.
         if self.running and (self.divided or any(other.retried is not None for other in (ticket, *self.running))):
             return None
-        # Confirmations take no place, but no more than `capacity` pile up.
+        # Confirmations do not count as running answers, but at most `capacity` may pile up.
         answering = sum(not other.confirming for other in self.running)
         if answering >= self.max_answering or len(self.running) >= self.capacity:
             return None
@@ -191,8 +190,10 @@ class LocalEngine:
             self.tell(ticket, Failed(error))
             return None
         if self.running and ticket.prepared is not None:
-            needed = largest_pass_bytes(ticket.prepared) + ticket.bytes + sum(other.bytes for other in self.running)
-            if needed > self.limit:
+            needed_bytes = (
+                largest_pass_bytes(ticket.prepared) + ticket.bytes + sum(other.bytes for other in self.running)
+            )
+            if needed_bytes > self.memory_limit:
                 return None
         with self.changed:
             if ticket.cancelled:
@@ -202,10 +203,10 @@ class LocalEngine:
         return ticket
 
     def begin(self, ticket: Ticket) -> None:
-        """Prefill a question, or do what else was asked for."""
+        """Prefill a question, or run the draft's task."""
         ticket.started = time.perf_counter()
         try:
-            # Ranks cannot stop in the middle of what they do together.
+            # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else partial(self.between_passes, ticket)):
                 if ticket.request.task != ANSWER:
                     self.tell(ticket, Done(ticket.run_draft()))
@@ -220,7 +221,7 @@ class LocalEngine:
             self.prefilling = None
 
     def between_passes(self, ticket: Ticket) -> None:
-        """Let the answers go on between two passes of a prefill. Raises Cancelled where nobody waits for that any more."""
+        """Decode the running answers between two passes of a prefill. Raises Cancelled if the prefill was cancelled."""
         if ticket.cancelled:
             raise Cancelled
         self.end_cancelled()
@@ -228,29 +229,29 @@ class LocalEngine:
         self.last_active = time.monotonic()
 
     def decode(self) -> None:
-        """Run the next pass of every running answer that is due: those of one model together."""
-        running = choose_due(self.running, prefilling=self.prefilling is not None)
-        sharing = len(running) + (self.prefilling is not None)
+        """Run the next pass of every due answer, packing the passes of the same model."""
+        due = choose_due(self.running, prefilling=self.prefilling is not None)
+        sharing = len(due) + (self.prefilling is not None)
         groups: dict[int, list[Ticket]] = defaultdict(list)
-        for ticket in running:
-            assert ticket.waiting is not None and ticket.stream is not None  # noqa: PT018
+        for ticket in due:
+            assert ticket.next_pass is not None and ticket.stream is not None  # noqa: PT018
             ticket.stream.speculation.sharing = sharing
-            groups[id(ticket.waiting.model)].append(ticket)
+            groups[id(ticket.next_pass.model)].append(ticket)
             if ticket.confirming:
                 ticket.bytes = ticket.confirming_bytes
         for group in groups.values():
-            # A failed device in an earlier group ends the answers of the later ones.
-            tickets = [ticket for ticket in group if ticket.waiting is not None]
-            outcomes = run_together([ticket.waiting for ticket in tickets if ticket.waiting is not None])
+            # If the device failed in an earlier group, the answers of later groups have ended.
+            tickets = [ticket for ticket in group if ticket.next_pass is not None]
+            outcomes = run_together([ticket.next_pass for ticket in tickets if ticket.next_pass is not None])
             for ticket, outcome in zip(tickets, outcomes, strict=True):
-                # An answer before it may have found that the device has failed.
-                if ticket.waiting is not None:
+                # An earlier answer in the group may have ended this answer because the device failed.
+                if ticket.next_pass is not None:
                     self.advance(ticket, outcome)
 
     def advance(self, ticket: Ticket, outcome: Tensor | BaseException | None = None) -> None:
-        """Let an answer go on up to its next pass. outcome: of the last pass: its logits, or the error that it raised."""
+        """Continue an answer up to its next pass. outcome: the last pass's logits, or the error that it raised."""
         try:
-            # A proposer may prefill first, and other answers must not go on inside that.
+            # A proposer may prefill here; do not decode other answers between its passes.
             with before_each_pass(None):
                 for event in ticket.advance(outcome):
                     self.tell(ticket, event)
@@ -258,22 +259,22 @@ class LocalEngine:
             self.fail(ticket, error)
 
     def end_cancelled(self) -> None:
-        """End the answers that nobody waits for any more, so that others can take their places."""
+        """End the cancelled answers, so that others can take their places."""
         for ticket in [ticket for ticket in self.running if ticket.cancelled]:
             self.advance(ticket, KeyboardInterrupt())
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
-        """End a request; one that lacked memory and has told nothing yet is first tried again, alone and in short passes."""
+        """End a request with an error, or retry it once, alone and in short passes, if it lacked memory before any text."""
         lacks_memory = isinstance(error, torch.OutOfMemoryError)
         if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
             self.tell(ticket, Failed(error))
             return
         self.drop(ticket)
         ticket.restart(error)
-        # Before the memory is freed. That may fail: then this request ends with the others.
+        # Queue it before freeing memory: if that fails, this request ends with the others.
         with self.changed:
             self.waiting.appendleft(ticket)
-        # Keys and values of earlier documents, and memory that torch holds.
+        # Free the KV caches of earlier documents, and the memory that torch has reserved.
         if (cache := self.session.cache) is not None:
             cache.draft.prefixes.evict(0)
             cache.target.prefixes.evict(0)
@@ -281,21 +282,21 @@ class LocalEngine:
         self.prepare(ticket)
 
     def drop(self, ticket: Ticket) -> None:
-        """Forget what a running answer holds."""
+        """Remove a running answer and free what it holds."""
         if ticket in self.running:
             self.running.remove(ticket)
         ticket.drop()
 
     def tell(self, ticket: Ticket, event: Event) -> None:
-        """Deliver what happened to a request; a failure that all further work would share ends everything."""
+        """Deliver an event of a request; a device failure ends all requests."""
         if isinstance(event, LAST):
             self.drop(ticket)
             with self.changed:
-                # Looked for first: the error of `remove` would write out the whole session.
+                # Check first: the message of `remove`'s error would contain the whole session.
                 if ticket in self.waiting:
                     self.waiting.remove(ticket)
         if isinstance(event, Provisional):
-            # Its KV is freed; that of the whole prompt is yet to come.
+            # The KV of `select` is freed; full prefill has not begun.
             ticket.bytes = 0
         ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
@@ -304,7 +305,7 @@ class LocalEngine:
             self.give_up(event)
 
     def run(self) -> None:
-        """Work until `close`; the engine's thread. An error outside of any request ends all of them."""
+        """Work until `close`; the engine's thread runs this. An error outside of any request ends all requests."""
         try:
             while not self.closing or self.busy:
                 self.step()
@@ -315,7 +316,7 @@ class LocalEngine:
             self.preparing.shutdown(wait=False, cancel_futures=True)
 
     def give_up(self, failure: Failed) -> None:
-        """End after a failure that all further work would share: this process can answer nothing more."""
+        """End all requests and close: after this failure, the process can answer nothing more."""
         with self.changed:
             self.closing = True
             abandoned = [*self.running, *self.waiting]
@@ -326,12 +327,12 @@ class LocalEngine:
             ticket.deliver(failure)
 
     def start(self) -> None:
-        """Work in a thread, because the main one waits for other things, and for Ctrl-C."""
+        """Run the engine in a thread, because the main thread waits for other things, such as Ctrl-C."""
         self.thread = threading.Thread(target=self.run, name="engine", daemon=True)
         self.thread.start()
 
     def close(self) -> None:
-        """Let `run` return once everything is done; wait a moment for the thread of `start`."""
+        """Let `run` return once all requests are done; wait briefly for the thread of `start`."""
         with self.changed:
             self.closing = True
             self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""One question on its way: read and tokenised, resolved, prefilled, then decoded from pass to pass."""
+"""A question in the engine: read and tokenised, resolved, prefilled, then decoded pass by pass."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Ticket:
     """A submitted request.
 
     submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
-    session: the engine's, then with what is this request's own
-    encoded: its documents, read, and for an answer its prompt, tokenised; prepared: its settings, resolved
-    bytes: of keys and values that it holds, estimated; confirming_bytes: while full prefill confirms its answer
-    steps: the answer; it asks for passes; waiting: the pass that it needs next
-    delivered: whether a piece of the answer was delivered
-    retried: why the first attempt lacked memory; the second runs with no other
+    session: the engine's session, adapted to this request once it is encoded
+    encoded: the documents, or for an answer the tokenised prompt; prepared: the resolved settings
+    bytes: estimated size of its KV; confirming_bytes: the same while full prefill confirms the answer
+    steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
+    delivered: whether any text of the answer was delivered
+    retried: why the first attempt ran out of memory; the second attempt runs alone
     """
 
     request: Request
@@ -62,26 +62,29 @@ class Ticket:
     confirming_bytes: int = 0
     stream: AnswerStream | None = None
     steps: Generator[Pass | str | Record, Tensor, None] | None = None
-    waiting: Pass | None = None
+    next_pass: Pass | None = None
     cancelled: bool = False
     delivered: bool = False
     retried: str | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether its prompt is tokenised, or cannot be."""
+        """Whether tokenising the prompt has ended, successfully or not."""
         return self.encoded is not None and self.encoded.done()
 
     @property
     def confirming(self) -> bool:
-        """Whether its answer is complete, and full prefill confirms it."""
+        """Whether the answer is complete, and full prefill confirms it."""
         return self.stream is not None and self.stream.confirming
 
     def encode(self, read: Reader, independent: bool) -> EncodedQuestion | Collection:
-        """Read the documents and tokenise the prompt; in a thread of its own. independent: of what earlier answers showed."""
+        """Read the documents and tokenise the prompt, in another thread than the engine's.
+
+        independent: whether the answer must not depend on earlier answers
+        """
         request, session, settings = self.request, self.session, self.request.settings
         if independent:
-            # What warm-up measured, without what answers showed.
+            # Keep the measurements of the warm-up, drop those of earlier answers.
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
         if request.template is not None:
             session = replace(session, template=request.template)
@@ -89,9 +92,11 @@ class Ticket:
             session = session.with_cache(None)
         if self.cancelled:
             raise Cancelled
-        began = time.perf_counter()
+        read_started = time.perf_counter()
         documents = request.read_documents(read)
-        self.session = session = replace(session, startup_seconds=session.startup_seconds + time.perf_counter() - began)
+        self.session = session = replace(
+            session, startup_seconds=session.startup_seconds + time.perf_counter() - read_started
+        )
         if request.task != ANSWER:
             return documents
         if loads_draft(settings) and session.pair.draft is None:
@@ -100,7 +105,7 @@ class Ticket:
         return session.encode(documents, request.question, settings)
 
     def resolve(self) -> None:
-        """Resolve the settings of a question. Raises SpecprefillError where it cannot be answered."""
+        """Resolve the settings of a question. Raises SpecprefillError if it cannot be answered."""
         assert self.encoded is not None, "it was submitted"
         prompt = self.encoded.result()
         assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
@@ -110,10 +115,10 @@ class Ticket:
         self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
     def prefill(self) -> None:
-        """Prefill the question, and choose the first token of its answer."""
+        """Prefill the question and choose the first token of its answer."""
         assert self.prepared is not None, "it was resolved"
         session, prepared = self.session, self.prepared
-        # The answer holds the parts that it needs; the rest frees its memory now.
+        # The answer keeps the parts that it needs; free the rest now.
         self.prepared = None
         prepared.request.clock.resume()
         stream = session.answer(prepared, session.prefill(prepared), self.request.stop_texts)
@@ -122,7 +127,7 @@ class Ticket:
         self.stream, self.steps = stream, stream.steps()
 
     def run_draft(self) -> Retrieval | DryRun:
-        """The passages or the plan of the question."""
+        """Compute the passages or the plan of the question."""
         assert self.encoded is not None, "it was submitted"
         collection, request = self.encoded.result(), self.request
         assert isinstance(collection, Collection), "nothing is to be answered"
@@ -131,9 +136,9 @@ class Ticket:
         return dry_run(self.session, collection, request.question, request.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
-        """Events of the answer up to its next pass, or its end.
+        """Yield events of the answer up to its next pass or its end.
 
-        outcome: of the last pass: its logits, or the error that it raised
+        outcome: the last pass's logits, or the error that it raised
         """
         steps, stream = self.steps, self.stream
         assert steps is not None and stream is not None  # noqa: PT018
@@ -145,12 +150,12 @@ class Ticket:
             while not isinstance(item, Pass):
                 yield Piece(item) if isinstance(item, str) else Provisional(item)
                 item = next(steps)
-            self.waiting = item
+            self.next_pass = item
             return
         except StopIteration:
             pass
         except KeyboardInterrupt:
-            # An answer that had ended before has only its end left to tell.
+            # If the answer had ended already, only its last event is left to deliver.
             if getgeneratorstate(steps) != GEN_CLOSED:
                 raise
         answer = stream.result()
@@ -161,50 +166,50 @@ class Ticket:
         yield Done(answer, stream.cells if self.request.with_cells else None)
 
     def restart(self, error: Exception) -> None:
-        """Go back to the beginning, with short passes."""
+        """Prepare a second attempt with short passes."""
         self.drop()
         self.retried, self.started = first_line(error), None
         settings = self.request.settings
         size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
         self.request = replace(self.request, settings=settings.varied(prefill_chunk=size))
-        # The error holds what the failed attempt has allocated.
+        # The traceback keeps the failed attempt's memory alive.
         error.__traceback__ = None
 
     def drop(self) -> None:
-        """Forget what a running answer holds."""
-        self.stream = self.steps = self.waiting = self.prepared = None
+        """Free what a running answer holds."""
+        self.stream = self.steps = self.next_pass = self.prepared = None
 
 
 def answer_bytes(prepared: Prepared) -> int:
-    """Bytes of the keys and values that an answer is expected to hold while it runs, in both models.
+    """Bytes of KV cache that an answer is expected to hold while it runs, in draft and target.
 
-    What other questions share with it counts once, for the one that computes it.
+    KV shared with other questions counts only for the question that computes it.
     """
     request, pair = prepared.request, prepared.request.pair
-    answer = prepared.decoding.max_new_tokens
-    total = (MODES[prepared.mode].new_cache_tokens(request) + answer) * token_bytes(pair.target)
+    answer_tokens = prepared.decoding.max_new_tokens
+    kv_bytes = (MODES[prepared.mode].new_cache_tokens(request) + answer_tokens) * token_bytes(pair.target)
     if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
-        draft = request.draft_prompt
-        cached = cached_tokens(request.draft_prefixes, pair.draft, draft, 1, request.draft_window)
-        total += (draft.length - cached + answer) * token_bytes(pair.draft)
-    return total
+        draft_prompt = request.draft_prompt
+        cached = cached_tokens(request.draft_prefixes, pair.draft, draft_prompt, 1, request.draft_window)
+        kv_bytes += (draft_prompt.length - cached + answer_tokens) * token_bytes(pair.draft)
+    return kv_bytes
 
 
 def largest_pass_bytes(prepared: Prepared) -> int:
-    """Bytes that the largest pass of a prompt takes beside keys and values."""
+    """Bytes that the largest pass of a prompt takes besides the KV cache."""
     request, target = prepared.request, prepared.request.pair.loaded_target
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
 
 
 def choose_due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
-    """Choose the running answers that run their next passes now.
+    """Choose the running answers whose next passes run now.
 
-    A confirmation runs where nothing else does, one at a time, so that only one holds the KV of a whole prompt.
+    A confirmation runs only if nothing else does, and alone, so that at most one confirmation holds a whole prompt's KV.
 
     prefilling: whether a question waits for its first token
     """
     urgent = [ticket for ticket in running if not ticket.confirming]
     if urgent or prefilling:
         return urgent
-    # One that has begun goes on before others begin.
+    # Continue a confirmation that has begun before beginning another.
     return sorted(running, key=lambda ticket: not ticket.bytes)[:1]

@@ -1,4 +1,4 @@
-"""Requests to an engine, the events that it delivers, and the interface of all engines. Imports no torch."""
+"""Requests to an engine, the events that it delivers, and the interface of all engines. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Reader = Callable[["tuple[str, ...]"], "Collection"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One question about documents.
+    """A question about documents.
 
-    documents: read, names that the engine reads, or what reads them in the engine's time
-    task: `answer` it, or with the draft alone find `passages` or `plan` what would be kept
-    top: passages to find; None: those of the keep ratio
-    with_cells: also tell the fate of every chunk, for a page
+    documents: the documents themselves, names for the engine to read, or a function that reads them when the engine calls it
+    task: `answer` the question, or use only the draft to find `passages` or to `plan` what would be kept
+    top: number of passages; None: those of the keep ratio
+    with_cells: also return every chunk with its fate, for an HTML page
     template: of the prompt; None: the engine's
-    stop_texts: texts that end the answer, and are no part of it
+    stop_texts: texts that end the answer and are not part of it
     isolated: whether it shares no work with other requests about the same documents
     """
 
@@ -45,7 +45,7 @@ class Request:
     isolated: bool = False
 
     def read_documents(self, read: Reader) -> Collection:
-        """Its documents, read where they are not yet. Raises DocumentError."""
+        """Return the documents; read them if necessary. Raises DocumentError."""
         if isinstance(self.documents, tuple):
             return read(self.documents)
         return self.documents() if callable(self.documents) else self.documents
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Started:
-    """The first token is in hand."""
+    """The first token has been chosen."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Provisional:
-    """The answer is complete, and full prefill begins to confirm it; its record."""
+    """The answer is complete and full prefill begins to confirm it. result: its record."""
 
     result: Record
 
 
 @dataclass(frozen=True)
 class Done:
-    """The result of the request; cells: the fate of every chunk, where it was asked for."""
+    """The result of the request; cells: every chunk with its fate, if requested."""
 
     result: Any
     cells: Any = None
@@ -80,19 +80,19 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why there is no result."""
+    """The request has failed. error: the reason."""
 
     error: BaseException
 
 
 Event = Started | Piece | Provisional | Done | Failed
 LAST = (Done, Failed)
-# Takes the events of a request, on the engine's thread; it must not wait.
+# Receives the events of a request, on the engine's thread; it must not block.
 Deliver = Callable[[Event], None]
 
 
 class QueueFull(Exception):
-    """More requests wait than may, or the engine closes."""
+    """Too many requests wait, or the engine is closing."""
 
 
 class Cancelled(Exception):
@@ -100,7 +100,7 @@ class Cancelled(Exception):
 
 
 class Engine(Protocol):
-    """Turns requests into events: with the models of this process or of Ray's, by this user's server, or by an endpoint.
+    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint.
 
     capacity: requests worth having in flight
     """
@@ -109,30 +109,30 @@ class Engine(Protocol):
     def capacity(self) -> int: ...
 
     def submit(self, request: Request, deliver: Deliver) -> Any:
-        """Add a request, from any thread; returns what `cancel` takes. Raises QueueFull where the engine has ended."""
+        """Add a request, from any thread; return a ticket for `cancel`. Raises QueueFull if the engine has ended."""
 
     def cancel(self, ticket: Any) -> None:
-        """Let nobody wait for a request any more."""
+        """End a request that nobody waits for any more."""
 
     def close(self) -> None:
         """End the engine, once no request is in flight."""
 
 
 class WaitingEngine(Engine, Protocol):
-    """An engine whose caller can also wait for the events of one request."""
+    """An engine whose caller can also wait for the events of a request."""
 
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of one request; Ctrl-C ends its answer. Raises what it fails with."""
+        """Yield the events of a request; Ctrl-C ends its answer. Raises the error that the request fails with."""
 
 
-class Asking(threading.Thread):
-    """Delivers the events of a request that is answered elsewhere, in a thread of its own.
+class AnswerThread(threading.Thread):
+    """A thread that delivers the events of a request which another process answers.
 
-    stop: wakes the thread where it waits for the next event
+    stop: wakes the thread while it waits for the next event
     """
 
     def __init__(self, events: Iterator[Event], deliver: Deliver, stop: Callable[[], None] = lambda: None) -> None:
-        # A daemon, because neither another request nor the program's end waits for a silent server.
+        # A daemon, so that a silent server delays neither other requests nor the program's exit.
         super().__init__(name="asking", daemon=True)
         self.events, self.deliver, self.stop = events, deliver, stop
         self.cancelled = threading.Event()
@@ -140,7 +140,7 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         try:
-            # The end of a generator closes its connection, in this thread.
+            # Closing the generator closes its connection, in this thread.
             with closing(self.events):  # type: ignore[type-var]
                 for event in self.events:
                     if self.cancelled.is_set():
@@ -151,17 +151,17 @@ class Asking(threading.Thread):
 
 
 class RemoteEngine(ABC):
-    """An engine whose answers come from another process: a thread waits for each request that is submitted."""
+    """An engine whose answers come from another process; a thread waits for each submitted request."""
 
     @abstractmethod
     def ask(self, request: Request) -> Iterator[Event]:
-        """The events of one request. Raises what it fails with."""
+        """Yield the events of a request. Raises the error that the request fails with."""
 
-    def submit(self, request: Request, deliver: Deliver) -> Asking:
-        """Ask in a new thread."""
-        return Asking(self.ask(request), deliver)
+    def submit(self, request: Request, deliver: Deliver) -> AnswerThread:
+        """Run the request in a new thread."""
+        return AnswerThread(self.ask(request), deliver)
 
-    def cancel(self, ticket: Asking) -> None:
+    def cancel(self, ticket: AnswerThread) -> None:
         """End a request at its next event."""
         ticket.cancelled.set()
         ticket.stop()
@@ -171,7 +171,9 @@ class RemoteEngine(ABC):
 
 
 def is_device_failure(error: BaseException) -> bool:
-    """Whether an accelerator raised an error that all further work on it will raise too: any but a lack of memory."""
+    """Whether an accelerator failed so that all further work on it will fail too: any error but a lack of memory."""
     name, text = type(error).__name__, str(error)
-    failed = name == "AcceleratorError" or (isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text))
-    return bool(failed) and "out of memory" not in text.lower()
+    is_device_error = name == "AcceleratorError" or (
+        isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text)
+    )
+    return bool(is_device_error) and "out of memory" not in text.lower()

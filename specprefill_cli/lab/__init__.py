@@ -1,1 +1,1 @@
-"""The lab measures pairs and calibrates them: evaluation, benchmarks, calibration, and the draft-KV study."""
+"""The lab measures and calibrates pairs: evaluation, benchmarks, calibration, and the draft-KV study."""

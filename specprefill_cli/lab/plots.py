@@ -1,6 +1,6 @@
-"""Plots as SVG, drawn by matplotlib: dark marks on white, readable on light and dark pages.
+"""Draws plots as SVG with matplotlib: dark marks on white, readable on light and dark pages.
 
-The same data always gives the same file. Matplotlib is an optional dependency and is imported when a plot is drawn.
+The same data always gives the same file. Matplotlib is an optional dependency, imported only when a plot is drawn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Colours that colour-blind readers can tell apart (Wong, Nature Methods 8, 441, 2011).
 COLOURS = ("#0072b2", "#d55e00", "#007d5b", "#a6467f", "#8a6d00", "#555555")
 MARKERS = "os^Dv"
-# Of the lines that have the first colours, and of those that have them again.
+# Line styles for the first use of the colours, and for the second.
 LINE_STYLES = ("-", "-.")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -41,7 +41,7 @@ STYLE: dict[Any, Any] = {
 }
 METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 LONGEST_NAME_IN_TWO_COLUMNS = 36
-# Of the axis: as much as the longest number takes.
+# Least distance of ticks, as a share of the axis: the width of the longest label.
 TICK_DISTANCE = 1 / 11
 
 
@@ -59,7 +59,7 @@ class Series:
 
 
 def require_matplotlib(option: str) -> None:
-    """Raise SpecprefillError if matplotlib is not installed; option: what needs it."""
+    """Raise SpecprefillError if matplotlib is not installed; option: the option that needs it."""
     if find_spec("matplotlib") is None:
         raise SpecprefillError(f"{option} needs the package matplotlib; install it with {install_command('lab')}")
 
@@ -75,9 +75,9 @@ def line_plot(
     bound_name: str = "",
     baseline: tuple[str, float] | None = None,
 ) -> str:
-    """Lines over a y axis that begins at 0, as an SVG element.
+    """Draw lines over a y axis that begins at 0, as an SVG element.
 
-    x_percent: x is a ratio, shown in percent; x_log: a logarithmic x axis, base 2; bound_name: what the bounds are
+    x_percent: x is a ratio, shown in percent; x_log: a logarithmic x axis, base 2; bound_name: the bounds' name in the legend
     baseline: name and y of a dotted horizontal line
     """
     with drawing(title) as (figure, axes):
@@ -106,7 +106,7 @@ def line_plot(
 
 
 def space_ticks(places: Sequence[float], scale: Callable[[float], float]) -> list[float]:
-    """Those of some ascending places whose labels do not run into one another; scale: from a value to its place."""
+    """Choose ticks from ascending x values so that their labels do not overlap; scale: maps x to its place on the axis."""
     least = TICK_DISTANCE * (scale(places[-1]) - scale(places[0]))
     shown = [places[0]]
     for place in places[1:]:
@@ -116,7 +116,7 @@ def space_ticks(places: Sequence[float], scale: Callable[[float], float]) -> lis
 
 
 def draw_series(axes: Axes, line: Series, index: int) -> None:
-    """One line with its intervals and its bound, named for the legend."""
+    """Draw a line with its intervals and its bound, named for the legend."""
     colour, (x, y) = COLOURS[index % len(COLOURS)], zip(*line.points, strict=True)
     style, marker = LINE_STYLES[index // len(COLOURS) % len(LINE_STYLES)], MARKERS[index % len(MARKERS)]
     axes.plot(x, y, color=colour, linestyle=style, marker=marker, linewidth=2, label=printable(line.name))
@@ -127,19 +127,19 @@ def draw_series(axes: Axes, line: Series, index: int) -> None:
 
 
 def heat_map(title: str, values: Sequence[Sequence[float | None]], row_label: str, column_label: str) -> str:
-    """A cell for each value, row 0 at the bottom, as an SVG element; the brighter, the larger, and grey for None.
+    """Draw a cell for each value, row 0 at the bottom, as an SVG element; larger values are brighter, None is grey.
 
     The columns divide `column_label` into equal parts from 0 to 100 %.
     """
     rows, columns = len(values), len(values[0])
     with drawing(title, height=1.2 + 0.24 * rows) as (figure, axes):
-        largest = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
+        highest = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
         cells = [[math.nan if value is None else value for value in row] for row in values]
         axes.set_facecolor("#bbbbbb")
-        axes.pcolormesh(cells, cmap="magma", vmin=0, vmax=largest, edgecolors="white", linewidth=0.5)
+        axes.pcolormesh(cells, cmap="magma", vmin=0, vmax=highest, edgecolors="white", linewidth=0.5)
         for row, line in enumerate(values):
             for column, value in enumerate(line):
-                colour = "white" if value is not None and value < 0.6 * largest else "black"
+                colour = "white" if value is not None and value < 0.6 * highest else "black"
                 label = "-" if value is None else f"{value:.2f}"
                 axes.text(column + 0.5, row + 0.5, label, color=colour, ha="center", va="center", fontsize=8)
         step = math.ceil(rows / 24)
@@ -151,12 +151,12 @@ def heat_map(title: str, values: Sequence[Sequence[float | None]], row_label: st
 
 @contextmanager
 def drawing(title: str, height: float = 4.2) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one pair of axes, under matplotlib's defaults and this module's style; height: in inches."""
+    """Make a figure with a single pair of axes, with matplotlib's defaults and this module's style; height: in inches."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # A reader's browser has fonts for the letters that matplotlib's own font lacks.
+        # Ignore glyphs that matplotlib's font lacks: the reader's browser has fonts for them.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE | {"svg.hashsalt": title})
@@ -167,7 +167,7 @@ def drawing(title: str, height: float = 4.2) -> Iterator[tuple[Figure, Axes]]:
 
 
 def svg_text(figure: Figure, title: str) -> str:
-    """The figure as an SVG element, named for screen readers, that can stand in a file or in a page."""
+    """The figure as an SVG element for a file or a page, labelled for screen readers."""
     buffer = StringIO()
     figure.savefig(buffer, format="svg", metadata=METADATA)
     svg = buffer.getvalue()

@@ -1,7 +1,7 @@
 """Measures the figures of the README's table: `python -m specprefill_cli.lab.readme_numbers squad11_dev.jsonl.xz`.
 
-Runs the commands that the table names, and rewrites the table, its plots, and docs/readme-numbers.json with all that was
-measured. Run it on a quiet machine.
+Runs the commands that the table names, and rewrites the table, its plots, and docs/readme-numbers.json with all
+measurements. Run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS: Columns = {
     "`select`": lambda row: row.get("select", ""),
     "command": lambda row: f"`{row['command']}`",
 }
-# Runs a command of specprefill, and returns what it prints.
+# Runs a command of specprefill and returns its output.
 Run = Callable[[Sequence[str]], str]
 
 
@@ -49,7 +49,7 @@ def speed(rows: Sequence[Row]) -> Row:
 
 
 def recall(rows: Sequence[Row]) -> Row:
-    """How often the text that the first scorer keeps at the first keep ratio holds the answer."""
+    """How often the text kept by the first scorer at the first keep ratio holds the answer."""
     first = rows[0]
     return {
         "full": "100 %",
@@ -58,7 +58,7 @@ def recall(rows: Sequence[Row]) -> Row:
 
 
 def confirmed(rows: Sequence[Row]) -> Row:
-    """How often, and how soon, full prefill confirms the answer of `select` at the first keep ratio."""
+    """How often and how soon full prefill confirms the answer of `select`, at the first keep ratio."""
     first = rows[0]
     return {
         "full": f"{first['full_seconds']:.2g} s",
@@ -75,7 +75,7 @@ def interval_line(name: str, rows: Sequence[Row], key: str) -> Series:
 
 
 def recall_plot(rows: Sequence[Row]) -> str:
-    """Answers in the kept text against the keep ratio, by scorer, as SVG."""
+    """Plot answers in the kept text against the keep ratio, by scorer, as SVG."""
     scorers = dict.fromkeys(row["scorer"] for row in rows)
     lines = [interval_line(name, [row for row in rows if row["scorer"] == name], "recall") for name in scorers]
     title = "Answers in the text that smollm2 reads, by scorer"
@@ -83,7 +83,7 @@ def recall_plot(rows: Sequence[Row]) -> str:
 
 
 def confirmed_plot(rows: Sequence[Row]) -> str:
-    """Confirmed answers, and how soon the first token comes, against the keep ratio, as SVG."""
+    """Plot confirmed answers and the time to first token against the keep ratio, as SVG."""
     sooner = Series(
         "time to first token, % of the time to full prefill's answer",
         sorted((row["keep"], 100 * row["ttft_seconds"] / row["full_seconds"]) for row in rows),
@@ -96,7 +96,7 @@ def confirmed_plot(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A row of the table. what: text of its first cell, with the first row's `n`; plot: file in docs/ and what draws it."""
+    """A row of the table. what: text of its first cell, `{n}` for the first result's n; plot: file in docs/, and its function."""
 
     what: str
     command: str
@@ -150,13 +150,13 @@ PLAN: tuple[Step, ...] = (
 
 
 def run_command(arguments: Sequence[str]) -> str:
-    """Run a command of specprefill in a process of its own. Raises CalledProcessError where it fails."""
+    """Run a command of specprefill in a new process. Raises CalledProcessError if it fails."""
     command = [sys.executable, "-m", "specprefill_cli", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
 def measure(plan: Sequence[Step], questions: Path, folder: Path, run: Run = run_command) -> dict[str, Any]:
-    """All figures as JSON; plots go to `folder`."""
+    """Measure all figures and return them as JSON values; write the plots to `folder`."""
     table = []
     for step in plan:
         arguments = shlex.split(step.command.format(questions=shlex.quote(str(questions))))[1:]
@@ -172,7 +172,7 @@ def measure(plan: Sequence[Step], questions: Path, folder: Path, run: Run = run_
 
 
 def with_table(readme: str, figures: Mapping[str, Any]) -> str:
-    """The README with its table replaced."""
+    """Replace the table in the README's text."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
     return pattern.sub(lambda _match: f"{BEGIN}\n{markdown(figures['rows'], COLUMNS)}{END}", readme)
 

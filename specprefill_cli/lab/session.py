@@ -1,4 +1,4 @@
-"""What the lab asks of a session beside questions: other models, controls, and settings that compare alike."""
+"""Sessions of the lab: with controls, with other models, and with settings for fair comparisons."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.settings import OFF, Settings
 
 LONGEST_ANSWER = 32
-# Prefills in place of a mode.
+# A control prefills in place of a mode.
 Control = Callable[[PrefillRequest], PrefillResult]
 
 
 def answer_with(
     session: Session, collection: Collection, question: str, settings: Settings, control: Control | None = None
 ) -> AnswerStream:
-    """Prefill for a question, by the control if one is given; iterating over the stream decodes the answer."""
+    """Prefill for a question, with the control if given; iterating over the stream decodes the answer."""
     if control is None:
         return session.ask(collection, question, settings)
     session.warm_up(settings)
@@ -32,12 +32,12 @@ def answer_with(
 
 
 def check_context(request: PrefillRequest, settings: Settings) -> None:
-    """Raise PromptTooLong for a prompt that does not fit the models that the settings' mode runs."""
+    """Raise PromptTooLong for a prompt that does not fit the models of the settings' mode."""
     choose_mode(settings.mode, request)
 
 
 def open_with_heads(settings: Settings, folder: Path) -> Session:
-    """A session with the scoring heads in a folder, or the pair's own where it has none."""
+    """Open a session with the scoring heads in a folder, or with the pair's own if the folder has none."""
     session = open_session(settings, draft=True)
     pair = session.pair
     pair.scoring_heads = load_heads(folder, pair.loaded_draft) or pair.scoring_heads
@@ -45,11 +45,11 @@ def open_with_heads(settings: Settings, folder: Path) -> Session:
 
 
 def draft_session(session: Session) -> Session:
-    """A session in which the pair's draft answers alone, as a target."""
+    """A session in which the pair's draft answers alone, in the target's place."""
     pair = CalibratedPair(session.pair.pair, target=session.pair.loaded_draft, draft=None)
     return Session(pair=pair, template=session.template)
 
 
 def short_answers(settings: Settings) -> Settings:
-    """Settings for short greedy answers without speculation, whose time is that of prefill."""
+    """Settings for short greedy answers without speculation, so that prefill dominates the time."""
     return settings.varied(temperature=0.0, speculate=OFF, max_new_tokens=LONGEST_ANSWER)

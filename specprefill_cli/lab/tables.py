@@ -1,6 +1,6 @@
-"""Tables of figures, for a terminal, for Markdown and as JSON.
+"""Tables of figures, for a terminal, as Markdown and as JSON.
 
-A row of figures is a dict with the keys that JSON shows; a column says how its cell is written.
+A row of figures is a dict with the keys of the JSON; a column formats its cell.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Columns = Mapping[str, Cell]
 
 
 def figure(key: str, form: str = "", interval: bool = False, unknown: str = "") -> Cell:
-    """A column of formatted values, perhaps with the interval that the row has for them; `unknown` for None."""
+    """A column of formatted values, with the row's interval if `interval` is set; `unknown` is shown for None."""
 
     def cell(row: Row) -> str:
         if row[key] is None:
@@ -50,7 +50,7 @@ def memory(key: str) -> Cell:
 
 
 def mebibytes(count: int | None) -> str:
-    """A number of bytes in MiB; empty for None."""
+    """Format a number of bytes in MiB; empty for None."""
     return "" if count is None else f"{count / 2**20:,.0f} MiB"
 
 
@@ -60,7 +60,7 @@ def ttft(row: Row) -> str:
 
 
 def keep_text(row: Row) -> str:
-    """A row's keep ratio; empty for modes that have none. Rows without a mode are about `select`."""
+    """A row's keep ratio; empty for modes without a keep ratio. Rows without a mode are about `select`."""
     mode = row.get("mode", "select")
     if mode not in MODES or not MODES[mode].uses_keep:
         return ""
@@ -80,9 +80,9 @@ def show_benchmark(
     plot: Path | None = None,
     draw: Callable[[list[Row]], str] | None = None,
 ) -> None:
-    """Measure, print the rows as a table or as one JSON object with host and versions, and draw them to a file.
+    """Measure, print the rows as a table or as a JSON object with host and versions, and draw them to a file.
 
-    measure: is given a function that shows what is being done
+    measure: called with a function that shows the progress
     """
     with Notes(quiet).progress("measuring") as update:
         rows = measure(update)
@@ -92,7 +92,7 @@ def show_benchmark(
 
 
 def show_rows(rows: Sequence[Row], columns: Columns, json: bool, **others: Any) -> None:
-    """Print rows as a table, or as one JSON object that has the others too."""
+    """Print rows as a table, or as a JSON object; others: further keys of the object."""
     if json:
         print_json({"rows": rows, **others})
     else:
@@ -100,7 +100,7 @@ def show_rows(rows: Sequence[Row], columns: Columns, json: bool, **others: Any) 
 
 
 def rich_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A table for a terminal; one with a title has its figures to the right."""
+    """Build a table for a terminal; a table with a title aligns its figures to the right."""
     table = Table(title=title and plain(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
     for place, label in enumerate(header):
         table.add_column(plain(label), justify="right" if title and place else "left", overflow="fold")
@@ -116,7 +116,7 @@ def markdown(rows: Iterable[Row], columns: Columns) -> str:
 
 
 def host() -> dict[str, str | int]:
-    """The machine that is measured."""
+    """The measured machine."""
     import torch
 
     gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""The evidence under an answer: how sure it is, and the passages that most likely hold it."""
+"""The evidence under an answer: its confidence, and the passages that most likely hold it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORD = re.compile(r"\w+")
 
 
 def evidence_view(answer: Record) -> Group:
-    """Source, confidence and passages, as lines for a terminal."""
+    """Confidence and passages, as lines for a terminal."""
     return Group(*(plain(line, style="dim") for line in confidence_lines(answer)), passages_view(answer))
 
 
@@ -36,14 +36,14 @@ def passages_view(answer: Record) -> Group:
 
 
 def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
-    """Neighbouring passages of one page together, with their document and page in words."""
+    """Group neighbouring passages of the same page, under document and page in words."""
     for _, group in groupby(passages, lambda passage: (passage.number, passage.page)):
-        passages_there = list(group)
-        yield f"{one_line(passages_there[0].document)}, page {passages_there[0].page}", passages_there
+        page_passages = list(group)
+        yield f"{one_line(page_passages[0].document)}, page {page_passages[0].page}", page_passages
 
 
 def confidence_lines(answer: Record) -> list[str]:
-    """One line on how likely the answer is right; none where that is not known."""
+    """A line on how likely the answer is right; empty if that is unknown."""
     if answer.confidence is not None and answer.confidence >= LIKELY:
         return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
     if answer.confidence is None and not answer.answer.lower().startswith(NOT_FOUND):
@@ -54,7 +54,7 @@ def confidence_lines(answer: Record) -> list[str]:
 
 
 def highlight(text: str, question: str, answer: str) -> Text:
-    """A passage on one line with the words of question and answer in bold, but for those that say nothing."""
+    """A passage on a single line with the words of question and answer in bold, except function words."""
     line = plain(" ".join(text.split()))
     words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - FUNCTION_WORDS
     if words:

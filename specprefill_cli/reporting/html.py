@@ -1,6 +1,6 @@
-"""One self-contained page: the document as each mode treated it, the answers, and where the time went.
+"""A self-contained page: the document as each mode treated it, the answers, and where the time went.
 
-The page needs no script and no network, and its content security policy forbids both. Every value passes `printable` and
+The page needs no script and no network, and its content security policy forbids them. Every value passes `printable` and
 is escaped.
 """
 
@@ -23,9 +23,9 @@ from specprefill_cli.reporting.table import answer_facts, difference_facts, phas
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Labels of figures that are not on a card but in its heading, or once on the page.
+# Labels of figures that stand in a card's heading, or once on the page, instead of on the card.
 NOT_ON_A_CARD = ("mode", "peak memory", *Fate)
-# The phases of the bars, each by the number of its colour.
+# The phases of the bars; a phase's index is the number of its colour.
 BARS = (*PHASES, UPSTREAM)
 # Steps of a cell's shading, from none to full.
 LEVELS = 8
@@ -33,8 +33,8 @@ TEMPLATES = Path(__file__).resolve().parent / "page"
 
 
 def render_page(collection: Collection, comparison: Comparison) -> str:
-    """Render the page of one question about some documents, with the answers of all modes."""
-    records = [compared.answer for compared in comparison.answers]
+    """Render the page of a question about some documents, with the answers of all modes."""
+    records = [mode_answer.answer for mode_answer in comparison.answers]
     longest = max(sum(record.phases.values()) for record in records)
     return (
         environment()
@@ -44,26 +44,29 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
             documents=", ".join(document.name for document in collection.documents),
             several=len(collection.documents) > 1,
             memory=max(record.peak_memory_bytes or 0 for record in records) / 2**20,
-            views=[answer_view(compared, collection, longest) for compared in comparison.answers],
+            views=[answer_view(mode_answer, collection, longest) for mode_answer in comparison.answers],
             misfits=comparison.misfits,
             levels=range(LEVELS + 1),
         )
     )
 
 
-def answer_view(compared: ModeAnswer, collection: Collection, longest: float) -> dict[str, Any]:
-    """Return what the template prints of one answer; `longest`: seconds of the longest one's phases."""
-    answer, cells = compared.answer, compared.cells
+def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float) -> dict[str, Any]:
+    """Return what the template prints of an answer; `longest`: total seconds of the slowest answer's phases."""
+    answer, cells = mode_answer.answer, mode_answer.cells
     origins = [collection.starts[citation.number] for citation in answer.citations]
-    marks = [(start + cited.start, start + cited.end) for start, cited in zip(origins, answer.citations, strict=True)]
-    cited = [
-        [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
-        for start, end in marks
+    cited_ranges = [
+        (start + citation.start, start + citation.end)
+        for start, citation in zip(origins, answer.citations, strict=True)
     ]
-    facts = with_values(difference_facts(compared) | answer_facts(answer))
+    cited_cells = [
+        [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
+        for start, end in cited_ranges
+    ]
+    facts = with_values(difference_facts(mode_answer) | answer_facts(answer))
     return {
         "answer": answer,
-        # Those of phases are indented; the bars show them.
+        # Leave out the indented labels: they are phases, and the bars show them.
         "facts": [(label, value) for label, value in facts if label not in NOT_ON_A_CARD and label.strip() == label],
         "confidence": confidence_lines(answer),
         "total": seconds(sum(answer.phases.values())),
@@ -79,27 +82,27 @@ def answer_view(compared: ModeAnswer, collection: Collection, longest: float) ->
         ],
         "fates": list(dict.fromkeys(cell.fate.value for cell in cells)),
         "scored": any(cell.importance is not None for cell in cells),
-        "sources": [(source, indices[0]) for source, indices in zip(answer.citations, cited, strict=True)],
-        "cited": {index for indices in cited for index in indices},
+        "sources": [(source, indices[0]) for source, indices in zip(answer.citations, cited_cells, strict=True)],
+        "cited": {index for indices in cited_cells for index in indices},
         "cells": cells,
         "shades": shades(cells),
-        "pages": list(page_views(collection, cells, marks)),
+        "pages": list(page_views(collection, cells, cited_ranges)),
     }
 
 
 def shades(cells: Sequence[Cell]) -> list[int]:
-    """The shading of each cell by the root of its importance, because few chunks hold most of it; 0 to `LEVELS`."""
+    """Shade each cell, 0 to `LEVELS`, by the root of its importance, because few chunks hold most of the importance."""
     importance = [max(cell.importance or 0.0, 0.0) for cell in cells]
-    largest = max(importance, default=0.0) or 1.0
-    return [round(LEVELS * sqrt(value / largest)) for value in importance]
+    highest = max(importance, default=0.0) or 1.0
+    return [round(LEVELS * sqrt(value / highest)) for value in importance]
 
 
 def page_views(
-    collection: Collection, cells: Sequence[Cell], marks: Sequence[tuple[int, int]]
+    collection: Collection, cells: Sequence[Cell], cited_ranges: Sequence[tuple[int, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Every page in order, with the indices of its cells, and its text in pieces; a cell across two pages belongs to both.
+    """Yield every page with the indices of its cells and its text in pieces; a cell across two pages is on each of them.
 
-    Pieces are cut where cells and citations begin and end. `opens` marks the first of its cell: the strip links to it.
+    Pieces are cut where cells and citations begin and end. `opens` marks the first piece of a cell: the strip links to it.
     """
     opened: set[int] = set()
     for document, origin in zip(collection.documents, collection.starts, strict=True):
@@ -110,9 +113,13 @@ def page_views(
             pieces = []
             for index in range(first, last):
                 low, high = max(cells[index].text_start, start), min(cells[index].text_end, end)
-                edges = {low, high, *(edge for mark in marks for edge in mark if low < edge < high)}
+                edges = {
+                    low,
+                    high,
+                    *(edge for cited_range in cited_ranges for edge in cited_range if low < edge < high),
+                }
                 for left, right in pairwise(sorted(edges)):
-                    cited = any(begin < right and left < stop for begin, stop in marks)
+                    cited = any(begin < right and left < stop for begin, stop in cited_ranges)
                     opens = index not in opened
                     pieces.append({"text": collection.text[left:right], "cell": index, "opens": opens, "cited": cited})
                     opened.add(index)
@@ -126,7 +133,7 @@ def page_views(
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Return the templates' environment; it shows control characters and escapes markup in every value."""
+    """Return the templates' environment; it makes control characters visible and escapes markup in every value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -140,5 +147,5 @@ def environment() -> Environment:
 
 
 def _make_printable(value: Any) -> Any:
-    """Make text printable. Numbers stay, and so does our own markup: its values are printable already."""
+    """Make text printable. Leave numbers and our own markup as they are: the values in it are printable already."""
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -1,4 +1,4 @@
-"""Text from documents and models made harmless for a terminal or a page: shown, never obeyed."""
+"""Makes text from documents and models harmless for a terminal or a page: it is shown, never obeyed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import unicodedata
 
 from rich.text import Text
 
-# Controls, surrogates, line separators and format characters. Among the last, direction overrides reorder a line, and
-# tags hide text.
+# Controls, surrogates, line separators and format characters. The format characters include direction overrides, which
+# reorder a line, and tags, which hide text.
 OBEYED = frozenset({"Cc", "Cs", "Zl", "Zp", "Cf"})
 # Joiners of Persian, Indic scripts and emoji, and format characters that are visible (Arabic, Kaithi).
 HARMLESS = frozenset(
@@ -28,5 +28,5 @@ def _visible(character: str) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Build a rich text; markup in it means nothing."""
+    """Build a rich text; markup in `text` has no effect."""
     return Text(printable(text), style=style)

@@ -1,4 +1,4 @@
-"""The tables of an answer, of modes side by side and of a plan, and the words that reports share."""
+"""The tables of an answer, of a comparison of modes and of a plan, and the words that reports share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PHASE_WORDS = {
 
 
 def plain_table(*header: str | Column) -> Table:
-    """A table without lines. Without a header it has two columns: labels, dimmed, and values."""
+    """Build a table without lines. Without a header it has two columns: dimmed labels, and values."""
     table = Table(*header, show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     if not header:
         table.add_column(style="dim", no_wrap=True)
@@ -38,7 +38,7 @@ def plain_table(*header: str | Column) -> Table:
 
 
 def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
-    """A table of those facts of an answer that have a value, and of its warnings."""
+    """Build a table of an answer's facts that have a value, and of its warnings."""
     table = plain_table()
     for label, value in with_values(facts):
         table.add_row(label, plain(value))
@@ -48,7 +48,7 @@ def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
 
 
 def short_table(answer: Record) -> Table:
-    """The most important figures, in eight rows at most, and the warnings; `answer_table` has all."""
+    """The most important figures, in at most eight rows, and the warnings; `answer_table` shows all figures."""
     facts = answer_facts(answer)
     dropped = sum(span.end - span.start for span in answer.spans if span.fate is Fate.DROP)
     faster = answer.expected_speedup is not None and answer.mode != BASELINE
@@ -74,42 +74,42 @@ def answer_table(answer: Record) -> Table:
 
 
 def comparison_view(comparison: Comparison) -> Group:
-    """The table of modes, and below it the passages of the first mode that scored the documents, else of the first."""
+    """The table of modes, then the passages of the first mode that scored the documents, or else of the first mode."""
     records = [column.answer for column in comparison.answers]
     scored = [record for record in records if record.scorer is not None]
     return Group(comparison_table(comparison), *map(passages_view, (scored or records)[:1]))
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Build a table with a row for each figure that any mode has, and a column for each mode; misfits come last."""
+    """Build a table with a row for each figure that any mode has and a column for each mode; misfits come last."""
     table = plain_table("")
     for mode in (*(column.mode for column in comparison.answers), *comparison.misfits):
         table.add_column(plain(mode), overflow="fold", ratio=1)
     columns = [column_facts(column) for column in comparison.answers]
     columns += [{"answer": "does not fit", "warning": reason} for reason in comparison.misfits.values()]
     for label in columns[0] if columns else ():
-        values = [column.get(label) for column in columns]
-        if any(values):
-            table.add_row(label, *(plain(value or "-") for value in values))
+        row_values = [column.get(label) for column in columns]
+        if any(row_values):
+            table.add_row(label, *(plain(value or "-") for value in row_values))
     return table
 
 
-def column_facts(column: ModeAnswer) -> dict[str, str | None]:
-    """Return one mode's figures by label; None or an empty text for those that it does not have."""
-    answer = column.answer
+def column_facts(mode_answer: ModeAnswer) -> dict[str, str | None]:
+    """Return a mode's figures by label; None or an empty text for missing figures."""
+    answer = mode_answer.answer
     facts = {label: value for label, value in answer_facts(answer).items() if label not in SHARED}
     return {
         "answer": answer.answer or "(nothing)",
-        **difference_facts(column),
+        **difference_facts(mode_answer),
         **facts,
         "warning": "; ".join(answer.warnings),
     }
 
 
 def plan_view(run: DryRun) -> Group:
-    """Show how much would be kept, the mode that `auto` would take, and the costs of this plan, other keep ratios and `full`.
+    """Show what would be kept, the mode that `auto` would take, and the costs of this plan, other keep ratios and `full`.
 
-    The reason that `auto` had before scoring is shown only where it decides against this plan.
+    The reason of `auto` is shown only if `auto` decides against this plan.
     """
     mode, reason = run.auto["mode"], run.auto["reason"]
     facts = plain_table()
@@ -148,9 +148,9 @@ def with_values(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
 
 
 def answer_facts(answer: Record) -> dict[str, str | None]:
-    """Every figure of an answer by its label, the same for all answers; None for what it does not have.
+    """Every figure of an answer by label; None for missing figures. All answers have the same labels.
 
-    The memory of the process holds both models, and is no figure of a mode.
+    Peak memory covers the whole process, draft and target, so it is not a figure of a mode.
     """
     kept = kept_text(answer.kept_tokens, answer.kept_ratio)
     ratio, window = answer.document_kept_ratio, answer.draft_window
@@ -178,9 +178,9 @@ def answer_facts(answer: Record) -> dict[str, str | None]:
     }
 
 
-def difference_facts(compared: ModeAnswer) -> dict[str, str | None]:
-    """The differences between one mode's answer and that of `full`, by label; None where `full` did not run."""
-    speedup, divergence, agreement = compared.speedup, compared.first_token_kl, compared.agreement
+def difference_facts(mode_answer: ModeAnswer) -> dict[str, str | None]:
+    """The differences between a mode's answer and that of `full`, by label; None if `full` did not run."""
+    speedup, divergence, agreement = mode_answer.speedup, mode_answer.first_token_kl, mode_answer.agreement
     return {
         "speedup": None if speedup is None else f"{speedup:.2f}x",
         "first-token KL": None if divergence is None else f"{divergence:.4f} nats",
@@ -189,7 +189,7 @@ def difference_facts(compared: ModeAnswer) -> dict[str, str | None]:
 
 
 def pair_text(draft: str | None, target: str | None) -> str:
-    """Write the names of both models."""
+    """Write the names of draft and target."""
     return f"{draft or 'no draft'} -> {target}"
 
 
@@ -199,7 +199,7 @@ def kept_text(tokens: int, ratio: float) -> str:
 
 
 def confirmation_text(answer: Record) -> str | None:
-    """Say what full prefill found about the answer; None where it was not asked."""
+    """Say whether full prefill confirmed the answer; None if no confirmation was requested."""
     if answer.provisional_answer is None:
         return None
     if answer.confirmed is None:
@@ -236,9 +236,9 @@ def acceptance_text(answer: Record) -> str:
 
 
 def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
-    """Count the spans of one fate and their tokens, with their pages; None where there are none.
+    """Count the spans of a fate and their tokens, and list their pages; None if there are no spans.
 
-    Pages are `p. 2-3, 7`, or `a.pdf p. 2; b.pdf p. 1` where there are several documents.
+    Pages are written as `p. 2-3, 7`, or as `a.pdf p. 2; b.pdf p. 1` for several documents.
     """
     pages: dict[str, set[int]] = {}
     count = tokens = 0
@@ -250,6 +250,10 @@ def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
             count, tokens = count + 1, tokens + span.end - span.start
     if not count:
         return None
-    texts = {name: f"p. {page_ranges(sorted(numbers)).split(' ', 1)[1]}" for name, numbers in pages.items() if numbers}
-    places = "; ".join(f"{one_line(name)} {text}" if len(pages) > 1 else text for name, text in texts.items())
+    pages_by_document = {
+        name: f"p. {page_ranges(sorted(numbers)).split(' ', 1)[1]}" for name, numbers in pages.items() if numbers
+    }
+    places = "; ".join(
+        f"{one_line(name)} {text}" if len(pages) > 1 else text for name, text in pages_by_document.items()
+    )
     return f"{count} span{'s' if count > 1 else ''}, {tokens:,} tokens" + (f" ({places})" if places else "")

@@ -20,7 +20,7 @@ from specprefill_cli.draft_kv.projection import (
     set_calibration,
 )
 from specprefill_cli.draft_kv.raw_kv import attention_module
-from specprefill_cli.lab.study.controls import copy_cache, fresh, splice_document, zero_kv
+from specprefill_cli.lab.study.controls import cache_of, copy_cache, splice_document, zero_kv
 from specprefill_cli.record import Fate
 from tests.draft_kv import helpers
 
@@ -219,7 +219,7 @@ def replace_mapped_kv(monkeypatch, contents):
     """From now on, put other contents into every mapped cache."""
 
     def replaced(request, kv_map, states):
-        return fresh(contents(copy_cache(mapped_state(request, kv_map, states)), request.prompt.document))
+        return cache_of(contents(copy_cache(mapped_state(request, kv_map, states)), request.prompt.document))
 
     monkeypatch.setattr(mapped_cache, "mapped_state", replaced)
 

@@ -34,7 +34,7 @@ from specprefill_cli.lab.calibration import kv_fit
 from specprefill_cli.lab.calibration.draft_kv import all_states, calibrate_kv
 from specprefill_cli.lab.calibration.files import save_maps
 from specprefill_cli.lab.calibration.kv_fit import Gram, factorize, fit_map
-from specprefill_cli.lab.study.controls import fresh
+from specprefill_cli.lab.study.controls import cache_of
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.cache import layer_count, layer_keys
 from specprefill_cli.record import Fate
@@ -74,7 +74,7 @@ def test_injected_native_kv_reproduces_full_prefill_logits(model):
     injected = native_keys_values(model, ids[:80])
     for layer, (keys, _) in enumerate(injected):
         torch.testing.assert_close(keys, layer_keys(native, layer)[:, :80], atol=1e-5, rtol=1e-4)
-    state = fresh(SlotKv(torch.arange(80), tuple(injected)))
+    state = cache_of(SlotKv(torch.arange(80), tuple(injected)))
     logits = run(model, ids[80:], torch.arange(80, 90), state)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
@@ -107,7 +107,7 @@ def test_recompute_of_scattered_slots_is_exact_and_causal(model):
         keys[:, slots], values[:, slots] = 9.0, 9.0
         # Everything after the last recomputed token is garbage that no recomputed token may attend to.
         keys[:, 75:], values[:, 75:] = 1e4, 1e4
-    state = fresh(SlotKv(torch.arange(100), tuple(corrupted)))
+    state = cache_of(SlotKv(torch.arange(100), tuple(corrupted)))
     logits = recompute(model, ids[slots], slots, state)
     for layer in range(layer_count(model)):
         torch.testing.assert_close(

@@ -211,7 +211,7 @@ def test_concurrency_limits_running_questions_and_keeps_their_order(session):
 
 def test_memory_decides_how_many_run(session):
     asker, max_running = make_asker(session), 0
-    asker.engine.limit = 1
+    asker.engine.memory_limit = 1
     for question in QUESTIONS:
         asker.submit(question, question)
     while asker.engine.busy:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.study.controls import fresh
+from specprefill_cli.lab.study.controls import cache_of
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.bm25 import bm25
@@ -72,7 +72,7 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     logits[1, 0] = logits[1, 60:73] = 0.0
     # One-dimensional keys equal to the logits, with a query of 1 in each of the two key-value heads.
     keys = logits[None, :, :, None]
-    state = fresh(SlotKv(torch.arange(tokens), ((keys[0], keys[0]),)))
+    state = cache_of(SlotKv(torch.arange(tokens), ((keys[0], keys[0]),)))
     capture = QueryCapture(torch.tensor([tokens - 1]))
     capture.keep(0, torch.ones(1, 2, 1, 1), torch.tensor([0]), 1.0)
     importance = attention_importance(state, capture, torch.tensor([tokens - 1]), tokens, document, [0])

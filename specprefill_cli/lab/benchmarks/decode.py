@@ -1,4 +1,4 @@
-"""Decoding speed, speculative against plain, in rounds that take turns."""
+"""Decoding speed: speculative against plain decoding, in alternating rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specprefill_cli.record import Record
 from specprefill_cli.settings import OFF, Settings
 
 QUOTES = 4
-# Words of a passage that its quotation is forced to begin with.
+# Words of a passage that its quotation must begin with.
 OPENING_WORDS = 12
 SHORT_QUESTIONS = (
     "Which fruit suffered most from the frost?",
@@ -41,9 +41,9 @@ COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class Query:
-    """A question of a task; opening: text that the answer is made to begin with.
+    """A question of a task; opening: text that the answer has to begin with.
 
-    ignore_stop_tokens: decode up to the length limit, so that every way of decoding has as many tokens to produce
+    ignore_stop_tokens: decode up to the length limit, so that each kind of decoding produces the same number of tokens
     """
 
     question: str
@@ -53,7 +53,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Round:
-    """All answers of a task with their token ids, and the speed of decoding after each first token."""
+    """All answers of a task with their token ids, and the decoding speed after the first tokens."""
 
     answers: Sequence[Record]
     token_ids: Sequence[Sequence[int]]
@@ -61,9 +61,9 @@ class Round:
 
 
 def quote_task(collection: Collection) -> list[Query]:
-    """Queries that make the pair repeat the document: each answer begins with words from it.
+    """Queries that make the pair repeat the document: each answer begins with words of the document.
 
-    Raises UsageError for a document without two sentences.
+    Raises UsageError for a document with fewer than two sentences.
     """
     text = collection.text
     sentences = [match.end() for match in re.finditer(r"\. (?=\S)", text)]
@@ -76,7 +76,7 @@ def quote_task(collection: Collection) -> list[Query]:
 
 TASKS: dict[str, Callable[[Collection], list[Query]]] = {
     "quote": quote_task,
-    # Ordinary questions, whose answers end where the target ends them.
+    # Ordinary questions: the target ends the answers.
     "short": lambda _collection: [Query(question) for question in SHORT_QUESTIONS],
 }
 
@@ -97,7 +97,7 @@ def bench_decode(
     base: Settings,
     step: Callable[[str], None],
 ) -> list[Row]:
-    """Measure plain decoding and every value of `--speculate` `repeat` times in turns, after a warm-up round.
+    """Measure plain decoding and every value of `--speculate` in turn, `repeat` times, after a warm-up round.
 
     length: prompt tokens
     """
@@ -108,35 +108,35 @@ def bench_decode(
         queries = TASKS[task](collection)
         rounds: dict[str | int, list[Round]] = {speculate: [] for speculate in order}
         for number in range(repeat + 1):
-            # The first run after a pause finds a cooler machine, so the order alternates.
+            # Alternate the order: the first run after a pause finds a cooler machine.
             for speculate in order if number % 2 else reversed(order):
                 step(f"{task}, --speculate {speculate}, round {number} of {repeat}")
-                result = run_task(session, collection, queries, base.varied(speculate=speculate))
+                round_result = run_task(session, collection, queries, base.varied(speculate=speculate))
                 if number:
-                    rounds[speculate].append(result)
+                    rounds[speculate].append(round_result)
         greedy = base.temperature == 0
         rows += [row_of(task, speculate, rounds[speculate], rounds[OFF], greedy) for speculate in speculates]
     return rows
 
 
 def run_task(session: Session, collection: Collection, queries: Sequence[Query], settings: Settings) -> Round:
-    """Answer all queries one after another; a speed of 0 means that no answer has a second token."""
-    answers, token_ids, speeds = [], [], []
+    """Answer all queries in turn; a speed of 0 means that no answer has a second token."""
+    answers, token_ids, logs = [], [], []
     for query in queries:
         stream = session.ask(collection, query.question, settings, opening=query.opening)
         if query.ignore_stop_tokens:
             stream.stop_tokens = frozenset()
         answers.append(stream.finished())
         token_ids.append(stream.tokens)
-        speeds.append(stream.log)
-    seconds = sum(speed.seconds for speed in speeds)
-    return Round(answers, token_ids, sum(speed.tokens for speed in speeds) / seconds if seconds else 0.0)
+        logs.append(stream.log)
+    seconds = sum(speed.seconds for speed in logs)
+    return Round(answers, token_ids, sum(speed.tokens for speed in logs) / seconds if seconds else 0.0)
 
 
 def row_of(task: str, speculate: str | int, rounds: Sequence[Round], plain: Sequence[Round], greedy: bool) -> Row:
-    """The figures of decoding alone for one value of `--speculate`, paired with plain decoding round by round.
+    """The figures of decoding for a value of `--speculate`, paired with plain decoding round by round.
 
-    speedup: over plain decoding in the same round, the median, with its quartiles
+    speedup: over plain decoding in the same round: median and quartiles
     identical: whether all answers have the tokens of plain decoding; None if they were sampled
     acceptance_rate, accepted_length_mean, proposer, speculation: of the last round
     """
@@ -144,19 +144,19 @@ def row_of(task: str, speculate: str | int, rounds: Sequence[Round], plain: Sequ
     low, speedup, high = quartiles(
         [ours.tokens_per_second / base.tokens_per_second if base.tokens_per_second else 1.0 for ours, base in pairs]
     )
-    last = rounds[-1].answers
+    last_answers = rounds[-1].answers
     return {
         "task": task,
         "speculate": str(speculate),
-        "answer_tokens": sum(answer.generated_tokens for answer in last),
-        "tokens_per_second": statistics.median(result.tokens_per_second for result in rounds),
-        "plain_tokens_per_second": statistics.median(result.tokens_per_second for result in plain),
+        "answer_tokens": sum(answer.generated_tokens for answer in last_answers),
+        "tokens_per_second": statistics.median(task_round.tokens_per_second for task_round in rounds),
+        "plain_tokens_per_second": statistics.median(task_round.tokens_per_second for task_round in plain),
         "speedup": speedup,
         "speedup_low": low,
         "speedup_high": high,
         "identical": all(ours.token_ids == base.token_ids for ours, base in pairs) if greedy else None,
-        "acceptance_rate": mean_or_none(answer.acceptance_rate for answer in last),
-        "accepted_length_mean": mean_or_none(answer.accepted_length_mean for answer in last),
-        "proposer": ", ".join(dict.fromkeys(answer.proposer for answer in last if answer.proposer)) or None,
-        "speculation": [answer.speculation.reason or answer.speculation.state for answer in last],
+        "acceptance_rate": mean_or_none(answer.acceptance_rate for answer in last_answers),
+        "accepted_length_mean": mean_or_none(answer.accepted_length_mean for answer in last_answers),
+        "proposer": ", ".join(dict.fromkeys(answer.proposer for answer in last_answers if answer.proposer)) or None,
+        "speculation": [answer.speculation.reason or answer.speculation.state for answer in last_answers],
     }

@@ -1,4 +1,4 @@
-"""GGUF files of the bundled models with 8-bit weights, so that llama.cpp and specprefill run the same weights."""
+"""Writes GGUF files of the bundled models with 8-bit weights, so that llama.cpp and specprefill run the same weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loading import LoadedPair, load_model, stop_tokens
 from specprefill_cli.models.placement import Placement
 
-# llama.cpp's name of the tokenizer's splitting pattern.
+# llama.cpp's name of the tokenizer's pre-tokenization pattern.
 PRE_TOKENIZER = "qwen2"
 
 
@@ -55,7 +55,7 @@ def export_gguf(model: Path, out: Path) -> None:
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
-    """Add the vocabulary, merges and special tokens of a byte-level BPE."""
+    """Add the vocabulary, merges and special tokens of a byte-level BPE tokenizer."""
     special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     names = {number: token for token, number in {**tokenizer["model"]["vocab"], **special}.items()}
     tokens = [names.get(number, f"[unused{number}]") for number in range(config["vocab_size"])]
@@ -72,24 +72,24 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], config: di
 
 
 def interleave_rows(weight: np.ndarray, heads: int) -> np.ndarray:
-    """A query or key projection [rows, columns] with its rows in llama.cpp's order.
+    """Reorder the rows of a query or key projection [rows, columns] for llama.cpp.
 
-    Rotary embedding pairs neighbouring rows in llama.cpp, and the two halves of a head in transformers.
+    Rotary embedding pairs neighbouring rows in llama.cpp, but the two halves of a head in transformers.
     """
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def load_gguf_target(pair: LoadedPair, file: Path, dtype: str) -> None:
-    """Replace the pair's target by the model in a GGUF file, unpacked into `dtype`; the tokenizer stays.
+    """Replace the pair's target by the model in a GGUF file, unpacked into `dtype`; keep the tokenizer.
 
-    Raises SpecprefillError for an unreadable file, or one of another model than the pair's target.
+    Raises SpecprefillError if the file is unreadable or holds another model than the pair's target.
     """
     outline = pair.target
-    text = outline.config.get_text_config()
+    text_config = outline.config.get_text_config()
     loaded = load_model(str(file), Placement(None), dtype, offline=True)
     for size in ("vocab_size", "num_hidden_layers", "hidden_size"):
-        actual, expected = getattr(loaded.config.get_text_config(), size), getattr(text, size)
+        actual, expected = getattr(loaded.config.get_text_config(), size), getattr(text_config, size)
         if actual != expected:
             raise SpecprefillError(
                 f"{file}: not the model {outline.name} ({size} {actual}, not {expected}); give its file"

@@ -1,4 +1,4 @@
-"""Needles in long documents: whether the one sentence that answers is found, how soon, and in how much memory."""
+"""Needles in long documents: whether the pair finds the only sentence with the answer, how fast, and in how much memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from specprefill_cli.settings import Settings
 
 OBJECTS = ("door code", "locker number", "pass number", "ticket number", "account number")
 NAMES = ("Ashcombe", "Bellwater", "Coldbrook", "Deepdale", "Elmstead", "Farrow", "Greyling", "Holloway")
-# Characters from which the text's characters for each token are counted.
+# Leading characters of the text that are used to estimate its characters per token.
 SAMPLE = 200_000
-# A slice may have more tokens than the text has on average: the keep ratio leaves so much of the budget for that.
+# A slice may have more tokens than the text's average: the keep ratio uses only this share of the budget.
 MARGIN = 0.9
-# Tokens that the time is given for.
+# The reported time is for this number of tokens.
 UNIT = 100_000
 COLUMNS: Columns = {
     "prompt": lambda row: f"{row['prompt_tokens']:,} tokens",
@@ -38,7 +38,7 @@ COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class Needle:
-    """A document with one sentence that answers the question."""
+    """A document with a single sentence that answers the question. value: the answer."""
 
     collection: Collection
     question: str
@@ -54,16 +54,16 @@ def bench_needles(
     settings: Settings,
     step: Callable[[str], None],
 ) -> list[Row]:
-    """Ask `count` questions at every length, at depths spread evenly over slices of a text at random places.
+    """Ask `count` questions at every length, with needles at evenly spread depths in random slices of a text.
 
-    Raises UsageError for a length that the text does not have.
+    Raises UsageError for a length greater than that of the text.
     """
     characters = len(text[:SAMPLE]) / len(encode_text(session.pair.target.tokenizer, text[:SAMPLE])[0])
     longest = int(max(lengths) * characters)
     if longest > len(text):
         raise UsageError(f"--lengths {max(lengths)}: --text has only about {int(len(text) / characters):,} tokens")
     session.warm_up(settings)
-    table = []
+    rows = []
     for length in lengths:
         generator = random.Random(length)
         keep_settings = settings.varied(keep=min(1.0, MARGIN * kept_tokens / length))
@@ -73,18 +73,18 @@ def bench_needles(
             needle = hide_needle(text, int(length * characters), (number + 0.5) / count, generator)
             answer = session.ask(needle.collection, needle.question, keep_settings).finished()
             answers.append((answer, contains_answer(answer.answer, [needle.value])))
-        table.append(row_of(length, answers))
-    return table
+        rows.append(row_of(length, answers))
+    return rows
 
 
 def hide_needle(text: str, size: int, depth: float, generator: random.Random) -> Needle:
-    """A slice of `size` characters with a needle behind the sentence that ends at a share `depth` of it."""
+    """Cut a random slice of `size` characters, and insert a needle after the first sentence end from `depth` (0 to 1) on."""
     start = generator.randrange(len(text) - size + 1)
     prose = text[start : start + size]
     end = prose.find(". ", int(depth * size))
-    place = end + 2 if end >= 0 else size
+    insert_at = end + 2 if end >= 0 else size
     item, name, value = generator.choice(OBJECTS), generator.choice(NAMES), str(generator.randint(10_000, 99_999))
-    document = f"{prose[:place]}The {item} for {name} is {value}. {prose[place:]}"
+    document = f"{prose[:insert_at]}The {item} for {name} is {value}. {prose[insert_at:]}"
     return Needle(
         collection=Collection((one_page_document("needle", document, "text/plain"),)),
         question=f"What is the {item} for {name}?",
@@ -93,10 +93,10 @@ def hide_needle(text: str, size: int, depth: float, generator: random.Random) ->
 
 
 def row_of(length: int, answers: Sequence[tuple[Record, bool]]) -> Row:
-    """The figures of the answers at one length, each with whether it contains the value.
+    """The figures of the answers at a length. answers: each with whether it contains the value.
 
-    Times are medians with quartiles, prompt_tokens is a median; kept_tokens, peak_memory_bytes: the largest
-    unit_seconds: the time to first token for 100,000 tokens
+    Times are medians with quartiles; prompt_tokens is a median; kept_tokens and peak_memory_bytes are maxima
+    unit_seconds: time to first token per 100,000 prompt tokens
     """
     records = [answer for answer, _ in answers]
     low, median, high = quartiles([answer.ttft_seconds for answer in records])
@@ -116,7 +116,7 @@ def row_of(length: int, answers: Sequence[tuple[Record, bool]]) -> Row:
 
 
 def needle_plot(rows: Sequence[Row]) -> str:
-    """Seconds to the first token for 100,000 tokens against the prompt's length, as SVG."""
+    """Plot seconds to first token per 100,000 tokens against the prompt's length, as SVG."""
     points = sorted((row["prompt_tokens"], row["unit_seconds"]) for row in rows)
     return line_plot(
         "Time to first token of long documents",

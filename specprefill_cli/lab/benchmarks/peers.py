@@ -1,4 +1,4 @@
-"""Other programs' plain prefill, measured on the same prompts as the modes: transformers and llama.cpp."""
+"""Plain prefill of other programs (transformers, llama.cpp), measured on the same prompts as the modes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ SLACK = 64
 
 @dataclass(frozen=True)
 class Peer:
-    """Another program's plain prefill: read takes token ids [M] on the CPU and returns the first token, chosen greedily.
+    """Another program's plain prefill. read: token ids [M] on the CPU -> the first token, chosen greedily.
 
-    decode: takes token ids that it has just read and a number of tokens, and returns the tokens a second of decoding so many
+    decode: token ids that `read` has just prefilled, and a number of tokens -> tokens a second of decoding them
     """
 
     name: str
@@ -41,12 +41,12 @@ class Peer:
 
 
 def transformers_peer(target: LoadedModel) -> Peer:
-    """Transformers' own `generate` of one token, with its own attention, masks and cache.
+    """Transformers' own `generate` of a single token, with its own attention, masks and cache.
 
-    It runs the loaded target's weights on their devices: a second copy would double the memory. While it reads, the
-    model has transformers' attention again.
+    It runs the loaded target in place: a second copy would double the memory. During `read`, the model uses transformers'
+    attention again.
     """
-    # Any: transformers' annotations do not know `generate` on every model.
+    # Any: transformers' annotations do not declare `generate` for every model.
     model: Any = target.model
 
     def read(tokens: Tensor) -> int:
@@ -55,7 +55,7 @@ def transformers_peer(target: LoadedModel) -> Peer:
         try:
             generated = model.generate(
                 input_ids=ids,
-                # Without a mask, generate would look for padding.
+                # Without a mask, generate would search for padding.
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=1,
                 do_sample=False,
@@ -69,9 +69,9 @@ def transformers_peer(target: LoadedModel) -> Peer:
 
 
 def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
-    """llama.cpp on the CPU with the model in a GGUF file; context: tokens to allocate the cache for.
+    """llama.cpp on the CPU with the model in a GGUF file; context: capacity of its KV cache in tokens.
 
-    Raises SpecprefillError if xllamacpp is not installed, or cannot load the file.
+    Raises SpecprefillError if xllamacpp is not installed or cannot load the file.
     """
     try:
         import xllamacpp
@@ -83,7 +83,7 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
     options.model.path = str(file)
     options.n_ctx, options.n_parallel, options.n_gpu_layers = context, 1, 0
     options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
-    # Any free port: its server listens in any case.
+    # Let it choose a free port: the server always listens.
     options.port, options.verbosity = 0, -1
     try:
         server = xllamacpp.Server(options)
@@ -91,7 +91,7 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         raise SpecprefillError(f"{file}: llama.cpp cannot load it ({first_line(error)})") from error
 
     def read(tokens: Tensor) -> int:
-        # Without the cache, so that every prefill starts cold; the ids of tokens come with their probabilities.
+        # Turn the cache off, so that every prefill starts cold. Ask for logprobs, because they carry the token ids.
         question = {"prompt": tokens.tolist(), "max_tokens": 1, "temperature": 0, "cache_prompt": False, "logprobs": 1}
         return int(server.handle_completions(question)["choices"][0]["logprobs"]["content"][0]["id"])
 
@@ -103,11 +103,11 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
 
 
 def open_with_llama_cpp(settings: Settings, lengths: Sequence[int], gguf: Path | None) -> tuple[Session, Peer]:
-    """A pair whose target has a GGUF file's weights, and llama.cpp with that file on the CPU.
+    """Open a pair whose target has the weights of a GGUF file, and llama.cpp on the CPU with the same file.
 
-    gguf: None makes that of the bundled pair
+    gguf: None: export the bundled pair's target
 
-    Raises SpecprefillError where a model or llama.cpp cannot be loaded, UsageError where the file is missing.
+    Raises SpecprefillError if a model or llama.cpp cannot be loaded, UsageError if the file is needed and not given.
     """
     session = open_session(settings.varied(devices="cpu"), draft=True, target_weights=False)
     name = session.pair.target.name

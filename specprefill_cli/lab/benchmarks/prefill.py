@@ -1,4 +1,4 @@
-"""Time to first token over prompt lengths, modes and keep ratios, all warmed up alike and measured in one run."""
+"""Time to first token over prompt lengths, modes and keep ratios, all equally warmed up and measured in a single run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import OFF, Settings
 
 QUESTION = "Which torque is given for the mounting screws?"
-# A run that spends time in these phases does more than scoring and prefill, whose operations are counted.
+# Operations are counted only for scoring and prefill: a run with time in these phases does more.
 UNCOUNTED_PHASES = ("mapping", "checkpoints")
-# Tokens whose decoding is timed beside a peer's.
+# Tokens decoded to compare decoding speed with a peer's.
 DECODED = 48
 COLUMNS: Columns = {
     "tokens": figure("length", ",d"),
@@ -49,9 +49,9 @@ PEER_COLUMNS: Columns = {**COLUMNS, "decode": figure("decode_tokens_per_second",
 
 
 class Measurement:
-    """The figures of a single run: times in seconds, memory in bytes or None where unknown. The run itself can be freed.
+    """The figures of a single run: times in seconds, memory in bytes (None if unknown). Does not keep the run alive.
 
-    limit: the ratio of counted operations, None if they are not counted; growth: what the peak adds to the memory before
+    limit: the ratio of counted operations, None if they are not counted; growth: peak memory minus the memory before
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Measurement:
 
 
 def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Collection:
-    """A document of prose that gives the whole prompt this length, to within a few tokens.
+    """A document of prose that brings the whole prompt to this length, to within a few tokens.
 
-    Raises UsageError if the question alone is longer.
+    Raises UsageError if the question alone leaves no room for a chunk.
     """
     sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
     prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
     empty = Collection((one_page_document("bench", "A.", "text/plain"),))
     overhead = session.request(empty, QUESTION, settings).prompt.length
-    needed = tokens - overhead
-    if needed < settings.chunk_size:
+    needed_tokens = tokens - overhead
+    if needed_tokens < settings.chunk_size:
         raise UsageError(f"--lengths {tokens}: too short; the question alone takes {overhead} tokens")
     tokenizer = session.pair.target.tokenizer
-    prose *= needed // len(encode_text(tokenizer, prose)[0]) + 1
+    prose *= needed_tokens // len(encode_text(tokenizer, prose)[0]) + 1
     _, offsets = encode_text(tokenizer, prose)
-    return Collection((one_page_document("bench", prose[: offsets[needed - 1, 1]], "text/plain"),))
+    return Collection((one_page_document("bench", prose[: offsets[needed_tokens - 1, 1]], "text/plain"),))
 
 
 def bench_prefill(
@@ -89,18 +89,18 @@ def bench_prefill(
     step: Callable[[str], None],
     peers: Sequence[Peer] = (),
 ) -> list[Row]:
-    """Measure every configuration and peer at every length `repeat` times in turns, after a round that measures memory.
+    """Measure every configuration and peer at every length in turn, `repeat` times, after a round that measures memory.
 
-    Raises UsageError for a length that the question alone fills, PromptTooLong for one beyond the pair's context.
+    Raises UsageError for a length that the question alone fills, PromptTooLong for a length beyond the pair's context.
     """
     reads = {Configuration(peer.name): peer for peer in peers}
     prompts = {length: prompt_of_length(session, length, base) for length in lengths}
-    # Checked before anything is measured.
+    # Check all prompts before measuring.
     for collection in prompts.values():
         for configuration in configurations:
             settings = configuration.settings(base)
             check_context(session.request(collection, QUESTION, settings), settings)
-    # Memory that a mode's first run maps for all modes must not count as that mode's own.
+    # Warm up all modes first, so that memory mapped once for all modes does not count for the first mode.
     for configuration in configurations:
         session.warm_up(configuration.settings(base))
     table = []
@@ -121,7 +121,7 @@ def bench_prefill(
 
 
 def return_freed_memory() -> None:
-    """Collect garbage and have glibc return freed pages, so that they do not count as in use before a measurement."""
+    """Collect garbage and make glibc return freed pages, so that they do not count as memory in use."""
     gc.collect()
     if not sys.platform.startswith("linux"):
         return
@@ -133,14 +133,14 @@ def return_freed_memory() -> None:
 
 
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
-    """One prefill in a mode."""
+    """Measure a prefill in a mode."""
     stream = session.ask(collection, QUESTION, settings)
-    kept = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.request.clock, stream.memory, kept, operations_ratio(stream))
+    kept_ratio = stream.prefilled.plan.kept_ratio
+    return Measurement(stream.request.clock, stream.memory, kept_ratio, operations_ratio(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
-    """One prefill by a peer, of the target's tokens in mode `full`."""
+    """Measure a peer's prefill of the target's tokens in mode `full`."""
     watch = PeakMemory()
     request = session.request(collection, QUESTION, settings.varied(mode=BASELINE))
     with request.clock.phase("target_prefill"):
@@ -151,7 +151,7 @@ def measure_peer(peer: Peer, session: Session, collection: Collection, settings:
 def decode_rates(
     session: Session, collection: Collection, base: Settings, peers: Sequence[Peer]
 ) -> dict[str, float | None]:
-    """Tokens a second of plain decoding behind the whole prompt, by peer, and of mode `full`; empty where no peer decodes."""
+    """Tokens a second of plain decoding after the whole prompt, by peer and for mode `full`; empty if no peer decodes."""
     prompt = session.request(collection, QUESTION, base.varied(mode=BASELINE)).prompt.tokens
     rates: dict[str, float | None] = {peer.name: peer.decode(prompt, DECODED) for peer in peers if peer.decode}
     if rates:
@@ -174,13 +174,13 @@ def operations_ratio(stream: AnswerStream) -> float | None:
 
 
 def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, computed_tokens: int) -> float:
-    """Operations of full prefill over those of a sparse one: F(prompt) / (scoring + F(computed)).
+    """Operations of full prefill over those of a sparse prefill: F(prompt) / (scoring + F(computed)).
 
-    A speedup can exceed it, because short and long passes run at different speeds.
+    A speedup can exceed this ratio, because short and long passes run at different speeds.
 
-    F(n), `prefill_flops`: for each layer but the last 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2, with
-    fewer pairs where it has a window; of the last layer 2 n (query, key and value weights), and the rest for one token; 2
-    hidden_size vocabulary for the logits.
+    F(n), `prefill_flops`: 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2 for each layer except the last,
+    with fewer pairs in a layer with a window; 2 n (query, key and value weights) for the last layer, plus its rest for a
+    single token; 2 hidden_size vocabulary for the logits.
 
     scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
     """
@@ -188,9 +188,9 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
 
 
 def rows_of(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[Row]:
-    """A row for each configuration: the memory of its first run, and figures of the others.
+    """A row for each configuration: the memory of its first run, and figures of the other runs.
 
-    mode: a mode, or the name of a peer; ttft_low, ttft_high: quartiles; speedup: over `full`, None without it
+    mode: a mode, or the name of a peer; ttft_low, ttft_high: quartiles; speedup: over `full`, None without `full`
     limit: operations of `full` over this row's; efficiency: speedup / limit. Above 1 it means that the target's short
         pass, or the draft, computes more a second than `full` does
     """
@@ -221,7 +221,7 @@ def rows_of(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) ->
 
 
 def speedup_plot(rows: Sequence[Row]) -> str:
-    """Speedup over `full` against the prompt's length as SVG: a line for each mode and keep ratio, and its operations."""
+    """Plot speedup over `full` against prompt length as SVG: a line for each mode and keep ratio, with its operations."""
     return line_plot(
         "Speedup of the time to first token over full prefill",
         "prompt length in tokens (logarithmic)",
@@ -234,7 +234,7 @@ def speedup_plot(rows: Sequence[Row]) -> str:
 
 
 def speedup_lines(rows: Sequence[Row]) -> list[Series]:
-    """The rows with a speedup by mode and keep ratio, in the order in which they came; with ratios of operations."""
+    """Lines of speedup by mode and keep ratio, in the order of the rows, with their ratios of operations as bounds."""
     lines: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["length"]):
         if row["mode"] != BASELINE and row["speedup"] is not None:

@@ -1,4 +1,4 @@
-"""How often scorers keep what answers a question, at equal numbers of tokens, and how long they take."""
+"""How often scorers keep the text that answers a question, at equal numbers of tokens, and how long they take."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.settings import Settings
 
-# Tokens that the time is given for, and passages under an answer.
+# The reported time is for this number of tokens; then the number of passages under an answer.
 UNIT, PASSAGES = 1_000, 3
-# Memory for what a scorer keeps between questions.
+# Memory, in bytes, for what a scorer caches between questions.
 CACHE_BYTES = 2**27
-# Words of a passage of `PassageScorer`, words between the starts of two, and documents that it keeps.
+# For `PassageScorer`: words in a passage, words from a passage's start to the next, and documents that it caches.
 WORDS, STRIDE, KEPT_DOCUMENTS = 100, 50, 2
 COLUMNS: Columns = {
     "scorer": figure("scorer"),
@@ -51,9 +51,9 @@ COLUMNS: Columns = {
 
 
 class PassageScorer(Scorer):
-    """What retrieval tools do: passages of 100 words, ranked by the encoder's cosine.
+    """Retrieval as a baseline: passages of 100 words, ranked by the encoder's cosine.
 
-    A token is as important as the best passage that holds it, so that whole passages fill the budget.
+    A token gets the importance of the best passage that holds it, so that whole passages fill the budget.
     """
 
     name = "passages"
@@ -67,13 +67,13 @@ class PassageScorer(Scorer):
             best = np.full(len(text) + 1, -1.0)
             for (start, end), cosine in zip(ranges, cosines, strict=True):
                 best[start:end] = np.maximum(best[start:end], cosine)
-            # Importance is not negative.
+            # Add 1: importance must not be negative.
             return Scores(importance=torch.from_numpy(1 + best[offsets[:, 0]]).float())
 
 
 @lru_cache(KEPT_DOCUMENTS)
 def passage_vectors(text: str, device: str) -> tuple[list[tuple[int, int]], Tensor]:
-    """Character ranges of a text's passages, and their unit vectors [n, width]."""
+    """Return the character ranges of a text's passages, and their unit vectors [n, width]."""
     words = [match.span() for match in re.finditer(r"\S+", text)]
     starts = range(0, max(1, len(words) - WORDS + STRIDE), STRIDE)
     ranges = [(words[first][0], words[min(first + WORDS, len(words)) - 1][1]) for first in starts]
@@ -89,10 +89,10 @@ def bench_recall(
     settings: Settings,
     step: Callable[[str], None],
 ) -> list[Row]:
-    """Score every question with every scorer; rows by scorer and keep ratio.
+    """Score every question with every scorer; return a row for each scorer and keep ratio.
 
-    A question whose evidence, or an answer, stands nowhere in its documents is left out.
-    Raises SpecprefillError where no question is left.
+    Leaves out a question that names no evidence and whose answers do not stand in its documents.
+    Raises SpecprefillError if no question is left.
     """
     caches = {scorer.name: DocumentCache(draft=PrefixCache(capacity_bytes=CACHE_BYTES)) for scorer in scorers}
     outcomes: dict[tuple[str, float | None], list[Row]] = {(name, keep): [] for name in caches for keep in keeps}
@@ -100,16 +100,16 @@ def bench_recall(
     for number, item in enumerate(items):
         step(f"{number:,} of {len(items):,} questions")
         for scorer in scorers:
-            # What is resolved for a registered scorer that needs no draft serves one that is not registered.
+            # An unregistered scorer uses the request of a registered scorer without a draft.
             name = scorer.name if scorer.name in SCORERS else LexicalScorer.name
             cached = session.with_cache(caches[scorer.name])
             request = cached.request(item.collection, item.question, settings.varied(scorer=name))
             if number == 0:
-                # The first run loads libraries.
+                # Warm up: the first run loads libraries.
                 scorer.score(request.without_caches())
             for keep, outcome in score_question(item, scorer, request, keeps, item.collection.text not in seen):
                 outcomes[scorer.name, keep].append(outcome)
-        # Scoring caches the document, also that of a question that is left out.
+        # Scoring caches the document even if the question is left out.
         seen.add(item.collection.text)
     if not all(outcomes.values()):
         raise SpecprefillError("no answer stands in its documents; give questions whose answers do")
@@ -123,14 +123,15 @@ def bench_recall(
 def score_question(
     item: Item, scorer: Scorer, request: PrefillRequest, keeps: Sequence[float | None], new: bool
 ) -> list[tuple[float | None, Row]]:
-    """What each keep ratio keeps, and seconds of scoring; nothing for a question that cannot be counted.
+    """The outcome at each keep ratio, with the seconds of scoring; empty for a question that cannot be counted.
 
-    recall: whether all evidence was kept, or a place of an answer where the row names none; answer: whether an answer was
-    new: whether the document is; new_seconds: for `UNIT` tokens of a new document, else None
+    recall: whether all evidence was kept, or a place of an answer if the row names no evidence; answer: whether an answer
+        was kept
+    new: whether the document is new to the scorer; new_seconds: for `UNIT` tokens of a new document, else None
     """
     offsets = request.prompt.offsets
     scores, seconds = time_scorer(scorer, request)
-    common = {
+    common_figures = {
         "item": item.identifier,
         "shown": answer_shown(item, offsets, scores.importance),
         "new_seconds": seconds * UNIT / request.document_tokens if new else None,
@@ -142,19 +143,21 @@ def score_question(
         answer, facts = answer_kept(item, plan, offsets), facts_kept(item, plan, offsets)
         recall = answer if facts is None else facts
         if recall is not None:
-            outcomes.append((keep, {**common, "recall": recall, "answer": answer, "kept_ratio": plan.kept_ratio}))
+            outcomes.append(
+                (keep, {**common_figures, "recall": recall, "answer": answer, "kept_ratio": plan.kept_ratio})
+            )
     return outcomes
 
 
 def answer_shown(item: Item, offsets: np.ndarray, importance: Tensor) -> bool:
-    """Whether the passages that would stand under an answer hold a reference."""
+    """Whether the passages under an answer would hold a reference."""
     sentences = rank_sentences(item.collection, item.question, offsets, importance)
     passages = best_passages(sentences, PASSAGES)
     return contains_answer(" ".join(passage.text for passage in passages), item.answers)
 
 
 def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]:
-    """The scores of a request, and the seconds that they took."""
+    """Score a request; return the scores and the seconds that they took."""
     started = time.perf_counter()
     scores = scorer.score(request)
     request.pair.wait()
@@ -162,11 +165,11 @@ def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]
 
 
 def row_of(name: str, keep: float | None, cases: Sequence[Row], first: Sequence[Row]) -> Row:
-    """The figures of one scorer at one keep ratio.
+    """The figures of a scorer at a keep ratio.
 
-    recall, answer, shown: percentages; shown: of questions with a reference in the passages that stand under an answer
-    delta: paired difference from the first scorer in points; None for that scorer, where `first` is empty
-    new_ms: median time for 1,000 tokens of a document that is new; known_ms: of another question about it
+    recall, answer, shown: percentages; shown: questions with a reference in the passages under an answer
+    delta: paired difference from the first scorer in points; None for the first scorer, where `first` is empty
+    new_ms: median time for 1,000 tokens of a new document; known_ms: of another question about the same document
     """
     answer = mean_or_none(case["answer"] for case in cases)
     pairs = zip(cases, first, strict=True) if first else ()

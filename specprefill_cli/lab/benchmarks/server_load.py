@@ -1,6 +1,6 @@
-"""Load on a running server: clients that ask the sample questions over its Unix socket, one after the other.
+"""Puts load on a running server: clients ask the sample questions in turn over its Unix socket.
 
-Each client begins with another question.
+Each client begins with a different question.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.control import server_state
 from specprefill_cli.serving.listening import HTTP_SOCKET, runtime_folder
 
-# Seconds between two looks at the server's memory.
+# Seconds between two readings of the server's memory.
 MEMORY_INTERVAL = 1.0
 COLUMNS: Columns = {
     "clients": figure("clients", ",d"),
@@ -45,9 +45,9 @@ COLUMNS: Columns = {
 
 @dataclass
 class Load:
-    """What clients have seen.
+    """What the clients have observed.
 
-    ttfts: seconds from a request to its first event; answers: all that a question has had
+    ttfts: seconds from a request to its first event; answers: all different answers, by question
     memory: resident bytes of the largest of the server's processes, over time
     """
 
@@ -58,7 +58,7 @@ class Load:
 
 
 def sample_questions() -> list[dict[str, Any]]:
-    """The bodies of the sample questions, whose documents are named by path."""
+    """The request bodies of the sample questions, which name their documents by path."""
     folder = packaged_folder("sample_docs").resolve()
     rows = map(json.loads, (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines())
     return [
@@ -73,23 +73,23 @@ def sample_questions() -> list[dict[str, Any]]:
 
 
 def ask(body: dict[str, Any]) -> tuple[float, str]:
-    """The seconds to the first event of an answer, and its text. Raises OSError, HTTPException or ValueError."""
-    began, first = time.perf_counter(), None
+    """Ask the server; return seconds to the first event, and the answer. Raises OSError, HTTPException or ValueError."""
+    started, first_event = time.perf_counter(), None
     with closing(UnixConnection(Path(runtime_folder()) / HTTP_SOCKET)) as connection:
         connection.request("POST", "/v1/ask", json.dumps(body), {"Content-Type": "application/json"})
         connection.sock.settimeout(None)
         response = connection.getresponse()
         if response.status != 200:
             raise ValueError(f"status {response.status}: {response.read().decode()}")
-        for name, values in server_sent(response):
-            first = first or time.perf_counter()
+        for name, event_data in server_sent(response):
+            first_event = first_event or time.perf_counter()
             if name == "answer":
-                return first - began, values["answer"]
+                return first_event - started, event_data["answer"]
     raise ValueError("the stream ended without an answer")
 
 
 def run_client(number: int, bodies: list[dict[str, Any]], load: Load, ended: threading.Event) -> None:
-    """Ask again and again."""
+    """Ask question after question until `ended` is set."""
     while not ended.is_set():
         index = number % len(bodies)
         number += 1
@@ -103,20 +103,20 @@ def run_client(number: int, bodies: list[dict[str, Any]], load: Load, ended: thr
 
 
 def watch_memory(process: int, load: Load, ended: threading.Event) -> None:
-    """Note the memory of the server and its engine again and again."""
+    """Record the memory of the server and its engine at intervals until `ended` is set."""
     server = psutil.Process(process)
     while not ended.wait(MEMORY_INTERVAL if load.memory else 0):
-        # A process may end between two looks.
+        # A process may end between listing and reading it.
         with suppress(psutil.NoSuchProcess):
             load.memory.append(max(member.memory_info().rss for member in (server, *server.children())))
 
 
 def bench_server(clients: int, seconds: float, step: Callable[[str], None]) -> list[Row]:
-    """The figures of the running server under a load, as the one row of a table; times in seconds.
+    """The figures of the running server under load, as a table with a single row; times in seconds.
 
     rate: answers a second; ttft: from a request to the first event of its answer
-    same_answer: of the questions, those that had the same answer every time; the first time each was asked without load
-    memory_early_bytes, memory_late_bytes: medians of the second and the last quarter of the time
+    same_answer: questions that got the same answer every time, including a first time without load
+    memory_early_bytes, memory_late_bytes: medians over the second and the last quarter of the time
 
     Raises SpecprefillError without a server.
     """

@@ -1,6 +1,6 @@
-"""Models of published sizes with random weights: the time of a prefill does not depend on the weights' values.
+"""Models of published sizes with random weights, because the time of a prefill does not depend on the weights' values.
 
-The sizes, in shapes.json, are those in each model's published `config.json`.
+shapes.json holds the sizes from each model's published `config.json`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 CONTEXT = 1 << 20
-# Tokens whose KV must fit beside the weights for a model to be put on one GPU.
+# A model goes on a single GPU if the KV of this many tokens fits beside its weights.
 LONGEST = 131_072
 # The bundled pair's sizes, without its limit of 16,384 tokens.
 TINY = "tiny"
@@ -50,18 +50,18 @@ TINY = "tiny"
 
 @cache
 def published_shapes() -> dict[str, dict[str, Any]]:
-    """The sizes of published models by name, as transformers' configurations take them."""
+    """The sizes of published models by name, as arguments of transformers' configurations."""
     return json.loads((resources.files(__package__) / "shapes.json").read_text(encoding="utf-8"))
 
 
-def shape_pair(text: str) -> tuple[str, str]:
-    """The names of draft and target in `DRAFT:TARGET`. Raises UsageError for anything else."""
-    names = [part.strip().lower() for part in text.split(":")]
+def shape_pair(shapes: str) -> tuple[str, str]:
+    """Parse `DRAFT:TARGET` into the names of draft and target. Raises UsageError for anything else."""
+    names = [part.strip().lower() for part in shapes.split(":")]
     known_names = (TINY, *published_shapes())
     unknown = [name for name in names if name not in known_names]
     if len(names) != 2 or unknown:
         problem = f"'{unknown[0]}' is unknown" if unknown else "needs two names"
-        raise UsageError(f"--shapes {text}: {problem}; give DRAFT:TARGET of {', '.join(known_names)}")
+        raise UsageError(f"--shapes {shapes}: {problem}; give DRAFT:TARGET of {', '.join(known_names)}")
     return names[0], names[1]
 
 
@@ -77,46 +77,46 @@ def named_config(name: str, role: str) -> PretrainedConfig:
     return config
 
 
-def shaped_session(text: str, settings: Settings) -> Session:
-    """A session with the pair `DRAFT:TARGET`, with random weights and the bundled tokenizer, placed like any other pair.
+def shaped_session(shapes: str, settings: Settings) -> Session:
+    """Open a session with the pair `DRAFT:TARGET`, random weights and the bundled tokenizer, placed like any other pair.
 
-    Raises SpecprefillError if the devices have too little memory, or cannot divide the target.
+    Raises SpecprefillError if the devices have too little memory or cannot divide the target.
     """
-    shape_pair(text)
+    shape_pair(shapes)
     ranks = ranks_for(settings.tensor_parallel)
-    with ranks.together(partial(open_shard, text, settings)):
-        return open_shapes(text, settings, ranks)
+    with ranks.together(partial(open_shard, shapes, settings)):
+        return open_shapes(shapes, settings, ranks)
 
 
-def open_shard(text: str, settings: Settings, shard: Shard) -> None:
-    """On another rank: `shaped_session`."""
+def open_shard(shapes: str, settings: Settings, shard: Shard) -> None:
+    """On another rank: open its part of `shaped_session`."""
     shard.close()
-    shard.session = open_shapes(text, settings, shard.ranks)
+    shard.session = open_shapes(shapes, settings, shard.ranks)
 
 
-def open_shapes(text: str, settings: Settings, ranks: Ranks) -> Session:
-    """This rank's part of `shaped_session`."""
+def open_shapes(shapes: str, settings: Settings, ranks: Ranks) -> Session:
+    """Open this rank's part of `shaped_session`."""
     import torch
     from transformers import AutoTokenizer
 
-    draft_name, target_name = shape_pair(text)
+    draft_name, target_name = shape_pair(shapes)
     target_config = named_config(target_name, "target")
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     dtype = choose_dtype(settings.dtype, placement, target_config)
     make = partial(random_model, tokenizer=AutoTokenizer.from_pretrained(model_source("tiny:target")), ranks=ranks)
     try:
-        check_memory(target_config, f"--shapes {text}, target", placement, dtype)
+        check_memory(target_config, f"--shapes {shapes}, target", placement, dtype)
         target = make(f"random {target_name} target", target_config, placement, dtype)
         placement = draft_placement(placement, device_of(target.model.get_input_embeddings()).index)
         draft_config = named_config(draft_name, "draft")
-        check_memory(draft_config, f"--shapes {text}, draft", placement, dtype)
+        check_memory(draft_config, f"--shapes {shapes}, draft", placement, dtype)
         draft = make(f"random {draft_name} draft", draft_config, placement, dtype, may_be_whole=True)
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
-            f"--shapes {text}: does not fit its devices; use smaller shapes, or --dtype bfloat16"
+            f"--shapes {shapes}: does not fit its devices; use smaller shapes, or --dtype bfloat16"
         ) from error
     template = load_template(settings.prompt or "tiny")
-    pair = CalibratedPair(Pair(text, draft_name, target_name, "tiny"), target, draft, ranks)
+    pair = CalibratedPair(Pair(shapes, draft_name, target_name, "tiny"), target, draft, ranks)
     return Session(pair=pair, template=template)
 
 
@@ -130,18 +130,23 @@ def random_model(
     ranks: Ranks,
     may_be_whole: bool = False,
 ) -> LoadedModel:
-    """A model with random weights and no stop tokens; may_be_whole: as in `load_model`."""
+    """Make a model with random weights and without stop tokens; may_be_whole: as in `load_model`."""
     import torch
 
     reason = explain_undivided(placement, config, name, quantized=False, optional=may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
-    needed = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
+    needed_bytes = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
     avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
-    # transformers initialises the weights that a checkpoint lacks, each where it belongs: here all of them.
-    weights: dict[str, Any] = {"state_dict": {}, **how_to_place(prefer_one_gpu(placement, needed), config)}
+    # transformers initialises missing weights on their devices; an empty state dict lacks all of them.
+    placement_options: dict[str, Any] = {
+        "state_dict": {},
+        **how_to_place(prefer_one_gpu(placement, needed_bytes), config),
+    }
     with quiet_library(name):
         model: Any = model_class(config)
-        model = model.from_pretrained(None, config=config, dtype=dtype, attn_implementation=ATTENTION, **weights)
+        model = model.from_pretrained(
+            None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options
+        )
     divide_heads(model, placement.shards, ranks.rank)
     return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), undivided=reason)

@@ -1,6 +1,6 @@
 """The largest rate of questions at which the median time to first token stays below a limit (SpecPrefill's maximal QPS).
 
-Questions arrive at random, as from many users (a Poisson process), at rates that rise until the limit is passed.
+Questions arrive at random, as from many users (a Poisson process); the rate rises until the limit is exceeded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
-# The first rate, as a share of what one question after the other would allow, and how much faster each next one is.
+# The first rate, as a share of the rate of questions asked in turn, and the factor from each rate to the next.
 FIRST_RATE, GROWTH = 0.6, 1.2
-# Share of the time up to the last answer's end in which questions must still arrive: with less the queue grows, and only
-# the end of the questions keeps it short.
+# Questions must arrive during at least this share of the time up to the last answer's end. A smaller share means that the
+# queue grows, and stays short only because the questions end.
 ARRIVING = 0.8
-# Questions that are asked alone to find that out.
+# Questions asked in turn to measure the rate without load.
 UNLOADED_QUESTIONS = 3
 COLUMNS: Columns = {
     "tokens": figure("length", ",d"),
@@ -51,9 +51,9 @@ COLUMNS: Columns = {
 
 @dataclass
 class Traffic:
-    """Questions that arrive whether or not earlier ones are answered, and when their answers' pieces came.
+    """Questions that arrive whether or not earlier questions are answered, and the times of their answers' pieces.
 
-    submit: submits the question of a number
+    submit: submits the question with a given number
     """
 
     engine: LocalEngine
@@ -65,7 +65,7 @@ class Traffic:
     failures: list[BaseException] = field(default_factory=list)
 
     def run(self, arrivals: Sequence[float]) -> None:
-        """Let questions arrive at these seconds from now, and answer all. Raises what a question raises."""
+        """Let questions arrive at these times, in seconds from now, and answer all. Raises the first error of a question."""
         began, submitted = self.clock(), 0
         while submitted < len(arrivals) or self.engine.busy:
             now = self.clock() - began
@@ -81,16 +81,16 @@ class Traffic:
             raise self.failures[0]
 
     def take(self, number: int, event: Event) -> None:
-        """Note when a piece of an answer came; an answer without text has its end as its first piece."""
+        """Record the time of an answer's piece; for an answer without text, the time of its end."""
         if isinstance(event, Failed):
             self.failures.append(event.error)
         elif isinstance(event, Piece) or (isinstance(event, Done) and number not in self.pieces):
             self.pieces[number].append(self.clock())
 
     def load(self, rate: float) -> Row:
-        """What a rate did: medians and 95th percentiles, in seconds.
+        """The figures of a rate: medians and 95th percentiles, in seconds.
 
-        rate: questions a second; gap: between two pieces of an answer's text
+        rate: questions a second; gap: time between two pieces of an answer's text
         arriving: share of the time up to the last answer's end in which questions still arrived
         """
         ttft = [self.pieces[number][0] - arrived for number, arrived in self.arrived.items()]
@@ -105,18 +105,18 @@ class Traffic:
 
 
 def median_and_p95(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """The median and the 95th percentile, interpolated linearly; None without values."""
+    """Median and 95th percentile, linearly interpolated; None without values."""
     median, p95 = np.percentile(values, (50, 95)).tolist() if values else (None, None)
     return {f"{name}_median": median, f"{name}_p95": p95}
 
 
 def holds(load: Row, limit: float) -> bool:
-    """Whether the rate can go on for ever with a median time to first token of `limit` seconds."""
+    """Whether the rate is sustainable with a median time to first token of at most `limit` seconds."""
     return load["ttft_median"] <= limit and load["arriving"] >= ARRIVING
 
 
 def poisson_arrivals(count: int, rate: float, seed: int = 0) -> list[float]:
-    """Seconds at which so many questions arrive: the same draws for every rate, so that rates can be compared."""
+    """Times, in seconds, at which `count` questions arrive; all rates use the same draws, so that they are comparable."""
     return (np.random.default_rng(seed).exponential(size=count).cumsum() / rate).tolist()
 
 
@@ -130,7 +130,7 @@ def bench_throughput(
     base: Settings,
     step: Callable[[str], None],
 ) -> list[Row]:
-    """The largest rate of every case at every concurrency (None: automatic), `requests` questions at each rate.
+    """Find the largest rate of every case at every concurrency (None: automatic), with `requests` questions at each rate.
 
     limit: seconds of the median time to first token; questions share no work
     """
@@ -159,9 +159,9 @@ def rising_loads(
     name: str,
     step: Callable[[str], None],
 ) -> list[Row]:
-    """Loads at rising rates, of which only the last exceeds the limit.
+    """Measure loads at rising rates, until a load exceeds the limit.
 
-    Raises UsageError where even one question alone exceeds it.
+    Raises UsageError if even a question alone exceeds the limit.
     """
     session = session.with_cache(None)
 
@@ -180,9 +180,11 @@ def rising_loads(
     began = time.perf_counter()
     unloaded = traffic([0.0] * UNLOADED_QUESTIONS, 1)
     seconds = (time.perf_counter() - began) / UNLOADED_QUESTIONS
-    first = min(times[0] for times in unloaded.pieces.values()) - began
-    if first > limit:
-        raise UsageError(f"--limit {limit:g}: one question alone takes {first:.2f} s ({name}); give a longer one")
+    unloaded_ttft = min(times[0] for times in unloaded.pieces.values()) - began
+    if unloaded_ttft > limit:
+        raise UsageError(
+            f"--limit {limit:g}: one question alone takes {unloaded_ttft:.2f} s ({name}); give a longer one"
+        )
     rate = FIRST_RATE / seconds
     loads: list[Row] = []
     while not loads or holds(loads[-1], limit):
@@ -193,19 +195,19 @@ def rising_loads(
 
 
 def row_of(case: Configuration, concurrency: int | None, loads: Sequence[Row], limit: float) -> Row:
-    """One way to answer, with the figures of its largest rate that holds, None where no rate was slow enough."""
-    best = next((load for load in reversed(loads) if holds(load, limit)), dict.fromkeys(loads[0]))
+    """The figures of a configuration at its largest sustainable rate; None if no rate was low enough."""
+    best_load = next((load for load in reversed(loads) if holds(load, limit)), dict.fromkeys(loads[0]))
     return {
         "mode": case.mode,
         "keep": case.keep,
         "concurrency": str(concurrency or AUTO),
-        **{name: value for name, value in best.items() if name != "arriving"},
+        **{name: value for name, value in best_load.items() if name != "arriving"},
         "loads": list(loads),
     }
 
 
 def throughput_plot(rows: Sequence[Row], limit: float) -> str:
-    """Median time to first token against the rate, a line for each way to answer, as SVG."""
+    """Plot median time to first token against the rate as SVG, with a line for each configuration."""
     series = []
     for row in rows:
         keep = "" if row["keep"] is None else f", keep {row['keep']:g}"

@@ -1,4 +1,4 @@
-"""Fitting how likely an answer is right, from questions with known answers."""
+"""Fits the confidence of answers on questions with known answers."""
 
 from __future__ import annotations
 
@@ -25,37 +25,41 @@ RIDGE, NEWTON_STEPS = 0.01, 30
 def fit_confidence(
     session: Session, items: Sequence[Item], settings: Settings, unseen: float | None, step: Callable[[str], None]
 ) -> ConfidenceModel:
-    """Answer the questions and fit a logistic regression of being right on the answers' signals.
+    """Answer the questions, and fit a logistic regression of whether an answer is right on its signals.
 
-    unseen: share of answers that are right on text which the pair was not trained on; None: these questions are such.
-        The intercept is shifted by the difference of the log-odds (prior correction, Saerens et al. 2002).
-    step: called with what is being done
+    unseen: share of right answers on text that the pair was not trained on; None if these questions are such text.
+        The intercept shifts by the difference of the log-odds (prior correction, Saerens et al. 2002).
+    step: called with the progress in words
 
-    Raises SpecprefillError with too few answers, or where all or none are right.
+    Raises SpecprefillError for too few answers, or if all or none are right.
     """
-    rows, right = [], []
+    signal_rows, right = [], []
     for number, item in enumerate(items):
         step(f"answering: {number:,} of {len(items):,}")
         stream = session.ask(item.collection, item.question, settings)
         answer = stream.finished()
         signals = stream.signals(answer.answer, answer.citations)
         if signals is not None:
-            rows.append([getattr(signals, name) for name in NAMES])
+            signal_rows.append([getattr(signals, name) for name in NAMES])
             right.append(f1(answer.answer, item.answers) >= RIGHT)
-    share = float(np.mean(right)) if right else 0.0
-    if len(right) < FEWEST_QUESTIONS or share in (0.0, 1.0):
+    share_right = float(np.mean(right)) if right else 0.0
+    if len(right) < FEWEST_QUESTIONS or share_right in (0.0, 1.0):
         raise SpecprefillError(
-            f"confidence: {len(right)} answers, {share:.0%} of them right; give at least {FEWEST_QUESTIONS} questions "
+            f"confidence: {len(right)} answers, {share_right:.0%} of them right; give at least {FEWEST_QUESTIONS} questions "
             "of which some are answered right and some wrong"
         )
-    intercept, weights = logistic_regression(np.array(rows), np.array(right, dtype=float))
+    intercept, weights = logistic_regression(np.array(signal_rows), np.array(right, dtype=float))
     if unseen is not None:
-        intercept += log_odds(unseen) - log_odds(share)
+        intercept += log_odds(unseen) - log_odds(share_right)
     return ConfidenceModel(
         intercept=intercept,
         weights=dict(zip(NAMES, weights, strict=True)),
         target=weights_fingerprint(session.pair.loaded_target.model),
-        evidence={"questions": len(right), "right": round(share, 4), "unseen": unseen if unseen is not None else share},
+        evidence={
+            "questions": len(right),
+            "right": round(share_right, 4),
+            "unseen": unseen if unseen is not None else share_right,
+        },
     )
 
 
@@ -65,7 +69,7 @@ def log_odds(probability: float) -> float:
 
 
 def logistic_regression(rows: np.ndarray, right: np.ndarray) -> tuple[float, list[float]]:
-    """Intercept and weights of a logistic regression with a small ridge on standardised weights, by Newton's method.
+    """Fit a logistic regression with a small ridge on standardised weights by Newton's method: intercept and weights.
 
     rows: [n, k]; right: [n] of 0 and 1
     """

@@ -1,4 +1,4 @@
-"""Running a pair over text to fit its draft-KV maps."""
+"""Runs a pair over text to fit its draft-KV maps."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SEQUENCE = 1_024
 HELD_OUT = 5
 MOST_CANDIDATES = 6
 FEWEST_SEQUENCES = 10
-# With fewer rows for each input, a regression fits noise.
+# With fewer rows per input, a regression fits noise.
 ROWS_PER_INPUT = 15
-# Relative to the largest key; bfloat16 rounds to 0.4 %.
+# Tolerance relative to the largest key; bfloat16 rounds to 0.4 %.
 ROUNDING = 0.02
 
 
 def sequences(texts: Sequence[str], model: LoadedModel) -> Iterator[Tensor]:
-    """Token sequences [SEQUENCE] of the texts, each beginning with the BOS token if the model has one."""
+    """Yield token sequences [SEQUENCE] of the texts, each beginning with the model's BOS token, if any."""
     bos = [model.tokenizer.bos_token_id] if model.tokenizer.bos_token_id is not None else []
     for text in texts:
         ids, _ = encode_text(model.tokenizer, text)
@@ -53,9 +53,9 @@ def calibrate_kv(
 ) -> KvCalibration:
     """Fit the map of a pair.
 
-    window: how many tokens back the draft sees while it reads; None: to the start
+    window: previous tokens that the draft sees; None: all
 
-    Raises SpecprefillError for two tokenizers, an unsupported architecture, or too little text.
+    Raises SpecprefillError for different tokenizers, an unsupported architecture, or too little text.
     """
     draft, target = pair.loaded_draft, pair.loaded_target
     if not pair.same_tokenizer:
@@ -100,9 +100,9 @@ def check_text(sequence_count: int, rows: int, inputs: int) -> None:
 
 @torch.inference_mode()
 def check_keys(model: LoadedModel, tokens: Tensor) -> None:
-    """Check that keys built outside the model are the model's own.
+    """Check that keys built outside the model equal the model's own.
 
-    Raises SpecprefillError for an architecture that builds its keys differently.
+    Raises SpecprefillError for an architecture that builds keys differently.
     """
     positions = torch.arange(len(tokens))
     last = layer_count(model.model) - 1
@@ -128,17 +128,17 @@ def is_close(built: Tensor, expected: Tensor) -> bool:
 
 
 def draft_candidates(layers: int) -> list[int]:
-    """Up to `MOST_CANDIDATES` draft layers, evenly spread, without the first, whose input is the token alone."""
+    """Up to `MOST_CANDIDATES` draft layers, evenly spread; without the first layer, because its input is only the token."""
     usable = range(1 if layers > 2 else 0, layers)
-    places = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
-    return [usable[int(place)] for place in places]
+    indices = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
+    return [usable[int(index)] for index in indices]
 
 
 @torch.inference_mode()
 def all_states(
     model: LoadedModel, tokens: Tensor, layers: Sequence[int], window: int | None = None
 ) -> dict[int, Tensor]:
-    """Normalised inputs [N, hidden_size] by layer, from one pass over tokens [N], each seeing `window` tokens back."""
+    """Normalised inputs [N, hidden_size] by layer, from a single pass over tokens [N] that see `window` tokens back."""
     size, last = len(tokens), layer_count(model.model) - 1
     local = LocalWindow(window, size) if window is not None else None
     with StateCapture(model.model, layers) as capture:

@@ -1,4 +1,4 @@
-"""Writing calibrations; the product reads it (`prefill/scoring_heads.py`, `draft_kv/projection.py`)."""
+"""Writes calibration files; the product reads them (`prefill/scoring_heads.py`, `draft_kv/projection.py`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from specprefill_cli.prefill.scoring_heads import ScoringHeads
 
 
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:
-    """Write the description of scoring heads. Raises SpecprefillError where that is not possible."""
+    """Write the description of scoring heads. Raises SpecprefillError if that fails."""
     return write_description(folder / HEADS_FILE, asdict(heads))
 
 
 def save_maps(calibration: KvCalibration, folder: Path) -> Path:
-    """Write weights (float16), then the description that reads them; each file is complete before it takes its place.
+    """Write the weights (float16), then the description that refers to them; each file is written atomically.
 
-    Raises SpecprefillError where that is not possible.
+    Raises SpecprefillError if that fails.
     """
     kv_map = calibration.kv_map
     tensors = {f"{NAME}.{layer}": weight.half().contiguous() for layer, weight in kv_map.weights.items()}
@@ -42,7 +42,7 @@ def save_maps(calibration: KvCalibration, folder: Path) -> Path:
 
 
 def write_description(path: Path, values: Mapping[str, Any]) -> Path:
-    """Write a calibration file. Raises SpecprefillError where that is not possible."""
+    """Write a calibration file. Raises SpecprefillError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n")
     return path

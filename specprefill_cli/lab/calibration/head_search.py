@@ -1,4 +1,4 @@
-"""The search for scoring heads: the attention heads of a draft that rank the passage with the answer first."""
+"""Searches scoring heads: the attention heads of a draft that rank the passage with the answer first."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from specprefill_cli.prefill.scoring_heads import Head, blend
 KEEP_RATIOS = (0.03, 0.1, 0.2)
 MOST_HEADS = 8
 MOST_CANDIDATES = 24
-# The mean recall that another head must add.
+# Another head must add at least this much mean recall.
 SMALLEST_GAIN = 0.002
 LEXICAL_WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-# `--keep auto` holds enough mass to keep the answer in this ratio of the cases in which the best fifth of the chunks does.
+# `--keep auto` keeps the answer in this share of the cases in which AUTO_REFERENCE, the best fifth of the chunks, does.
 AUTO_RECALL = 0.98
 AUTO_REFERENCE = 0.2
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """One question with a known answer.
+    """A question with a known answer.
 
     scores: [layers x heads, chunks] mean attention of each head to each chunk; gold: chunks that hold the answer
-    question, lexical: [chunks] scores of the scorers of these names
+    question, lexical: [chunks] scores of the scorers with these names
     """
 
     scores: np.ndarray
@@ -38,67 +38,67 @@ class Sighting:
 
 
 def gold_rank(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """How many chunks rank before the last gold one [...], from scores [..., chunks]; ties rank before."""
+    """Number of chunks that rank before the last gold chunk [...], from scores [..., chunks]; ties rank before it."""
     worst = scores[..., gold].min(-1)
     return (scores >= worst[..., None]).sum(-1) - 1
 
 
 def recall(ranks: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    """Mean over `KEEP_RATIOS` of how often the gold chunks are kept: ranks [..., items], chunks [items] -> [...]."""
+    """Share of questions whose gold chunks are kept, averaged over `KEEP_RATIOS`: ranks [..., items], chunks [items] -> [...]."""
     return np.mean([among_best(ranks, keep, chunks).mean(-1) for keep in KEEP_RATIOS], axis=0)
 
 
 def among_best(ranks: np.ndarray, keep: float, chunks: np.ndarray) -> np.ndarray:
-    """Whether ranks [..., items] lie among the chunks that a keep ratio keeps, at least one; chunks: their number [items]."""
+    """Whether ranks [..., items] lie among the kept chunks, at least 1; chunks: number of chunks of each question [items]."""
     return ranks < np.maximum(1, np.ceil(keep * chunks))
 
 
 def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
-    """The best head and, greedily, those that raise recall together with it, equally weighted; heads: per layer."""
+    """Take the best head, then greedily add heads that raise recall, equally weighted; heads: number per layer."""
     chunks = np.array([sighting.scores.shape[1] for sighting in sightings])
     single_recalls = recall(
         np.stack([gold_rank(sighting.scores, sighting.gold) for sighting in sightings], axis=-1), chunks
     )
     candidates = np.argsort(-single_recalls, kind="stable")[:MOST_CANDIDATES].tolist()
-    chosen = [candidates.pop(0)]
-    best = single_recalls[chosen[0]]
-    while candidates and len(chosen) < MOST_HEADS:
+    chosen_rows = [candidates.pop(0)]
+    best_recall = single_recalls[chosen_rows[0]]
+    while candidates and len(chosen_rows) < MOST_HEADS:
         together = np.stack(
             [
-                gold_rank(sighting.scores[chosen].sum(0) + sighting.scores[candidates], sighting.gold)
+                gold_rank(sighting.scores[chosen_rows].sum(0) + sighting.scores[candidates], sighting.gold)
                 for sighting in sightings
             ],
             axis=-1,
         )
         gains = recall(together, chunks)
-        place = int(gains.argmax())
-        if gains[place] < best + SMALLEST_GAIN:
+        best_index = int(gains.argmax())
+        if gains[best_index] < best_recall + SMALLEST_GAIN:
             break
-        best = gains[place]
-        chosen.append(candidates.pop(place))
-    return tuple(Head(row // heads, row % heads, 1.0 / len(chosen)) for row in sorted(chosen))
+        best_recall = gains[best_index]
+        chosen_rows.append(candidates.pop(best_index))
+    return tuple(Head(row // heads, row % heads, 1.0 / len(chosen_rows)) for row in sorted(chosen_rows))
 
 
-def combine_heads(sighting: Sighting, chosen: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
-    """Chunk scores [chunks] of the chosen heads, blended with BM25's at a weight."""
-    rows = [head.layer * heads + head.head for head in chosen]
-    weights = np.array([head.weight for head in chosen])
+def combine_heads(sighting: Sighting, chosen_heads: Sequence[Head], heads: int, lexical: float = 0.0) -> np.ndarray:
+    """Chunk scores [chunks] of the chosen heads, blended with BM25; lexical: the weight of BM25."""
+    rows = [head.layer * heads + head.head for head in chosen_heads]
+    weights = np.array([head.weight for head in chosen_heads])
     return blend(weights @ sighting.scores[rows], sighting.lexical, lexical)
 
 
-def search_lexical(sightings: Sequence[Sighting], chosen: Sequence[Head], heads: int) -> float:
-    """The weight of BM25, of `LEXICAL_WEIGHTS`, with the best recall beside the chosen heads; 0 if the gain is noise."""
+def search_lexical(sightings: Sequence[Sighting], chosen_heads: Sequence[Head], heads: int) -> float:
+    """The weight of BM25 among `LEXICAL_WEIGHTS` that gives the best recall with the chosen heads; 0 if the gain is noise."""
     golds = [sighting.gold for sighting in sightings]
     recalls = {
-        weight: mean_recall([combine_heads(sighting, chosen, heads, weight) for sighting in sightings], golds)
+        weight: mean_recall([combine_heads(sighting, chosen_heads, heads, weight) for sighting in sightings], golds)
         for weight in LEXICAL_WEIGHTS
     }
-    best = max(recalls, key=lambda weight: recalls[weight])
-    return best if recalls[best] >= recalls[0.0] + SMALLEST_GAIN else 0.0
+    best_weight = max(recalls, key=lambda weight: recalls[weight])
+    return best_weight if recalls[best_weight] >= recalls[0.0] + SMALLEST_GAIN else 0.0
 
 
 def recall_at(keep: float, scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
-    """How often a keep ratio keeps the gold chunks, from the chunk scores [chunks] of each question."""
+    """Share of questions whose gold chunks a keep ratio keeps, from each question's chunk scores [chunks]."""
     ranks = np.array([gold_rank(row, gold) for row, gold in zip(scores, golds, strict=True)])
     return float(among_best(ranks, keep, np.array([len(row) for row in scores])).mean())
 
@@ -109,16 +109,16 @@ def mean_recall(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> fl
 
 
 def auto_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray]) -> float:
-    """The ratio of the mass for `--keep auto`; see `AUTO_RECALL`."""
+    """The share of the mass that `--keep auto` keeps; see `AUTO_RECALL`."""
     return smallest_mass(scores, golds, AUTO_RECALL * recall_at(AUTO_REFERENCE, scores, golds))
 
 
 def smallest_mass(scores: Sequence[np.ndarray], golds: Sequence[np.ndarray], recall: float) -> float:
-    """The smallest ratio of summed scores, at most 0.99, whose best chunks hold the answer this often."""
-    needed = []
+    """The smallest share of the summed scores, at most 0.99, whose best chunks hold the answer this often."""
+    needed_masses = []
     for row, gold in zip(scores, golds, strict=True):
         masses = np.sort(row)[::-1].cumsum()
-        needed.append(masses[gold_rank(row, gold)] / masses[-1])
-    # Selection takes the smallest set that reaches the mass, so slightly less still reaches the same set.
-    place = max(0, min(len(needed) - 1, math.ceil(recall * len(needed)) - 1))
-    return float(min(0.99, np.sort(needed)[place] - 1e-6))
+        needed_masses.append(masses[gold_rank(row, gold)] / masses[-1])
+    # Selection takes the smallest set that reaches the mass, so a slightly smaller mass gives the same set.
+    index = max(0, min(len(needed_masses) - 1, math.ceil(recall * len(needed_masses)) - 1))
+    return float(min(0.99, np.sort(needed_masses)[index] - 1e-6))

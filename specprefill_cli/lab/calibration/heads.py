@@ -1,4 +1,4 @@
-"""Finding a draft's scoring heads on questions with known answers, and checking them on held-out ones."""
+"""Finds a draft's scoring heads on questions with known answers, and checks them on held-out questions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from specprefill_cli.prefill.selection import add_neighbours, chunk_scores
 from specprefill_cli.settings import Settings
 
 FEWEST_QUESTIONS = 20
-# Candidate windows of the draft, and the recall that the chosen one must reach, relative to that without a window.
+# Candidate draft windows, and the recall that the chosen window must reach, relative to no window.
 WINDOWS = (64, 128, 256, 512, 1_024, 2_048)
 WINDOW_RECALL = 0.99
-# A window is tried if half the prompts are this many times as long; in shorter ones it hides too little to judge.
+# Try a window only if half the prompts are at least this many times as long: in shorter prompts it hides too little.
 SHORTEST_PROMPT = 4
-# The scorers that need no calibration, which heads must beat.
+# The scorers without calibration; the heads must beat them.
 UNCALIBRATED = ("question", "lexical")
 
 
@@ -50,7 +50,7 @@ def calibrate_heads(
 ) -> ScoringHeads:
     """Search on every other question and measure on the rest.
 
-    Raises SpecprefillError if too few questions have an answer that occurs in their documents.
+    Raises SpecprefillError if too few questions have an answer that stands in their documents.
     """
     draft = session.pair.loaded_draft
     if all(window is not None for window in window_layers(draft.config)):
@@ -67,13 +67,13 @@ def calibrate_heads(
         step(f"searching the draft's heads: {number:,} of {len(cases):,}")
         sightings.append(sight(case, draft))
     searched, held_out = sightings[::2], sightings[1::2]
-    chosen = search.search_heads(searched, heads)
-    lexical = search.search_lexical(searched, chosen, heads)
-    unlimited = [search.combine_heads(sighting, chosen, heads, lexical) for sighting in sightings]
-    window, window_recalls, windowed = smallest_window(cases, sightings, chosen, lexical, unlimited)
+    chosen_heads = search.search_heads(searched, heads)
+    lexical = search.search_lexical(searched, chosen_heads, heads)
+    unlimited = [search.combine_heads(sighting, chosen_heads, heads, lexical) for sighting in sightings]
+    window, window_recalls, windowed = smallest_window(cases, sightings, chosen_heads, lexical, unlimited)
     scores = {
         "heads": unlimited[1::2],
-        "attention": [search.combine_heads(sighting, chosen, heads) for sighting in held_out],
+        "attention": [search.combine_heads(sighting, chosen_heads, heads) for sighting in held_out],
         "lexical": [sighting.lexical for sighting in held_out],
         "question": [sighting.question for sighting in held_out],
     }
@@ -83,14 +83,14 @@ def calibrate_heads(
         for scorer, rows in scores.items()
         for keep in search.KEEP_RATIOS
     }
-    means = {scorer: search.mean_recall(rows, golds) for scorer, rows in scores.items()}
+    mean_recalls = {scorer: search.mean_recall(rows, golds) for scorer, rows in scores.items()}
     by_window = {f"mean_recall_window_{name}": round(value, 4) for name, value in window_recalls.items()}
     return ScoringHeads(
-        heads=chosen,
+        heads=chosen_heads,
         lexical=lexical,
         auto_mass=search.auto_mass(windowed, [sighting.gold for sighting in sightings]),
         auto_tokens=int(median(case.request.document_tokens for case in cases)),
-        default=all(means["heads"] > means[scorer] for scorer in UNCALIBRATED),
+        default=all(mean_recalls["heads"] > mean_recalls[scorer] for scorer in UNCALIBRATED),
         evidence={"questions": len(sightings), **recalls, **by_window},
         window=window,
         **draft_identity(draft),
@@ -99,14 +99,14 @@ def calibrate_heads(
 
 @dataclass(frozen=True)
 class Case:
-    """A question whose answer occurs in its own context, at a character range of the document."""
+    """A question whose answer stands in its own context; place: the answer's character range in the document."""
 
     request: PrefillRequest
     place: tuple[int, int]
 
 
 def usable_cases(session: Session, items: Sequence[Item], settings: Settings) -> Iterator[Case]:
-    """The questions that fit the draft and whose first answer occurs in their own context."""
+    """Yield the questions that fit the draft and whose first answer stands in their own context."""
     draft = session.pair.loaded_draft
     for item in items:
         start, end = item.evidence
@@ -120,33 +120,33 @@ def usable_cases(session: Session, items: Sequence[Item], settings: Settings) ->
 def smallest_window(
     cases: Sequence[Case],
     sightings: Sequence[search.Sighting],
-    chosen: Sequence[Head],
+    chosen_heads: Sequence[Head],
     lexical: float,
     unlimited: Sequence[np.ndarray],
 ) -> tuple[int | None, dict[str, float], Sequence[np.ndarray]]:
-    """The smallest window that reaches `WINDOW_RECALL`, every window's recall, and the chunk scores [chunks] with it.
+    """Find the smallest window that reaches `WINDOW_RECALL`; return it, all windows' recall, and its chunk scores [chunks].
 
     lexical: the weight of BM25; unlimited: chunk scores [chunks] without a window
     """
     golds = [sighting.gold for sighting in sightings]
     recalls = {"off": search.mean_recall(unlimited, golds)}
-    best, best_scores = None, unlimited
-    typical = np.median([case.request.draft_prompt.length for case in cases])
-    for window in sorted((window for window in WINDOWS if SHORTEST_PROMPT * window <= typical), reverse=True):
+    best_window, best_scores = None, unlimited
+    median_length = np.median([case.request.draft_prompt.length for case in cases])
+    for window in sorted((window for window in WINDOWS if SHORTEST_PROMPT * window <= median_length), reverse=True):
         scores = [
-            blend(windowed_scores(case.request, chosen, window), sighting.lexical, lexical)
+            blend(windowed_scores(case.request, chosen_heads, window), sighting.lexical, lexical)
             for case, sighting in zip(cases, sightings, strict=True)
         ]
         recalls[str(window)] = search.mean_recall(scores, golds)
         if recalls[str(window)] < WINDOW_RECALL * recalls["off"]:
             break
-        best, best_scores = window, scores
-    return best, recalls, best_scores
+        best_window, best_scores = window, scores
+    return best_window, recalls, best_scores
 
 
 @torch.inference_mode()
 def windowed_scores(request: PrefillRequest, heads: Sequence[Head], window: int) -> np.ndarray:
-    """Chunk scores [chunks] of the heads when the draft reads with a window."""
+    """Chunk scores [chunks] of the heads with a draft window."""
     narrow = replace(request, prompt=request.draft_prompt, draft_window=window)
     state, capture = read_prompt(narrow, max(head.layer for head in heads))
     document = narrow.prompt.document
@@ -155,7 +155,7 @@ def windowed_scores(request: PrefillRequest, heads: Sequence[Head], window: int)
 
 
 def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState, QueryCapture]:
-    """Run the draft over a prompt up to a layer; its cache, and the queries that the scorer `heads` uses."""
+    """Run the draft over a prompt up to a layer; return its cache, and the queries that the scorer `heads` uses."""
     scorer, state = HeadsScorer(), new_state(request.draft_prompt.length)
     capture = QueryCapture(scorer.query_tokens(request.draft_prompt))
     scorer.read(request, state, capture, last_layer)
@@ -163,24 +163,28 @@ def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState,
 
 
 def scores_for_selection(importance: Tensor, chunk_size: int) -> np.ndarray:
-    """Chunk scores [chunks] as selection compares them: importance [n] by chunk, blended with the neighbours'."""
+    """Chunk scores [chunks] for selection: importance [n] by chunk, blended with the neighbours' scores."""
     return add_neighbours(chunk_scores(importance, chunk_size), NEIGHBOURS).numpy()
 
 
 @torch.inference_mode()
 def sight(case: Case, draft: LoadedModel) -> search.Sighting:
-    """One question's attention by head and chunk."""
-    # Gold chunks and heads count in the draft's tokens, so the other scorers must too.
+    """Measure a question's attention by head and chunk."""
+    # Gold chunks and heads use the draft's tokens, so the other scorers must use them too.
     request = replace(case.request, prompt=case.request.draft_prompt, draft_window=None)
     prompt, size = request.prompt, request.chunk_size
-    text = draft.config.get_text_config()
-    state, capture = read_prompt(request, text.num_hidden_layers - 1)
+    text_config = draft.config.get_text_config()
+    state, capture = read_prompt(request, text_config.num_hidden_layers - 1)
     start, end = prompt.document
-    scores = np.zeros((text.num_hidden_layers, text.num_attention_heads, math.ceil((end - start) / size)), np.float32)
+    scores = np.zeros(
+        (text_config.num_hidden_layers, text_config.num_attention_heads, math.ceil((end - start) / size)), np.float32
+    )
     for layer, window in enumerate(window_layers(draft.config)):
-        # A head with a sliding window would miss most of a longer prompt.
+        # Skip layers with a sliding window: their heads miss most of a long prompt.
         if window is None:
-            attention = layer_attention(state, capture, layer, list(range(text.num_attention_heads)), prompt.document)
+            attention = layer_attention(
+                state, capture, layer, list(range(text_config.num_attention_heads)), prompt.document
+            )
             scores[layer] = [scores_for_selection(row, size) for row in attention]
     first = int((prompt.offsets[:, 1] <= case.place[0]).sum())
     last = max(first, int((prompt.offsets[:, 0] < case.place[1]).sum()) - 1)

@@ -1,4 +1,4 @@
-"""What `auto` should mean for a target: where its kept tokens stand, and how much of the importance it keeps."""
+"""Fits what `auto` means for a target: the positions of kept tokens, and the share of the importance that it keeps."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from specprefill_cli.prefill.calibration import TargetCalibration, weights_finge
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import Settings
 
-# Keep ratio at which positions are compared, and document tokens whose mass `--keep auto` counts.
+# Keep ratio for comparing positions, and document tokens whose mass `--keep auto` counts.
 KEEP, AUTO_TOKENS = 0.1, 2_048
 MASSES = (0.3, 0.4, 0.5, 0.6)
-# The F1 points that a smaller mass may lose against the best one: less than what a hundred questions can tell.
+# F1 points that a smaller mass may lose against the best mass: less than a hundred questions can resolve.
 MARGIN = 1.0
 
 
 def tune_target(
     session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]
 ) -> TargetCalibration:
-    """Answer every question with kept tokens at both kinds of positions, then with each mass at the better ones.
+    """Answer every question with original and with compact positions, then with each mass at the better positions.
 
-    items: with answers, in documents long enough that little of them is kept; step: called with what is being done
-    The published positions stay unless the compact ones have the higher F1; of the masses the smallest within `MARGIN` of
-    the best is taken.
+    items: with answers, in documents long enough that little of them is kept; step: called with the progress in words
+    Takes compact positions only if their F1 is higher, and the smallest mass within `MARGIN` of the best.
 
     Raises SpecprefillError without questions.
     """
@@ -51,20 +50,22 @@ def tune_target(
         f1_scores(f"{name} positions", plain, base.varied(keep=KEEP, positions=name)) for name in (ORIGINAL, COMPACT)
     )
     difference = mean_interval([ours - theirs for ours, theirs in zip(compact, original, strict=True)])
-    chosen, means = COMPACT if difference[0] > 0 else ORIGINAL, {}
+    chosen_positions, mean_f1 = COMPACT if difference[0] > 0 else ORIGINAL, {}
     for mass in MASSES:
         calibration = replace(plain, auto_mass=mass, auto_tokens=AUTO_TOKENS)
-        means[mass] = fmean(f1_scores(f"mass {mass:g}", calibration, base.varied(keep=None, positions=chosen)))
+        mean_f1[mass] = fmean(
+            f1_scores(f"mass {mass:g}", calibration, base.varied(keep=None, positions=chosen_positions))
+        )
     return replace(
         plain,
-        positions=chosen,
-        auto_mass=min(mass for mass in MASSES if means[mass] >= max(means.values()) - MARGIN),
+        positions=chosen_positions,
+        auto_mass=min(mass for mass in MASSES if mean_f1[mass] >= max(mean_f1.values()) - MARGIN),
         auto_tokens=AUTO_TOKENS,
         evidence={
             "questions": len(items),
             "f1_original": round(fmean(original), 2),
             "f1_compact": round(fmean(compact), 2),
             "f1_difference": [round(value, 2) for value in difference],
-            **{f"f1_mass_{mass:g}": round(mean, 2) for mass, mean in means.items()},
+            **{f"f1_mass_{mass:g}": round(mean, 2) for mass, mean in mean_f1.items()},
         },
     )

@@ -1,1 +1,1 @@
-"""The lab's commands: one file a command."""
+"""The lab's commands: a file for each command."""

@@ -1,4 +1,4 @@
-"""`specprefill bench`: speed, measured in one run."""
+"""`specprefill bench`: speed, measured in a single run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split_list, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.commands.bench_questions import needles, recall
 from specprefill_cli.lab.commands.options import (
@@ -86,7 +86,7 @@ def prefill(
 
 
 def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
-    """Transformers with the pair's target; none where several ranks share it, because `generate` would deadlock."""
+    """Transformers with the pair's target; empty if several ranks share the target, because `generate` would deadlock."""
     from specprefill_cli.lab.benchmarks.peers import transformers_peer
 
     if pair.ranks.size > 1:
@@ -120,7 +120,7 @@ def decode(
       specprefill bench decode --speculate auto,4 --repeat 5 --json
     """
     settings = settings.varied(max_new_tokens=max_new_tokens)
-    names = split(tasks, "--tasks")
+    names = split_list(tasks, "--tasks")
     from specprefill_cli.decoding.speculation import adapts
     from specprefill_cli.lab.benchmarks.decode import COLUMNS, bench_decode, check_tasks
     from specprefill_cli.lab.tables import show_benchmark
@@ -128,7 +128,7 @@ def decode(
     check_tasks(names)
     variants = [settings.varied(speculate=pace) for pace in speculates]
     session = open_measured_session(settings, variants, shapes, given)
-    # The warm-up of adaptive speculation measures what a pass costs.
+    # Warm up adaptive speculation first, because that measures the cost of a pass.
     session.warm_up(next(filter(adapts, variants), variants[0]))
     measure = partial(bench_decode, session, length, names, speculates, repeat, settings)
     show_benchmark(measure, COLUMNS, json, quiet)
@@ -179,7 +179,7 @@ def throughput(
         return
     settings = settings.varied(max_new_tokens=max_new_tokens)
     check_plot(plot)
-    concurrencies = [concurrency_of(part, "--concurrency") for part in split(concurrency, "--concurrency")]
+    concurrencies = [concurrency_of(part, "--concurrency") for part in split_list(concurrency, "--concurrency")]
     from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput, throughput_plot
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import show_benchmark
@@ -237,6 +237,6 @@ def peer(
     show_benchmark(measure, PEER_COLUMNS, json, quiet)
 
 
-# In the order in which the help lists them.
+# The help lists them in this order.
 for command in (prefill, decode, throughput, needles, recall, peer):
     app.command(command.__name__)(command)

@@ -1,4 +1,4 @@
-"""`specprefill calibrate`: scoring heads, KV maps and their gate, found once for a pair."""
+"""`specprefill calibrate`: fits scoring heads, KV maps and their gate once for a pair."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def calibrate(
             calibrate_heads(items, session, settings, out or draft_folder(pair.draft), output)
         if text:
             fit_maps(session, texts, folder, output)
-        # The other steps open the pair with these calibrations, and a device may not hold it twice.
+        # Free the pair: the other steps open it with these calibrations, and a device may not hold it twice.
         del session
     if gate is not None:
         find_gate(draw(gate), settings, gate_kl, folder, output)
@@ -116,22 +116,22 @@ def calibrate(
 
 @dataclass(frozen=True)
 class Output:
-    """Where progress and results go; json: print each result as one JSON object."""
+    """Where progress and results go; json: print each result as a JSON object."""
 
     notes: Notes
     json: bool
 
-    def report(self, path: Path, values: Mapping[str, Any], lines: Iterable[str]) -> None:
-        """Print what a file holds: its values as JSON, or lines about them."""
+    def report(self, path: Path, contents: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print what a file holds: its content as JSON, or lines about it."""
         if self.json:
-            print_json({"file": str(path), **values})
+            print_json({"file": str(path), **contents})
         else:
             self.notes.tell(f"wrote {path}")
             print("\n".join(lines))
 
 
 def name_measured_draft(settings: Settings, measured: bool) -> Settings:
-    """Settings that name the pair's draft, where a step measures it and another one would choose."""
+    """Name the pair's draft in the settings, if a step measures it and `--scorer auto` would choose another draft."""
     from specprefill_cli.models.pairs import chosen_pair
 
     draft, chooser = chosen_pair(settings).draft, chosen_pair(settings.varied(scorer=AUTO)).draft
@@ -139,7 +139,7 @@ def name_measured_draft(settings: Settings, measured: bool) -> Settings:
 
 
 def calibrate_heads(items: list[Item], session: Session, settings: Settings, folder: Path, output: Output) -> None:
-    """Find the scoring heads and the share of importance that `--keep auto` holds, and write both to the folder."""
+    """Find the scoring heads and the share of importance that `--keep auto` keeps, and write them to the folder."""
     from specprefill_cli.lab.calibration import heads as search
     from specprefill_cli.lab.calibration.files import save_heads
 
@@ -157,7 +157,7 @@ def calibrate_heads(items: list[Item], session: Session, settings: Settings, fol
 
 
 def calibrate_target(items: list[Item], settings: Settings, folder: Path, output: Output) -> None:
-    """Find what `auto` means for the target, and write it to the folder."""
+    """Find what `auto` means for the target and write it to the folder."""
     from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.calibration.target_values import tune_target
     from specprefill_cli.lab.session import open_with_heads
@@ -166,16 +166,16 @@ def calibrate_target(items: list[Item], settings: Settings, folder: Path, output
     settings = settings.varied(scorer=AUTO)
     session = open_with_heads(settings, folder)
     with output.notes.progress(f"answering {len(items):,} questions") as update:
-        values = tune_target(session, [item for item in items if item.answers], settings, update)
-    lines = [f"{name}: {value}" for name, value in values.evidence.items()]
-    lines.append(f"--positions auto: {values.positions}; --keep auto: {values.auto_mass:g} of the importance")
-    output.report(write_description(folder / FILE, asdict(values)), asdict(values), lines)
+        calibration = tune_target(session, [item for item in items if item.answers], settings, update)
+    lines = [f"{name}: {value}" for name, value in calibration.evidence.items()]
+    lines.append(f"--positions auto: {calibration.positions}; --keep auto: {calibration.auto_mass:g} of the importance")
+    output.report(write_description(folder / FILE, asdict(calibration)), asdict(calibration), lines)
 
 
 def calibrate_confidence(
     items: list[Item], settings: Settings, unseen: float | None, folder: Path, output: Output
 ) -> None:
-    """Fit the confidence of answers in mode `auto`, as the pair gives them with its other calibrations."""
+    """Fit the confidence of answers in mode `auto`, with the pair's other calibrations in use."""
     from specprefill_cli.answering.confidence import FILE
     from specprefill_cli.lab.calibration.confidence import fit_confidence
     from specprefill_cli.lab.calibration.files import write_description
@@ -191,7 +191,7 @@ def calibrate_confidence(
 
 
 def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -> None:
-    """Fit the maps from the draft's KV to the target's, and write them to the folder."""
+    """Fit the maps from the draft's KV to the target's and write them to the folder."""
     from specprefill_cli.draft_kv.projection import NAME
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
@@ -199,9 +199,9 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
     from specprefill_cli.prefill.scoring_heads import load_heads
 
     draft = session.pair.loaded_draft
-    # The draft reads with the window of its scoring heads, where these are stored.
-    stored = (load_heads(place, draft) for place in (folder, draft_folder(session.pair.pair.draft)))
-    window = next((heads.window for heads in stored if heads is not None), None)
+    # The draft uses the window of its stored scoring heads, if any.
+    stored_heads = (load_heads(place, draft) for place in (folder, draft_folder(session.pair.pair.draft)))
+    window = next((heads.window for heads in stored_heads if heads is not None), None)
     with output.notes.progress("running the pair over the text") as update:
         calibration = calibrate_kv(session.pair, texts, update, window)
     fits = calibration.kv_map.fits
@@ -210,12 +210,12 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
         f"share of variance missed: keys {fit.key_error:.3f}, values {fit.value_error:.3f}"
         for fit in fits
     ]
-    values = {"rows": calibration.rows, "maps": {NAME: [asdict(fit) for fit in fits]}}
-    output.report(save_maps(calibration, folder), values, lines)
+    contents = {"rows": calibration.rows, "maps": {NAME: [asdict(fit) for fit in fits]}}
+    output.report(save_maps(calibration, folder), contents, lines)
 
 
 def find_gate(items: list[Item], settings: Settings, gate_kl: float, folder: Path, output: Output) -> None:
-    """Find the gate of the map in the folder, or of the pair's map, and write both there."""
+    """Find the gate of the map in the folder, or of the pair's map, and write map and gate to the folder."""
     from specprefill_cli.draft_kv.projection import NAME, load_calibration, pair_calibration, set_calibration
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.lab.session import open_with_heads

@@ -104,18 +104,18 @@ def evaluate(
     report(questions, outcome, json, notes)
 
 
-def report(questions: Path, outcome: Run, json: bool, notes: Notes) -> None:
-    """Print the figures; raises Exit where the run was interrupted or questions were left out."""
+def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
+    """Print the figures. Raises Exit if the run was interrupted or questions were left out."""
     from specprefill_cli.lab.evaluation.runner import COLUMNS, rows
     from specprefill_cli.lab.tables import show_rows
 
-    if not any(outcome.results.values()):
-        outcome.complete()
-    for item, error in outcome.left_out:
+    if not any(run.results.values()):
+        run.complete()
+    for item, error in run.left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
-    left_out = [item.identifier for item, _ in outcome.left_out]
-    show_rows(rows(outcome.results, outcome.kept), COLUMNS, json, questions=str(questions), left_out=left_out)
-    if outcome.interrupted:
+    left_out = [item.identifier for item, _ in run.left_out]
+    show_rows(rows(run.results, run.kept), COLUMNS, json, questions=str(questions), left_out=left_out)
+    if run.interrupted:
         raise typer.Exit(INTERRUPTED)
     if left_out:
         raise typer.Exit(SOME_FAILED)

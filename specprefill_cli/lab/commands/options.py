@@ -1,4 +1,4 @@
-"""Options that several of the lab's commands share, and what these commands refuse before they load anything."""
+"""Options that several of the lab's commands share, and their checks before anything is loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.options import OUTPUT, Given, ListOption, split
+from specprefill_cli.cli.options import OUTPUT, Given, ListOption, split_list
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write
@@ -35,20 +35,20 @@ Shapes = Annotated[
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """Raises UsageError for a part that is not a whole number."""
+    """Parse comma-separated whole numbers. Raises UsageError for anything else."""
     try:
-        return [int(part) for part in split(text, option)]
+        return [int(part) for part in split_list(text, option)]
     except ValueError as error:
         raise UsageError(f"{option} {text}: not a whole number, or several separated by commas") from error
 
 
 def plot_option(figures: str) -> Any:
-    """The option `--plot` of a command that draws these figures."""
+    """The option `--plot` of a command; figures: what the plot shows."""
     return typer.Option(help=f"Also draw {figures} to this file (SVG).", rich_help_panel=OUTPUT, show_default=False)
 
 
 def check_plot(plot: Path | None) -> None:
-    """Raises SpecprefillError, before anything is measured, for a plot that could not be drawn or written."""
+    """Raise SpecprefillError, before measuring anything, if the plot cannot be drawn or written."""
     if plot is None:
         return
     from specprefill_cli.lab.plots import require_matplotlib
@@ -60,7 +60,7 @@ def check_plot(plot: Path | None) -> None:
 def open_measured_session(
     settings: Settings, variants: Sequence[Settings], shapes: str | None, given: Given
 ) -> Session:
-    """Load the pair, or make one with random weights. Raises UsageError for options that `shapes` excludes."""
+    """Load the pair, or make a pair with random weights. Raises UsageError for options that `shapes` excludes."""
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
@@ -76,7 +76,7 @@ def open_measured_session(
 
 
 def refuse_ranks(tensor_parallel: int, work: str) -> None:
-    """Raise UsageError for work that is done in one process only."""
+    """Raise UsageError for work that runs only in a single process."""
     if in_run() or tensor_parallel > 1:
         raise UsageError(
             f"{work} runs in one process; call it without torchrun, and with SPECPREFILL_TENSOR_PARALLEL=1"
@@ -84,7 +84,7 @@ def refuse_ranks(tensor_parallel: int, work: str) -> None:
 
 
 def make_folder(path: Path, option: str) -> None:
-    """Create a folder. Raises UsageError for one that cannot be created, or cannot be written to."""
+    """Create a folder. Raises UsageError if it cannot be created or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`specprefill study`: where draft KV fails, and what it gains: numbers, pictures, one figures."""
+"""`specprefill study`: where draft KV fails, and what it gains, in numbers and pictures."""
 
 from __future__ import annotations
 

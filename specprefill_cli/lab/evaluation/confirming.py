@@ -1,4 +1,4 @@
-"""How often full prefill confirms a provisional answer, when, and what foretells that it corrects one."""
+"""How often and when full prefill confirms a provisional answer, and which signals predict a correction."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from specprefill_cli.models.adapter import items_of
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
 
-# What may foretell a correction: a low value of one of these.
+# A low value of any of these signals may predict a correction.
 SIGNALS = ("confidence", "margin", "mass")
 
 
 def signal_text(row: Row, name: str) -> str:
-    """The AUROC of a signal with its interval; empty where it is unknown."""
+    """The AUROC of a signal with its interval; empty if unknown."""
     value, low, high, _ = row["signals"][name]
     return "" if value is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
@@ -54,7 +54,7 @@ def measure(
     base: Settings,
     step: Callable[[Row], None],
 ) -> list[Row]:
-    """Ask every question with full prefill, and with each keep ratio confirmed; every answer starts cold.
+    """Ask every question with full prefill, and with each keep ratio and confirmation; every answer starts cold.
 
     step: called with each outcome. Questions too long for full prefill are left out; Ctrl-C ends the run early.
     """
@@ -77,12 +77,12 @@ def measure(
 
 
 def time_answer(session: Session, item: Item, settings: Settings) -> tuple[AnswerStream, Record | None, float]:
-    """An answer's finished stream, its provisional record where it has one, and the seconds of all of it."""
+    """Answer a question; return the finished stream, the provisional record if any, and the total seconds."""
     session.warm_up(settings)
-    began = time.perf_counter()
+    started = time.perf_counter()
     stream = session.ask(item.collection, item.question, settings)
     provisional = next((event for event in list(items_of(stream.steps())) if isinstance(event, Record)), None)
-    return stream, provisional, time.perf_counter() - began
+    return stream, provisional, time.perf_counter() - started
 
 
 def confirmed_outcome(
@@ -93,10 +93,11 @@ def confirmed_outcome(
     provisional: Record | None,
     seconds: float,
 ) -> Row:
-    """A question at one keep ratio. Times from the question on, in seconds.
+    """The outcome of a question at a keep ratio. Times in seconds from the question on.
 
-    same: whether the final tokens are those of `full`; full_seconds: its whole answer; ttft_seconds: of the provisional one
-    margin: of the provisional first token's logit over the next one; mass: importance that was kept
+    same: whether the final tokens are those of `full`; full_seconds: of the whole answer of `full`; ttft_seconds: of the
+        provisional answer
+    margin: first token's highest logit minus the second highest, in `select`; mass: share of the importance that was kept
     """
     answer = stream.result()
     assert provisional is not None
@@ -117,12 +118,12 @@ def confirmed_outcome(
 
 
 def kept_mass(stream: AnswerStream) -> float | None:
-    """The share of the document's importance in chunks that the target computed; None where nothing was scored."""
+    """The share of the document's importance in tokens that the target computed; None without scores."""
     importance = stream.prefilled.importance
     if importance is None or not float(importance.sum()):
         return None
-    kept = kept_tokens(stream.prefilled.plan, len(importance))
-    return float(importance[kept].sum() / importance.sum())
+    is_kept = kept_tokens(stream.prefilled.plan, len(importance))
+    return float(importance[is_kept].sum() / importance.sum())
 
 
 def figures(outcomes: Sequence[Row]) -> list[Row]:
@@ -132,9 +133,9 @@ def figures(outcomes: Sequence[Row]) -> list[Row]:
 
 
 def row_of(keep: float | None, cases: Sequence[Row]) -> Row:
-    """The figures of one keep ratio over n questions: shares and F1 in percent, medians of seconds.
+    """The figures of a keep ratio over n questions: shares and F1 in percent, medians of seconds.
 
-    signals: by name, the AUROC of foretelling a correction with its 95 % bootstrap interval, and the number of cases
+    signals: by name, the AUROC of predicting a correction with its 95 % bootstrap interval, and the number of cases
     """
     return {
         "keep": keep,
@@ -152,13 +153,13 @@ def row_of(keep: float | None, cases: Sequence[Row]) -> Row:
 
 
 def foretelling(name: str, cases: Sequence[Row]) -> tuple[float | None, float | None, float | None, int]:
-    """AUROC with which a low signal foretells a correction, its bootstrap interval, and the cases that have the signal."""
-    measured = [case for case in cases if case[name] is not None]
-    scores = np.array([-case[name] for case in measured])
-    corrected = np.array([not case["confirmed"] for case in measured])
-    value = auroc(scores, corrected) if measured else None
-    if value is None:
-        return None, None, None, len(measured)
-    draws = (auroc(scores[sample], corrected[sample]) for sample in resample(len(measured)))
+    """AUROC with which a low signal predicts a correction, its bootstrap interval, and the number of cases with the signal."""
+    cases_with_signal = [case for case in cases if case[name] is not None]
+    scores = np.array([-case[name] for case in cases_with_signal])
+    corrected = np.array([not case["confirmed"] for case in cases_with_signal])
+    area = auroc(scores, corrected) if cases_with_signal else None
+    if area is None:
+        return None, None, None, len(cases_with_signal)
+    draws = (auroc(scores[sample], corrected[sample]) for sample in resample(len(cases_with_signal)))
     low, high = percentile_interval([draw for draw in draws if draw is not None])
-    return value, low, high, len(measured)
+    return area, low, high, len(cases_with_signal)

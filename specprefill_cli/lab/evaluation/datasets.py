@@ -21,8 +21,8 @@ class Item:
     """A question with its acceptable answers (none if it cannot be answered) and its documents.
 
     evidence: character range of the row's own context in the collection's text
-    facts: character ranges of the passages that the row names as its evidence, all of which an answer needs
-    buried: whether that context lies among others, which rows that name documents never have
+    facts: character ranges of the passages that the row names as evidence; an answer needs all of them
+    buried: whether the context lies among distractors; False for rows that name documents
     """
 
     identifier: str
@@ -35,11 +35,11 @@ class Item:
 
 
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
-    """Rows `{id, context | document | documents, question, answers}` of a file; paths are relative to the file.
+    """Read rows `{id, context | document | documents, question, answers}` of a file; paths are relative to the file.
 
     A row may name passages that stand verbatim in its documents as `evidence`, a list of strings.
-    limit: how many rows to draw at random; distractors: how many other contexts of the file to put around each row's
-    own; seed: of both
+    limit: how many rows to draw at random; distractors: how many of the file's other contexts to put around each row's own
+    seed: of the draw and of the distractors
 
     Raises SpecprefillError for a malformed row, with its line.
     """
@@ -74,7 +74,7 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
 
 
 def read_rows(path: Path) -> list[dict]:
-    """The rows of a file; a row without an id gets its line number, from 1."""
+    """Read the rows of a file; a row without an id gets its line number, from 1."""
     if not path.is_file():
         raise SpecprefillError(f"{path}: no such file; give a JSONL file of questions")
     opener = lzma.open if path.suffix == ".xz" else open
@@ -95,9 +95,9 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def parse_row(line: str, place: str, number: int) -> dict:
-    """One row; its number is the id of one without.
+    """Parse a row; `number` becomes the id of a row without an id.
 
-    Raises SpecprefillError, naming its place, unless it is as `read_items` describes.
+    Raises SpecprefillError, naming its place, for a row that does not have the format of `read_items`.
     """
     try:
         row = json.loads(line)
@@ -124,21 +124,21 @@ def parse_row(line: str, place: str, number: int) -> dict:
 
 
 def fact_ranges(row: dict, text: str, context: tuple[int, int], path: Path) -> tuple[tuple[int, int], ...]:
-    """Where a row's evidence stands in its own part of the text. Raises SpecprefillError for a passage that does not."""
+    """Character ranges of a row's evidence in its own part of the text. Raises SpecprefillError for a missing passage."""
     start, end = context
     ranges = []
     for passage in row.get("evidence", ()):
-        place = text.find(passage, start, end)
-        if place < 0:
+        passage_start = text.find(passage, start, end)
+        if passage_start < 0:
             raise SpecprefillError(
                 f"{path}, row {row['id']}: its evidence does not stand in its documents: {passage!r}"
             )
-        ranges.append((place, place + len(passage)))
+        ranges.append((passage_start, passage_start + len(passage)))
     return tuple(ranges)
 
 
 def document_names(row: dict) -> tuple[str, ...]:
-    """The paths of a row's documents; none unless they are given as a path or a list of paths."""
+    """The paths of a row's documents; empty unless given as a path or a list of paths."""
     names = row.get("documents") or row.get("document")
     names = [names] if isinstance(names, str) else names
     return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
@@ -147,11 +147,11 @@ def document_names(row: dict) -> tuple[str, ...]:
 def bury(
     context: str, contexts: Sequence[str], distractors: int, generator: random.Random
 ) -> tuple[Collection, tuple[int, int]]:
-    """A document of the context at a random place among `distractors` others, and the context's character range."""
+    """Put the context at a random place among `distractors` others; return the document and the context's character range."""
     others = generator.sample(contexts, min(len(contexts), distractors + 1))
-    chosen = [other for other in others if other != context][:distractors]
-    place = generator.randint(0, len(chosen))
-    chosen.insert(place, context)
-    start = sum(len(other) + 2 for other in chosen[:place])
-    collection = Collection((one_page_document("context", "\n\n".join(chosen), "text/plain"),))
+    buried_contexts = [other for other in others if other != context][:distractors]
+    position = generator.randint(0, len(buried_contexts))
+    buried_contexts.insert(position, context)
+    start = sum(len(other) + 2 for other in buried_contexts[:position])
+    collection = Collection((one_page_document("context", "\n\n".join(buried_contexts), "text/plain"),))
     return collection, (start, start + len(context))

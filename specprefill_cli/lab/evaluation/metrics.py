@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as SQuAD counts them (arXiv 1606.05250).
+"""Exact match and F1 of answers, as in SQuAD (arXiv 1606.05250).
 
 `not found` is the right answer to a question without references.
 """
@@ -22,6 +22,6 @@ def f1(answer: str, references: Sequence[str]) -> float:
 
 
 def contains_answer(answer: str, references: Sequence[str]) -> bool:
-    """Whether any reference appears in the answer as whole words, both normalised."""
+    """Whether any reference appears in the answer as whole words, after `normalise`."""
     padded = f" {normalise(answer)} "
     return any(f" {normalise(reference)} " in padded for reference in references or [NOT_FOUND])

@@ -1,4 +1,4 @@
-"""Asking a question set in several configurations, and a row of figures for each."""
+"""Asks a question set in several configurations, and makes a row of figures for each."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them.
+    """How to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them.
 
-    control: prefills in place of the mode; by_draft: the draft answers without the target, as if it were one
+    control: prefills in place of the mode; by_draft: the draft answers alone, in the target's place
     """
 
     mode: str
@@ -56,37 +56,37 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """The name, or the mode if there is none."""
+        """The name, or the mode if the name is empty."""
         return self.name or self.mode
 
     def settings(self, base: Settings) -> Settings:
         """The base settings with this configuration's values."""
-        values: dict[str, Any] = {"mode": self.mode}
+        overrides: dict[str, Any] = {"mode": self.mode}
         if may_use_keep(self.mode):
-            values["keep"] = self.keep
+            overrides["keep"] = self.keep
         if self.scorer is not None:
-            values["scorer"] = self.scorer
-        return base.varied(**values)
+            overrides["scorer"] = self.scorer
+        return base.varied(**overrides)
 
     def resolve(self, session: Session) -> Configuration:
-        """The configuration with the scorer `auto` resolved for the session's pair."""
+        """Resolve the scorer `auto` for the session's pair."""
         if self.scorer is None:
             return self
         return replace(self, scorer=resolve_scorer(self.scorer, session.pair, self.mode))
 
 
 def may_use_keep(mode: str) -> bool:
-    """Whether a mode has a keep ratio; `auto`, which is no registered mode, may choose one that has."""
+    """Whether a mode may use a keep ratio. True for `auto`: it is not registered, and may choose such a mode."""
     return mode not in MODES or MODES[mode].uses_keep
 
 
 def may_use_scorer(mode: str) -> bool:
-    """Whether a mode scores the document; `auto` may choose one that does."""
+    """Whether a mode may score the document. True for `auto`, which may choose such a mode."""
     return mode not in MODES or MODES[mode].uses_draft
 
 
 def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers: Sequence[str]) -> list[Configuration]:
-    """Every mode with each scorer and each keep ratio, where it uses them."""
+    """Combine every mode with each scorer and keep ratio that it uses."""
     return [
         Configuration(mode, keep, scorer)
         for mode in modes
@@ -99,7 +99,7 @@ def configurations(modes: Sequence[str], keeps: Sequence[float | None], scorers:
 class Run:
     """The answers of each configuration to the same questions in the same order.
 
-    kept: in the same order, whether the answer was kept, as `answer_kept` defines it
+    kept: `answer_kept` of each question, in the same order
     left_out: questions whose prompts are too long; interrupted: Ctrl-C ended the run before the last question
     """
 
@@ -124,11 +124,11 @@ def run(
     base: Settings,
     step: Callable[[int, Item, Configuration, Record], None],
 ) -> Run:
-    """Ask every question in every configuration, question by question, so that machine drift affects all alike.
+    """Ask every question in every configuration, question by question, so that machine drift affects all equally.
 
-    step: called with the question's number and each of its answers, once it has all of them
+    step: called with the question's number and each of its answers, once it has all answers
 
-    Raises SpecprefillError for a failure that other questions would meet too.
+    Raises SpecprefillError for a failure that would affect other questions too.
     """
     outcome = Run({case: [] for case in cases}, {case: [] for case in cases})
     for number, item in enumerate(items):
@@ -148,9 +148,9 @@ def run(
 
 
 def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Record, bool | None]:
-    """One answer, and whether the target computed the text that holds the right one.
+    """Answer a question; return the answer, and whether the target computed text that holds a reference answer.
 
-    Its caches are freed, so that they do not count in the next answer's memory.
+    Frees the caches, so that they do not count in the next answer's memory.
     """
     stream = session.ask(item.collection, item.question, settings)
     return stream.finished(), answer_kept(item, stream.prefilled.plan, stream.request.prompt.offsets)
@@ -159,24 +159,24 @@ def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Rec
 def rows(
     results: Mapping[Configuration, AnsweredItems], kept: Mapping[Configuration, Sequence[bool | None]] | None = None
 ) -> list[Row]:
-    """One row of figures for each configuration; kept: as in `Run`."""
+    """A row of figures for each configuration; kept: as in `Run`."""
     kept = kept or {}
     full = next((answers for case, answers in results.items() if case.mode == BASELINE), None)
     return [row_of(case, answers, full, kept.get(case, ())) for case, answers in results.items()]
 
 
 def row_of(case: Configuration, answers: AnsweredItems, full: AnsweredItems | None, kept: Sequence[bool | None]) -> Row:
-    """The figures of one configuration over n questions; EM and F1 in percent, with 95 % intervals.
+    """The figures of a configuration over n questions; EM and F1 in percent, with 95 % intervals.
 
     full: the baseline's answers to the same questions; kept: as in `Run`
 
     f1_delta: mean difference from `full` on the same questions; right: answers that contain a reference
-    ttft_ratio: median of the TTFT of `full` divided by this one's; None without `full`, like the differences
-    answer_kept: percentage of the questions whose answer stands in their own text for which the target computed all
-        tokens of one such place; None without such questions
+    ttft_ratio: median of the TTFT of `full` over this configuration's; None without `full`, like the differences
+    answer_kept: among questions whose answer stands in their own text, percentage for which the target computed all
+        tokens of such a place; None without such questions
     """
-    compared = [] if full is None or case.mode == BASELINE else list(zip(full, answers, strict=True))
-    ratios = [plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in compared]
+    answer_pairs = [] if full is None or case.mode == BASELINE else list(zip(full, answers, strict=True))
+    ratios = [plain.ttft_seconds / answer.ttft_seconds for (_, plain), (_, answer) in answer_pairs]
     return {
         "mode": case.mode,
         "keep": case.keep,
@@ -184,7 +184,7 @@ def row_of(case: Configuration, answers: AnsweredItems, full: AnsweredItems | No
         "n": len(answers),
         "em": statistics.fmean(100 * exact_match(answer.answer, item.answers) for item, answer in answers),
         **mean_figures("f1", [f1_percent(pair) for pair in answers]),
-        **mean_figures("f1_delta", [f1_percent(ours) - f1_percent(base) for base, ours in compared]),
+        **mean_figures("f1_delta", [f1_percent(ours) - f1_percent(base) for base, ours in answer_pairs]),
         "ttft_seconds": statistics.median(answer.ttft_seconds for _, answer in answers),
         "ttft_ratio": statistics.median(ratios) if ratios else None,
         "kept_ratio": statistics.fmean(answer.kept_ratio for _, answer in answers),

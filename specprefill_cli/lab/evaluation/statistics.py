@@ -1,6 +1,6 @@
-"""Statistics of samples: intervals, quartiles, rank correlation, and how well a score predicts an event.
+"""Statistics of samples: intervals, quartiles, rank correlation, and AUROC.
 
-An interval of a figure NAME has the keys NAME, NAME_low and NAME_high.
+A figure NAME with an interval has the keys NAME, NAME_low and NAME_high.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Draws of a bootstrap.
+# Bootstrap samples.
 DRAWS = 2_000
-# With fewer cases of either kind, an AUROC is little more than the rank of a single case.
+# With fewer positive or negative cases, an AUROC is little more than the rank of a single case.
 FEWEST_CASES = 5
 # With fewer questions, a study shows no verdicts and no correlations.
 FEWEST_QUESTIONS = 20
@@ -21,13 +21,13 @@ TOO_FEW = f"too few questions (n < {FEWEST_QUESTIONS})"
 
 
 def mean_or_none(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are not None; None where all are."""
+    """The mean of the values that are not None; None if all are None."""
     present = [value for value in values if value is not None]
     return statistics.fmean(present) if present else None
 
 
 def quartiles(values: Sequence[float]) -> list[float]:
-    """The lower quartile, the median and the upper quartile, interpolated linearly."""
+    """Lower quartile, median and upper quartile, linearly interpolated."""
     return np.quantile(values, (0.25, 0.5, 0.75)).tolist()
 
 
@@ -37,7 +37,7 @@ def resample(size: int) -> np.ndarray:
 
 
 def percentile_interval(values: Sequence[float] | np.ndarray) -> list[float]:
-    """The central 95 % of the values of bootstrap samples."""
+    """The bounds of the central 95 % of bootstrap values."""
     return np.quantile(values, (0.025, 0.975)).tolist()
 
 
@@ -49,9 +49,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion, 0 to 1; unlike a bootstrap's, it has a width where all or none succeed."""
-    share, spread = successes / n, z**2 / n
-    centre, half = share + spread / 2, z * ((share * (1 - share) + spread / 4) / n) ** 0.5
+    """Wilson's 95 % interval of a proportion, 0 to 1; unlike a bootstrap, it has a width even if all or none succeed."""
+    proportion, spread = successes / n, z**2 / n
+    centre, half = proportion + spread / 2, z * ((proportion * (1 - proportion) + spread / 4) / n) ** 0.5
     return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
 
 
@@ -67,7 +67,7 @@ def share_figures(name: str, outcomes: Sequence[bool]) -> dict[str, float | None
 
 
 def named_interval(name: str, figures: Sequence[float | None]) -> dict[str, float | None]:
-    """A figure and the bounds of its interval, by key."""
+    """The keys NAME, NAME_low and NAME_high of a figure with its interval."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), figures, strict=True))
 
 
@@ -86,9 +86,9 @@ def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
 
 
 def auroc(scores: ArrayLike, positive: ArrayLike) -> float | None:
-    """Probability that a positive case scores above a negative one (Mann-Whitney U divided by the number of pairs).
+    """Probability that a positive case scores above a negative case (Mann-Whitney U divided by the number of pairs).
 
-    None with under `FEWEST_CASES` of either. scores: [n]; positive: [n] booleans
+    None with fewer than `FEWEST_CASES` positive or negative cases. scores: [n]; positive: [n] booleans
     """
     mask = np.asarray(positive, dtype=bool)
     positives, negatives = int(mask.sum()), int((~mask).sum())

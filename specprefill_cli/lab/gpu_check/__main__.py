@@ -1,4 +1,4 @@
-"""The command: which steps there are, and where their results go."""
+"""The command: its steps, and where their results go."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from specprefill_cli.lab.gpu_check.steps import Step, run_steps
 from specprefill_cli.lab.tables import Row
 
 TESTS = Path(specprefill_cli.__file__).parents[1] / "tests" / "models" / "test_device.py"
-# Time that a step needs beside that of its prompt, in tokens of prompt; beyond so many a prompt is measured once.
+# Time of a step in addition to its prompt's, in prompt tokens; then the longest prompt that is measured more than once.
 FIXED_SHARE = 16_384
 REPEATED = 32_768
 DECODE_LENGTH, DECODING = 2_048, "--tasks quote --max-new-tokens 48 --speculate auto,4 --repeat 1"
-# What is measured on a machine with a GPU, and on one without, where the check only shows that it works: sizes, lengths, minutes.
+# Defaults with a GPU, and without a GPU, where the check only shows that it works: sizes, lengths, minutes.
 ON_GPU = "qwen2.5-0.5b:qwen2.5-32b", "8192,32768,65536,131072", 8.0
 ON_CPU = "tiny:tiny", "1024", 2.0
 PROBE = "-m", "specprefill_cli.lab.gpu_check.probes"
@@ -76,7 +76,7 @@ def check(
 
 
 def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
-    """The steps: what is quick and tells most comes first."""
+    """All steps; the quick and most informative steps come first."""
     import torch
 
     shortest, gpus = min(lengths), torch.cuda.device_count()
@@ -109,7 +109,7 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
             arguments=bench("decode", shapes, f"{DECODING} --length {min(shortest, DECODE_LENGTH)}"),
             share=3 * FIXED_SHARE,
         ),
-        # One step a length: the longest may not fit, and must not take the others with it.
+        # A step for each length: the longest may not fit, and must not end the others.
         *(
             Step(
                 name=f"prefill of {length} tokens",
@@ -118,7 +118,7 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
             )
             for length in lengths
         ),
-        # Over all GPUs; on a machine without any, over two processes.
+        # Over all GPUs; without a GPU, over two processes.
         Step(
             name="tensor parallelism",
             arguments=bench_prefill(shortest, shapes, f"--keep 0.1 --repeat 1 --tensor-parallel {gpus or 2}"),
@@ -129,18 +129,18 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
 
 
 def bench(command: str, shapes: str, options: str) -> tuple[str, ...]:
-    """A command of `bench` with random weights, printing JSON."""
+    """The arguments of a `bench` command with random weights and JSON output."""
     fixed = ("-m", "specprefill_cli", "bench", command, "--shapes", shapes)
     return (*fixed, *options.split(), "--json", "--quiet")
 
 
 def bench_prefill(length: int, shapes: str, options: str) -> tuple[str, ...]:
-    """TTFT at one prompt length, of `full` and of `select`."""
+    """The arguments that measure TTFT of `full` and `select` at a prompt length."""
     return bench("prefill", shapes, f"--lengths {length} --no-baseline {options}")
 
 
 def write(out: Path, title: str, results: Sequence[Row], steps: int) -> None:
-    """Write the report and the results so far, and say how the last step ended."""
+    """Write the report and the results so far, and print how the last step ended."""
     write_whole(out / "results.json", dumps(results, indent=1))
     write_whole(out / "report.md", report(title, results, steps))
     last = results[-1]

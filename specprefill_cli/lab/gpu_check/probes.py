@@ -1,6 +1,6 @@
-"""What the check asks in processes of its own: `python -m specprefill_cli.lab.gpu_check.probes PROBE [ARGUMENTS]`.
+"""Probes of the check, each in its own process: `python -m specprefill_cli.lab.gpu_check.probes PROBE [ARGUMENTS]`.
 
-Each probe prints one JSON object with `rows`.
+Each probe prints a JSON object with `rows`.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 Rows = list[dict[str, Any]]
-# Slots of the cache that attention is asked about, and the longest prompt that is decoded from.
+# Cache slots in the attention probe, and the longest prompt in the decoding probe.
 KEYS = 4_096
-# Tokens decoded while synchronisations are counted, and the key of a row that tells what is wrong.
+# Tokens decoded while counting synchronisations, and the key of a row's fault.
 DECODED, FAULT = 16, "fault"
 QUERY = "nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader"
-# Words in the names of operators and kernels that compute attention.
+# Parts of the names of operators and kernels that compute attention.
 ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention_math", "fmha")
 
 
 def environment() -> Rows:
-    """What torch, its libraries and the driver are, and the devices with their memory."""
+    """Versions of torch, its libraries and the driver, and the devices with their memory."""
     findings = [*diagnostics.check_versions(), *diagnostics.list_devices()]
     rows = [{"what": finding.name, "state": str(finding.state), "detail": finding.detail} for finding in findings]
     facts: dict[str, object] = {"torch": torch.__version__, "machine": platform.machine()}
@@ -70,7 +70,7 @@ def environment() -> Rows:
 
 
 def passes() -> Iterator[tuple[str, PositionContext]]:
-    """Each kind of pass over a cache of KEYS slots, as attention sees it."""
+    """Yield each kind of pass over a cache of KEYS slots, with its position context."""
     keys = torch.arange(KEYS)
     half = KEYS // 2
     yield "first pass", PositionContext(keys, keys)
@@ -83,7 +83,7 @@ def passes() -> Iterator[tuple[str, PositionContext]]:
 
 
 def kernels(shapes: str) -> Rows:
-    """Which fused attention takes each pass of the pair, what ran, and the milliseconds of a layer's attention."""
+    """Which fused attention accepts each pass of the pair, which kernels ran, and the milliseconds of a layer's attention."""
     placement = choose_placement("auto")
     device = f"cuda:{placement.gpus[0]}" if placement.gpus else placement.device_type
     attention.avoid_cudnn(placement.device_type)
@@ -101,7 +101,7 @@ def kernels(shapes: str) -> Rows:
 
 
 def missing_flash(device: AttentionDevice) -> str | None:
-    """What is wrong with a GPU that should have flash attention and does not do what plans expect of it, or None."""
+    """The fault of a GPU whose flash attention should work but does not; None if there is no fault."""
     if device.has_flash or not replace(device, flash_works=True).has_flash:
         return None
     return (
@@ -111,15 +111,15 @@ def missing_flash(device: AttentionDevice) -> str | None:
 
 
 def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionContext) -> dict[str, Any]:
-    """One layer's attention: the plan, the backends that may take its first segment, the operators, milliseconds."""
+    """Run a layer's attention: its plan, the backends that accept its first segment, the operators, milliseconds."""
     accepting: list[dict[str, str]] = []
 
     def record_backends(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         accepting.append(backends(query, key, value, **options))
         return F.scaled_dot_product_attention(query, key, value, **options)
 
-    described = attention.describe(query.device, query.dtype, query.shape[-1])
-    plan = context.plan(None, described)
+    device_description = attention.describe(query.device, query.dtype, query.shape[-1])
+    plan = context.plan(None, device_description)
 
     def run() -> None:
         attention.attend_plan(query, key, value, plan, query.shape[-1] ** -0.5, context)
@@ -139,14 +139,14 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
         **accepting[0],
         "ran": ", ".join(sorted(name[:80] for name in events if any(word in name for word in ATTENTION_WORDS))),
         "ms": 1000 * (time.perf_counter() - started),
-        FAULT: missing_flash(described),
+        FAULT: missing_flash(device_description),
     }
 
 
 def backends(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, is_causal: bool, scale: float, enable_gqa: bool
 ) -> dict[str, str]:
-    """Whether torch's fused backends on CUDA take a call; a lower-right causal bias reaches them as a flag."""
+    """Whether each of torch's fused CUDA backends accepts a call; a lower-right causal bias reaches them as a flag."""
     if not query.is_cuda:
         return {}
     mask = None if isinstance(attn_mask, CausalBias) else attn_mask
@@ -176,14 +176,14 @@ def cudnn(shapes: str, length: str) -> Rows:
 
 
 def synchronisations(shapes: str, length: str) -> Rows:
-    """Where the host waits for the GPU: in a prefill by `select`, and in plain and in speculative decoding behind it."""
+    """Where the host waits for the GPU: in a prefill by `select`, and in plain and speculative decoding after it."""
     base = Settings(mode="select", scorer="question", keep=0.1, max_new_tokens=DECODED)
     session = shaped_session(shapes, base)
     collection = prompt_of_length(session, int(length), base)
     rows = []
     for speculate in (OFF, 4):
         settings = base.varied(speculate=speculate)
-        # The first answer loads libraries.
+        # Warm up: the first answer loads libraries.
         session.ask(collection, QUESTION, settings).finished()
         with watch_synchronisations() as prefill:
             stream = session.ask(collection, QUESTION, settings)
@@ -196,7 +196,7 @@ def synchronisations(shapes: str, length: str) -> Rows:
 
 @contextmanager
 def watch_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
-    """Torch's warnings of operations that wait for a CUDA device, while it lasts."""
+    """Collect torch's warnings of operations that wait for a CUDA device, during the block."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -207,7 +207,7 @@ def watch_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def count_synchronisations(situation: str, caught: Sequence[warnings.WarningMessage]) -> Rows:
-    """One row a line of code that waits for the device, the most frequent first."""
+    """A row for each line of code that waits for the device, the most frequent first."""
     places = Counter(
         f"{'/'.join(Path(warning.filename).parts[-3:])}:{warning.lineno}"
         for warning in caught
@@ -221,7 +221,7 @@ def ignore(_step: str) -> None:
 
 
 def run_probe(name: str, *arguments: str) -> None:
-    """Print a probe's rows; exits with code 1 where one of them has a fault."""
+    """Print a probe's rows; exit with code 1 if any row has a fault."""
     rows = PROBES[name](*arguments)
     print_json({"rows": rows})
     faults = dict.fromkeys(row[FAULT] for row in rows if row.get(FAULT))

@@ -18,41 +18,41 @@ OVERVIEW: Columns = {
 
 
 def report(title: str, results: Sequence[Row], steps: int) -> str:
-    """The results so far: an overview, then the figures of each step, or its last output where it failed.
+    """The results so far: an overview, then the figures of each step, or the end of its output if it failed.
 
-    steps: how many there are
+    steps: the total number of steps
     """
     pending = f"\n{len(results)} of {steps} steps have ended.\n" if len(results) < steps else ""
     return "\n".join([f"# {title}\n{pending}", markdown(results, OVERVIEW), *map(section, results)])
 
 
 def section(result: Row) -> str:
-    """One step: its command, and its figures or its output."""
-    parts, rows, output = [f"## {result['name']}\n"], result["rows"], result["output"]
+    """The section of a step: its command, and its figures or its output."""
+    paragraphs, rows, output = [f"## {result['name']}\n"], result["rows"], result["output"]
     if not result["state"].startswith("skipped"):
-        parts.append(f"`python {shlex.join(result['arguments'])}`\n")
+        paragraphs.append(f"`python {shlex.join(result['arguments'])}`\n")
     if result["state"] != "ok" or not rows:
-        # A fence longer than any that the output holds.
-        parts.append(f"{result['state']}\n" + (f"\n``````text\n{output}\n``````\n" if output else ""))
+        # Use a longer fence than any in the output.
+        paragraphs.append(f"{result['state']}\n" + (f"\n``````text\n{output}\n``````\n" if output else ""))
     if rows:
-        parts.append(markdown(rows, columns_of(rows)))
-    return "\n".join(parts)
+        paragraphs.append(markdown(rows, columns_of(rows)))
+    return "\n".join(paragraphs)
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:
-    """A column for every key of the rows but those of lists, and those only that hold anything."""
+    """A column for every key of the rows, except keys of lists and keys without values."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if value not in (None, {}))
     lists = {name for row in rows for name, value in row.items() if isinstance(value, list)}
     return {name: partial(named_text, name) for name in names if name not in lists}
 
 
 def named_text(name: str, row: Row) -> str:
-    """A value of a row, with a unit where its name has one that is hard to read."""
+    """A value of a row; bytes are converted to MiB."""
     return mebibytes(row.get(name)) if name.endswith("_bytes") else cell_text(row.get(name))
 
 
 def cell_text(value: Any) -> str:
-    """A value in a Markdown table: short, on one line, and without the column's sign."""
+    """Format a value for a Markdown table: short, on a single line, and without `|`."""
     if value is None:
         return ""
     if isinstance(value, dict):

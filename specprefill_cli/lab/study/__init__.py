@@ -1,1 +1,1 @@
-"""The draft-KV study: where the draft's KV is wrong in the target, what predicts it, and what it is worth."""
+"""The draft-KV study: where draft KV is wrong in the target, which signals predict it, and what it gains."""

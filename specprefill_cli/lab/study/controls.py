@@ -1,6 +1,6 @@
 """Controls of draft KV: the same cache with other contents, and the same budget spent differently.
 
-Each control prefills as a mode does, so that it can be timed and can answer.
+Each control prefills like a mode, so that it can be timed and can answer.
 """
 
 from __future__ import annotations
@@ -28,35 +28,37 @@ from specprefill_cli.prefill.scorers.lexical import question_seed
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 
-# Other contents for the copy of a whole cache; given it and the document's range of slots.
+# Makes other contents from the copy of a whole cache and the document's range of slots.
 Contents = Callable[[SlotKv, tuple[int, int]], SlotKv]
 
 
 def replace_all(contents: Contents, request: PrefillRequest) -> PrefillResult:
-    """All KV but the suffix's is mapped, then replaced by other contents: no checkpoint tokens, nothing recomputed."""
+    """Map all KV except the suffix's, then replace it by other contents: no checkpoint tokens, nothing recomputed."""
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
     with request.clock.phase("mapping"):
-        state = fresh(contents(copy_cache(state), request.prompt.document))
+        state = cache_of(contents(copy_cache(state), request.prompt.document))
     return prefill_suffix(request, scores, state)
 
 
 def map_only(request: PrefillRequest) -> PrefillResult:
-    """All KV but the suffix's is mapped: no checkpoint tokens, nothing recomputed."""
+    """Map all KV except the suffix's: no checkpoint tokens, nothing recomputed."""
     return prefill_suffix(request, *score_and_map(request, find_map(request, DraftKvMode.name)))
 
 
 def replace_accepted(contents: Contents, request: PrefillRequest) -> PrefillResult:
-    """Draft KV with other contents in the accepted slots; what is recomputed stays the same."""
+    """Draft KV with other contents in the accepted slots; the recomputed tokens stay the same."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("mapping"):
         kv = copy_cache(mapped.state)
-        other = contents(kv, request.prompt.document)
-        state = fresh(exchange_slots(kv, other, accepted_slots(request, fates.chunks, mapped.inspection.computed)))
+        other_kv = contents(kv, request.prompt.document)
+        state = cache_of(
+            exchange_slots(kv, other_kv, accepted_slots(request, fates.chunks, mapped.inspection.computed))
+        )
     return recompute_chunks(request, replace(mapped, state=state), fates)
 
 
 def recompute_random(request: PrefillRequest) -> PrefillResult:
-    """Draft KV whose budget is spent on random chunks in place of the riskiest."""
+    """Draft KV that spends its budget on random chunks instead of the riskiest."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
         shuffled = replace(fates, chunks=shuffle_fates(request, fates.chunks))
@@ -64,7 +66,7 @@ def recompute_random(request: PrefillRequest) -> PrefillResult:
 
 
 def drop_rest(request: PrefillRequest) -> PrefillResult:
-    """Prefill of the tokens that draft KV computes (recomputed chunks and checkpoint tokens), with all others dropped."""
+    """Prefill only the tokens that draft KV computes (recomputed chunks and checkpoint tokens); drop all others."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
         plan = plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed)
@@ -79,7 +81,7 @@ def drop_rest(request: PrefillRequest) -> PrefillResult:
 
 
 def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
-    """A mapped prompt with the fates that mode `draft-kv` chooses."""
+    """Map a prompt and choose the fates of mode `draft-kv`."""
     mode, kv_map = DraftKvMode(), find_map(request, DraftKvMode.name)
     mapped = map_prompt(request, kv_map)
     with request.clock.phase("selection"):
@@ -87,7 +89,7 @@ def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
 
 
 def prefill_suffix(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:
-    """The suffix computed on a cache that is accepted as it is."""
+    """Compute the suffix on a cache whose document is wholly accepted."""
     with request.clock.phase("target_prefill"):
         logits = repair(request, state, torch.arange(0))
     prompt = request.prompt
@@ -96,9 +98,9 @@ def prefill_suffix(request: PrefillRequest, scores: Scores, state: PrefillState)
 
 
 def other_document(items: Sequence[Item], number: int) -> Item | None:
-    """The next question, cyclically, about another text of at least this length, else the one about the longest.
+    """The next question, cyclically, about another text of at least the same length, else that about the longest other text.
 
-    None if all are about the same text.
+    None if all questions are about the same text.
     """
     text = items[number].collection.text
     others = [item for item in (*items[number + 1 :], *items[:number]) if item.collection.text != text]
@@ -114,29 +116,29 @@ def mapped_kv(session: Session, item: Item, settings: Settings) -> SlotKv:
 
 
 def shuffle_fates(request: PrefillRequest, fates: Tensor) -> Tensor:
-    """The fates [chunks] in an order that the question seeds."""
+    """Shuffle fates [chunks] with a seed from the question."""
     generator = torch.Generator().manual_seed(question_seed(request))
     return fates[torch.randperm(len(fates), generator=generator)]
 
 
 def accepted_slots(request: PrefillRequest, fates: Tensor, computed: Tensor) -> Tensor:
-    """Slots, ascending, whose mapped KV stays: in accepted chunks (fates [chunks]) and not among the computed [C]."""
+    """Ascending slots whose mapped KV stays: in accepted chunks (fates [chunks]) and not among the computed slots [C]."""
     slots = chunk_tokens(fates == ACCEPT, request.chunk_size, request.prompt.document)
     return slots[~torch.isin(slots, computed)]
 
 
 def copy_cache(state: PrefillState) -> SlotKv:
-    """A copy of a whole cache."""
+    """Copy a whole cache."""
     return copy_slots(state, torch.arange(state.length))
 
 
-def at(kv: SlotKv, slots: Tensor) -> SlotKv:
-    """The part of a whole cache's copy in some slots [C]."""
+def take_slots(kv: SlotKv, slots: Tensor) -> SlotKv:
+    """Take some slots [C] of a whole cache's copy."""
     return SlotKv(slots, tuple((keys[:, slots], values[:, slots]) for keys, values in kv.layers))
 
 
-def fresh(kv: SlotKv) -> PrefillState:
-    """A new cache with a copy's contents."""
+def cache_of(kv: SlotKv) -> PrefillState:
+    """Make a new cache from a copy."""
     state = new_state(len(kv.slots))
     for number, (keys, values) in enumerate(kv.layers):
         state.cache.update(keys[None], values[None], number)
@@ -145,24 +147,24 @@ def fresh(kv: SlotKv) -> PrefillState:
 
 
 def zero_kv(kv: SlotKv, _document: tuple[int, int]) -> SlotKv:
-    """The copy with zeros for all keys and values."""
+    """Replace all keys and values of a copy by zeros."""
     return SlotKv(kv.slots, tuple((torch.zeros_like(keys), torch.zeros_like(values)) for keys, values in kv.layers))
 
 
 def splice_document(wrong: SlotKv, kv: SlotKv, document: tuple[int, int]) -> SlotKv:
-    """The copy with another document's KV in the document's slots, repeated if it is shorter.
+    """Put another document's KV in the document's slots of a copy, repeated if it is shorter.
 
-    wrong: a copy of a cache of the same prefix and the other document
+    wrong: a copy of a cache with the same prefix and the other document
     """
     start, end = document
     slots = torch.arange(start, end)
     return exchange_slots(kv, wrong, slots, start + (slots - start) % (len(wrong.slots) - start))
 
 
-def exchange_slots(kv: SlotKv, other: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
-    """The copy of a whole cache with, in some slots [C], what another copy has there or in its slots `sources` [C]."""
+def exchange_slots(kv: SlotKv, other_kv: SlotKv, slots: Tensor, sources: Tensor | None = None) -> SlotKv:
+    """Replace some slots [C] of a whole cache's copy by those of another copy; sources: the other's slots [C], None: the same."""
     sources = slots if sources is None else sources
-    layers = zip(kv.layers, other.layers, strict=True)
+    layers = zip(kv.layers, other_kv.layers, strict=True)
     return SlotKv(
         kv.slots,
         tuple(

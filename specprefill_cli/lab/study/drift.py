@@ -1,4 +1,4 @@
-"""How far an answer drifts from that of full prefill: KL at every token of a forced continuation, and where they part."""
+"""How far an answer drifts from that of full prefill: KL at every token of a forced continuation, and where they diverge."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from specprefill_cli.models.adapter import run
 from specprefill_cli.models.cache import PrefillState, rollback
 
 TOKENS = 64
-# After how many tokens the answers are compared.
+# Answers are compared after these numbers of tokens.
 LENGTHS = (1, 4, 16, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """What the target goes on with after full prefill: greedy tokens [T], stop tokens left out, and what led to them.
+    """The target's greedy continuation after full prefill: tokens [T], without stop tokens.
 
-    log_probabilities: [T, V] before each token; choices: [T] the likeliest tokens, stop tokens included
-    answer_tokens: how many tokens decide the answer, its stop token included, at most T
+    log_probabilities: [T, V] before each token; choices: [T] the likeliest tokens, including stop tokens
+    answer_tokens: number of tokens of the answer, including its stop token, at most T
     """
 
     tokens: Tensor
@@ -39,8 +39,8 @@ class Continuation:
 class Drift:
     """A prefill against full prefill, over the same forced tokens.
 
-    kl: KL(full || this) in nats at each token; parted: tokens before the first other greedy choice, None without one
-    answer_changed: whether its greedy answer is another one
+    kl: KL(full || this) in nats at each token; parted: tokens before the first differing greedy choice, None if none differs
+    answer_changed: whether the greedy answer differs
     """
 
     kl: Sequence[float]
@@ -51,16 +51,16 @@ class Drift:
 def continuation(
     model: PreTrainedModel, state: PrefillState, logits: Tensor, stop_tokens: frozenset[int], count: int = TOKENS
 ) -> Continuation:
-    """Continue greedily after the prompt, without stopping; the state is left as it was. logits: [V] of its last token."""
+    """Continue greedily after the prompt, without stopping, then roll the state back. logits: [V] of its last token."""
     stop, length, position = torch.tensor(sorted(stop_tokens)), state.length, int(state.positions[-1]) + 1
-    rows, tokens = [logits.cpu()], []
+    logits_rows, tokens = [logits.cpu()], []
     for number in range(count):
-        tokens.append(int(without(rows[-1], stop).argmax()))
+        tokens.append(int(without(logits_rows[-1], stop).argmax()))
         if number < count - 1:
             last = torch.tensor(tokens[-1:])
-            rows.append(run(model, last, torch.tensor([position + number]), state).cpu())
+            logits_rows.append(run(model, last, torch.tensor([position + number]), state).cpu())
     rollback(state, length)
-    stacked = torch.stack(rows)
+    stacked = torch.stack(logits_rows)
     choices = stacked.argmax(-1)
     ends = torch.isin(choices, stop).nonzero()[:, 0]
     return Continuation(
@@ -73,22 +73,22 @@ def continuation(
 
 
 def drift(model: PreTrainedModel, state: PrefillState, logits: Tensor, reference: Continuation) -> Drift:
-    """Force the reference's tokens on another prefill of the same prompt; its state is left as it was."""
+    """Force the reference's tokens on another prefill of the same prompt, then roll its state back."""
     length, forced = state.length, reference.tokens[:-1]
     positions = int(state.positions[-1]) + 1 + torch.arange(len(forced))
-    rows = torch.cat([logits[None].cpu(), run(model, forced, positions, state, rows=len(forced)).cpu()])
+    logits_rows = torch.cat([logits[None].cpu(), run(model, forced, positions, state, rows=len(forced)).cpu()])
     rollback(state, length)
-    other = (without(rows, reference.stop_tokens).argmax(-1) != reference.tokens).nonzero()[:, 0]
+    differing = (without(logits_rows, reference.stop_tokens).argmax(-1) != reference.tokens).nonzero()[:, 0]
     answer = slice(reference.answer_tokens)
     return Drift(
-        kl=kl_rows(reference.log_probabilities, rows.log_softmax(-1)).tolist(),
-        parted=int(other[0]) if len(other) else None,
-        answer_changed=bool((rows.argmax(-1)[answer] != reference.choices[answer]).any()),
+        kl=kl_rows(reference.log_probabilities, logits_rows.log_softmax(-1)).tolist(),
+        parted=int(differing[0]) if len(differing) else None,
+        answer_changed=bool((logits_rows.argmax(-1)[answer] != reference.choices[answer]).any()),
     )
 
 
 def without(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Logits [..., V] with some tokens excluded."""
+    """Exclude some tokens from logits [..., V]."""
     return logits.index_fill(-1, tokens, float("-inf"))
 
 
@@ -98,7 +98,7 @@ def kl_rows(reference: Tensor, other: Tensor) -> Tensor:
 
 
 def drift_row(name: str, drifts: Sequence[Drift]) -> Row:
-    """Figures of one variant over all questions: mean KL by token with its 95 % interval over all, and parted shares."""
+    """Figures of a variant over all questions: KL by token, mean KL with its 95 % interval, and shares of diverged answers."""
     mean, low, high = mean_interval([fmean(drift.kl) for drift in drifts])
     return {
         "name": name,

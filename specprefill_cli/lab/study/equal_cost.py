@@ -1,4 +1,4 @@
-"""Answers at equal time to first token: modes against the draft without the target, and against the controls of draft KV."""
+"""Answers at equal time to first token: modes against the draft alone and against the controls of draft KV."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from specprefill_cli.settings import OFF, Settings
 
 FULL, DRAFT_ALONE, SELECT, DRAFT_KV, HYBRID = "full", "draft alone", "select", "draft-kv", "hybrid"
 ZEROS_ACCEPTED, WRONG_ACCEPTED, WRONG = "zeros accepted", "wrong document accepted", "wrong document's KV"
-# What draft KV is compared with question by question.
+# Draft KV is compared with these, question by question.
 OPPONENTS = (REST_DROPPED, SELECT, ZEROS_ACCEPTED, WRONG_ACCEPTED)
-# How far a TTFT may lie from the reference's to count as equal, as a ratio.
+# A TTFT counts as equal if it differs from the reference's by at most this share.
 TOLERANCE = 0.05
-# Keep ratios that are tried, and questions whose TTFT decides between them.
+# Keep ratios to try, and the number of questions whose TTFT decides between them.
 KEEPS = tuple(step / 40 for step in range(1, 41))
 PILOT_QUESTIONS = 9
 
@@ -43,13 +43,13 @@ def reference_settings(settings: Settings) -> Settings:
 def conditions(keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configuration]:
     """All conditions at the reference's budget, the baseline `full` first.
 
-    keeps: keep ratio by mode; wrong: the mapped KV of another document, if there is one
+    keeps: keep ratio by mode; wrong: the mapped KV of another document, or None
     """
     draft_kv: dict[str, Control | None] = {
         MAPPED_ONLY: controls.map_only,
         REST_DROPPED: controls.drop_rest,
         "random tokens recomputed": controls.recompute_random,
-        # The same budget as the reference, so that only the accepted KV differs.
+        # These have the reference's budget, so that only the accepted KV differs.
         ZEROS_ACCEPTED: partial(controls.replace_accepted, controls.zero_kv),
     }
     if wrong is not None:
@@ -69,9 +69,9 @@ def conditions(keeps: Mapping[str, float], wrong: SlotKv | None) -> list[Configu
 
 @dataclass
 class Tally:
-    """One condition's figures, a number for each question: F1 in percent, TTFT in seconds, first-token KL in nats.
+    """A condition's figures, a number for each question: F1 in percent, TTFT in seconds, first-token KL in nats.
 
-    kl is empty if the first tokens cannot be compared; same: whether the answer equals that of `full`
+    kl: empty if the first tokens are not comparable; same: whether the answer equals that of `full`
     """
 
     condition: Configuration
@@ -84,7 +84,7 @@ class Tally:
 def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step: Callable[[str], None]) -> Row:
     """Choose keep ratios at equal TTFT, then ask every question in every condition, question by question.
 
-    answer_changed: per question, whether the answer with mapped KV alone differs from that of `full`
+    answer_changed: for each question, whether the answer with only mapped KV differs from that of `full`
 
     Raises SpecprefillError without questions, KeyboardInterrupt if interrupted.
     """
@@ -107,7 +107,7 @@ def equal_cost(session: Session, items: Sequence[Item], settings: Settings, step
 def tune(
     session: Session, items: Sequence[Item], reference: Settings, modes: Sequence[str], step: Callable[[str], None]
 ) -> list[Row]:
-    """For each mode, the keep ratio at which its median TTFT on the pilot questions is nearest to the reference's."""
+    """Find each mode's keep ratio whose median TTFT on the pilot questions is nearest to the reference's."""
     pilots = items[:PILOT_QUESTIONS]
     step(f"timing {reference.mode}")
     target_seconds = median_ttft(session, pilots, reference)
@@ -125,7 +125,7 @@ def tune(
 
 
 def nearest_keep(target_seconds: float, measure: Callable[[float], float]) -> tuple[float, float]:
-    """The keep ratio of `KEEPS` whose time is nearest to the target, and that time, by bisection.
+    """Find by bisection the keep ratio of `KEEPS` whose time is nearest to the target; return it and its time.
 
     measure: keep ratio -> seconds, assumed to grow with the ratio; called once for each ratio tried
     """
@@ -140,7 +140,7 @@ def nearest_keep(target_seconds: float, measure: Callable[[float], float]) -> tu
 
 
 def median_ttft(session: Session, items: Sequence[Item], settings: Settings) -> float:
-    """Median seconds to the first token over questions, after one unmeasured."""
+    """Median seconds to the first token over questions, after a warm-up."""
     session.ask(items[0].collection, items[0].question, settings)
     streams = (session.ask(item.collection, item.question, settings) for item in items)
     return statistics.median(stream.ttft_seconds for stream in streams)
@@ -153,14 +153,14 @@ def ask_all(
     keeps: Mapping[str, float],
     step: Callable[[str], None],
 ) -> dict[str, Tally]:
-    """The figures of every condition by name; settings: the reference's, keeps: keep ratio by mode."""
+    """Ask every question in every condition; return the tallies by name. settings: the reference's; keeps: ratio by mode."""
     session, draft_alone = session.with_cache(None), draft_session(session)
     tallies: dict[str, Tally] = {}
-    # Number -1 asks the last question without counting it, as a warm-up of every condition.
+    # Number -1 is a warm-up of every condition with the last question; it does not count.
     for number in range(-1, len(items)):
         item = items[number]
-        other = controls.other_document(items, number % len(items))
-        wrong = controls.mapped_kv(session, other, settings) if other is not None else None
+        other_item = controls.other_document(items, number % len(items))
+        wrong = controls.mapped_kv(session, other_item, settings) if other_item is not None else None
         full: tuple[str, Tensor] | None = None
         for condition in conditions(keeps, wrong):
             step(f"question {number + 1:,} of {len(items):,}: {condition.label}")
@@ -175,7 +175,7 @@ def ask_all(
                 tally.f1.append(100 * f1(text, item.answers))
                 tally.ttft.append(ttft)
                 tally.same.append(normalise(text) == normalise(full[0]))
-                # With another tokenizer, the draft's logits are over other tokens.
+                # With different tokenizers, the draft's logits are over other tokens.
                 if session.pair.same_tokenizer or not condition.by_draft:
                     # Either vocabulary may be padded.
                     size = min(len(full[1]), len(logits))
@@ -186,12 +186,12 @@ def ask_all(
 def cost_rows(tallies: Mapping[str, Tally]) -> list[Row]:
     """A row for each condition over n questions: F1 in percent with its 95 % interval, median TTFT in seconds.
 
-    keep: of its configuration, None if it has none
+    keep: the condition's keep ratio, or None
     ttft_ratio: TTFT divided by the reference's; equal_ttft: whether they differ by at most `TOLERANCE`
     first_token_kl: median KL(full || condition) in nats, None for another vocabulary
-    gap_recovered: as the function of that name; same_answer: ratio of answers that equal those of `full`
+    gap_recovered: see the function `gap_recovered`; same_answer: share of answers that equal those of `full`
     """
-    reference = statistics.median(tallies[DRAFT_KV].ttft)
+    reference_seconds = statistics.median(tallies[DRAFT_KV].ttft)
     full, draft = (statistics.fmean(tallies[name].f1) for name in (FULL, DRAFT_ALONE))
     rows = []
     for name, tally in tallies.items():
@@ -203,8 +203,8 @@ def cost_rows(tallies: Mapping[str, Tally]) -> list[Row]:
                 "n": len(tally.f1),
                 **mean_figures("f1", tally.f1),
                 "ttft_seconds": seconds,
-                "ttft_ratio": seconds / reference,
-                "equal_ttft": abs(seconds / reference - 1) <= TOLERANCE,
+                "ttft_ratio": seconds / reference_seconds,
+                "equal_ttft": abs(seconds / reference_seconds - 1) <= TOLERANCE,
                 "first_token_kl": statistics.median(tally.kl) if tally.kl else None,
                 "gap_recovered": gap_recovered(statistics.fmean(tally.f1), draft, full),
                 "same_answer": statistics.fmean(tally.same),
@@ -221,7 +221,7 @@ def gap_recovered(score: float, draft: float, full: float) -> float | None:
 def paired_difference(reference: Tally, other: Tally, name: str) -> Row:
     """F1 of the reference minus that of another condition, paired by question, in percent with its 95 % interval.
 
-    The verdict is decided if the interval excludes 0.
+    The verdict is `undecided` if the interval includes 0.
     """
     differences = [ours - theirs for ours, theirs in zip(reference.f1, other.f1, strict=True)]
     mean, low, high = mean_interval(differences)

@@ -1,4 +1,4 @@
-"""The study's record as findings in words, plots, and tables: a self-contained HTML page, plot files, a terminal's tables."""
+"""Renders the study's record: findings in words, plots and tables, as a self-contained HTML page, plot files and tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ figure_or_dash = partial(figure, unknown="-")
 
 
 def signal_name(signal: Row) -> str:
-    """What a signal measures, in words."""
+    """The name of a signal in words."""
     name: str = signal["signal"]
     return SIGNAL_NAMES.get(name, name)
 
@@ -59,7 +59,7 @@ DRIFT: Columns = {
     ),
     "answer changed": figure("answer_changed", ".0%"),
 }
-# The lines of the plot of drift, in this order.
+# The lines of the drift plot, in order.
 DRIFT_LINES = (MAPPED_ONLY, REST_DROPPED, "recompute 0.05", "recompute 0.15", "recompute 0.5", "wrong document")
 COST: Columns = {
     "condition": lambda row: row["name"] if row["keep"] is None else f"{row['name']}, keep {row['keep']:g}",
@@ -81,7 +81,7 @@ COST_TITLE = "What does draft KV win at equal TTFT?"
 
 
 class Figures:
-    """A table of text."""
+    """A named table of text."""
 
     def __init__(self, name: str, columns: Columns, rows: Sequence[Row]) -> None:
         self.name, self.header, self.rows = name, list(columns), cells(rows, columns)
@@ -89,7 +89,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Section:
-    """One question of the study: findings in words, functions that draw SVG by file name, and tables."""
+    """A question of the study: findings in words, functions that draw SVG by file name, and tables."""
 
     title: str
     findings: Sequence[str]
@@ -98,7 +98,7 @@ class Section:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """All sections that the record has figures for."""
+    """All sections for which the record has figures."""
     cost = record.get("equal_cost")
     return [
         signal_section(record),
@@ -110,7 +110,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
 
 
 def signal_section(record: dict[str, Any]) -> Section:
-    """Whether what checkpoint tokens see predicts the true error and a changed answer."""
+    """Whether the signals at checkpoint tokens predict the true error and a changed answer."""
     title, answer_changed = "Do checkpoint tokens predict the damage?", record["answer_changed"]
     findings = [
         f"{record['questions']:,} questions. With mapped KV alone the first token changed in "
@@ -122,8 +122,8 @@ def signal_section(record: dict[str, Any]) -> Section:
     for key, words in PREDICTIONS.items():
         measured = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
         best = max(measured, key=lambda signal: signal[key], default=None)
-        result = f"{signal_name(best)}, {best[key]:.2f}" if best else "unknown, too few questions differ"
-        findings.append(f"{words}: {result}.")
+        best_signal = f"{signal_name(best)}, {best[key]:.2f}" if best else "unknown, too few questions differ"
+        findings.append(f"{words}: {best_signal}.")
     findings.append(
         "The hidden state's error needs full prefill to compare with, because the map gives keys and values only; it "
         "shows how reliable checkpoint tokens are. The attention output is over the checkpoint tokens alone, because the "
@@ -161,7 +161,7 @@ def layer_section(record: dict[str, Any]) -> Section:
 
 
 def repair_section(record: dict[str, Any]) -> Section:
-    """KL by recompute budget, spent on the riskiest and on random chunks, and the controls."""
+    """KL by recompute budget, spent on the riskiest or on random chunks, and the controls."""
     budgets = record["first_token_by_budget"]
     first, *_, last = [row for row in budgets if row["chosen_by"] == "risk"]
     findings = [
@@ -182,7 +182,7 @@ def repair_section(record: dict[str, Any]) -> Section:
 
 
 def budget_plot(rows: Sequence[Row]) -> Callable[[], str]:
-    """KL over budgets, spent on the riskiest and on random chunks; a budget of 0 counts for both."""
+    """Plot KL over budgets, spent on the riskiest or on random chunks; each line includes the budget 0."""
     series = []
     for chosen_by, name in (("risk", "riskiest chunks"), ("random", "random chunks")):
         by_budget = {row["recompute"]: row for row in rows if row["chosen_by"] == chosen_by or not row["recompute"]}
@@ -192,7 +192,7 @@ def budget_plot(rows: Sequence[Row]) -> Callable[[], str]:
 
 
 def drift_section(rows: Sequence[Row]) -> Section:
-    """KL at every token of a long answer, and where answers part."""
+    """KL at every token of a long answer, and where answers diverge."""
     findings = [
         f"KL(full || cache) at each of {len(rows[0]['kl_by_token'])} tokens that `full` would go on with, forced on every "
         "cache; an answer has diverged where a greedy choice differs. Stop tokens are passed over."
@@ -235,7 +235,7 @@ def render_study(record: dict[str, Any]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The record with None for numbers that JSON cannot hold, and lists for tuples."""
+    """Replace numbers that JSON cannot hold by None, and tuples by lists."""
     return json.loads(json.dumps(value), parse_constant=lambda _name: None)
 
 
@@ -245,6 +245,6 @@ def study_plots(record: dict[str, Any]) -> dict[str, str]:
 
 
 def study_tables(record: dict[str, Any]) -> Group:
-    """The page's tables for a terminal."""
+    """The page's tables, for a terminal."""
     tables = (figures for section in sections(record) for figures in section.tables)
     return Group(*(rich_table(figures.header, figures.rows, figures.name) for figures in tables))

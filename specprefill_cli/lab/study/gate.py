@@ -1,4 +1,4 @@
-"""Calibrating the gate of draft KV: how much risk may remain before the first token strays from `full`."""
+"""Calibrates the gate of draft KV: how much risk may remain before the first token drifts from `full`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from specprefill_cli.draft_kv.projection import KvCalibration, find_map, pair_ca
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
-from specprefill_cli.lab.study.controls import copy_cache, fresh
+from specprefill_cli.lab.study.controls import cache_of, copy_cache
 from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repair_copy
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
-# Shares of the prompt that are recomputed.
+# Recompute budgets, as shares of the prompt.
 BUDGETS = (0.05, 0.15, 0.3, 0.5)
-# With fewer accepted prompts, a threshold rests on chance.
+# With fewer accepted prompts, a threshold is due to chance.
 FEWEST_PROMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One prompt with one budget: the remaining risk by a signal, and KL(full || draft KV) of its first token in nats."""
+    """A prompt at a budget: the remaining risk by a signal, and KL(full || draft KV) of the first token in nats."""
 
     signal: str
     prompt: int
@@ -43,11 +43,11 @@ class Outcome:
 def calibrate_gate(
     session: Session, items: Sequence[Item], settings: Settings, target: float, step: Callable[[str], None]
 ) -> KvCalibration:
-    """The pair's map with a gate.
+    """Fit a gate and return the pair's calibration with it.
 
-    target: the mean first-token KL that is accepted, in nats
+    target: the highest mean first-token KL to accept, in nats
 
-    Raises SpecprefillError for a pair without maps, or too few questions that fit it.
+    Raises SpecprefillError for a pair without maps, or if too few questions fit the pair.
     """
     calibration = pair_calibration(session.pair)
     if calibration is None:
@@ -66,13 +66,13 @@ def calibrate_gate(
 
 
 def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
-    """One prompt's outcomes with every signal and budget, the riskiest chunks by that signal recomputed."""
+    """A prompt's outcomes with every signal and budget; the budget recomputes the riskiest chunks by the signal."""
     full = MODES[BASELINE].prefill(request).logits
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
     mapped = copy_cache(state)
     outcomes = []
     for signal in SIGNALS:
-        state = fresh(mapped)
+        state = cache_of(mapped)
         inspection = inspect(request, state, scores.importance, signal)
         risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         checked = copy_cache(state)
@@ -85,40 +85,44 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
 
 
 def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PROMPTS) -> Gate:
-    """The gate of the signal that best tells outcomes with a KL above the target from the others (AUROC over all budgets).
+    """The gate of the signal that best separates outcomes with a KL above the target from the others (AUROC over all budgets).
 
-    The first of equally good signals, and of those for which too few outcomes are of one kind.
+    Takes the first of equally good signals, or of all signals if no AUROC is known.
     smallest_risks: by budget, the smallest remaining risk of any prompt
     """
     by_signal: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_signal.setdefault(outcome.signal, []).append(outcome)
-    areas = {
-        signal: auroc([outcome.risk for outcome in part], [outcome.kl > target for outcome in part])
-        for signal, part in by_signal.items()
+    aurocs = {
+        signal: auroc(
+            [outcome.risk for outcome in signal_outcomes], [outcome.kl > target for outcome in signal_outcomes]
+        )
+        for signal, signal_outcomes in by_signal.items()
     }
-    signal = max(areas, key=lambda name: areas[name] or 0.0)
-    part, area = by_signal[signal], areas[signal]
-    budgets = sorted({outcome.budget for outcome in part})
+    signal = max(aurocs, key=lambda name: aurocs[name] or 0.0)
+    signal_outcomes, area = by_signal[signal], aurocs[signal]
+    budgets = sorted({outcome.budget for outcome in signal_outcomes})
     return Gate(
         signal=signal,
-        threshold=largest_threshold(part, target, fewest),
+        threshold=largest_threshold(signal_outcomes, target, fewest),
         target=target,
-        n=len({outcome.prompt for outcome in part}),
+        n=len({outcome.prompt for outcome in signal_outcomes}),
         auroc=None if area is None else round(area, 4),
         smallest_risks={
-            f"{budget:g}": min(outcome.risk for outcome in part if outcome.budget == budget) for budget in budgets
+            f"{budget:g}": min(outcome.risk for outcome in signal_outcomes if outcome.budget == budget)
+            for budget in budgets
         },
     )
 
 
 def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -> float:
-    """The largest observed risk up to which the mean KL is at most `target` with every budget that has such outcomes.
+    """The largest observed risk up to which the mean KL is at most `target` at every budget with such outcomes.
 
-    With every budget, because outcomes of large budgets, low in risk and KL, would else make up for those of small ones.
-    0 where there is none, or under `fewest` prompts have such a risk. outcomes: of one signal
+    The mean is checked for every budget, because outcomes of large budgets, low in risk and KL, would otherwise hide those
+    of small budgets.
+    0 if there is no such risk, or fewer than `fewest` prompts have it. outcomes: of a single signal
     """
-    best, prompts, sums = 0.0, set(), dict.fromkeys((outcome.budget for outcome in outcomes), (0.0, 0))
+    threshold, prompts, sums = 0.0, set(), dict.fromkeys((outcome.budget for outcome in outcomes), (0.0, 0))
     ordered = sorted(outcomes, key=lambda outcome: outcome.risk)
     for outcome, following in zip_longest(ordered, ordered[1:]):
         total, count = sums[outcome.budget]
@@ -127,5 +131,5 @@ def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -
         # Outcomes of equal risk are accepted together or not at all.
         last = following is None or following.risk > outcome.risk
         if last and len(prompts) >= fewest and all(total <= target * count for total, count in sums.values()):
-            best = outcome.risk
-    return best
+            threshold = outcome.risk
+    return threshold

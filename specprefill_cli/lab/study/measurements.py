@@ -1,4 +1,4 @@
-"""Measuring draft KV on questions: true errors by layer and depth, what checkpoints see, what repairs it, and drift."""
+"""Measures draft KV on questions: true errors by layer and depth, signals at checkpoint tokens, repairs, and drift."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import Settings
 
 BUDGETS = (0.0, 0.05, 0.15, 0.3, 0.5)
-# The reference's budget, as a ratio of the prompt.
+# The reference's budget, as a share of the prompt.
 REFERENCE_BUDGET = 0.15
 DEPTHS = 10
 MAPPED_ONLY, REST_DROPPED = "mapped only", "same tokens, rest dropped"
@@ -39,7 +39,7 @@ MAPPED_ONLY, REST_DROPPED = "mapped only", "same tokens, rest dropped"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A prefill against full prefill: KL(full || this) of the first token, whether the likeliest one is the same, and drift."""
+    """A prefill against full prefill: KL(full || this) of the first token, whether the likeliest token is the same, and drift."""
 
     kl: float
     same: bool
@@ -48,11 +48,11 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemStudy:
-    """One question's figures; all tensors on the CPU.
+    """A question's figures; all tensors on the CPU.
 
     key_errors, value_errors: [layers, DEPTHS] relative squared error of mapped KV by depth in the document
     signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
-    risk: summed before any recompute; trials: by variant
+    risk: total over all chunks, before any recompute; trials: by variant
     """
 
     key_errors: Tensor
@@ -65,7 +65,7 @@ class ItemStudy:
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """Compares prefills of one prompt with full prefill: its logits [V] and what follows."""
+    """Compares prefills of a prompt with full prefill: its logits [V] and its continuation."""
 
     request: PrefillRequest
     logits: Tensor
@@ -81,16 +81,16 @@ class Trials:
         )
 
     def repair(self, name: str, kv: SlotKv, fates: Tensor | None = None) -> None:
-        """Compare a copy of a cache, after what the fates [chunks] recompute; None: nothing."""
+        """Compare a copy of a cache after recomputing chunks by their fates [chunks]; None: recompute nothing."""
         self.add(name, *repair_copy(self.request, kv, fates))
 
 
 def questions_that_fit(
     session: Session, items: Sequence[Item], settings: Settings
 ) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
-    """The questions whose prompts fit the pair in the settings' mode, and the others with the reason.
+    """Split questions into those whose prompts fit the pair in the settings' mode, and the others with the reason.
 
-    Raises PromptTooLong if none fits.
+    Raises PromptTooLong if no question fits.
     """
     fitting, left_out = [], []
     for item in items:
@@ -109,15 +109,15 @@ def study(session: Session, items: Sequence[Item], settings: Settings, step: Cal
     studies = []
     for number, item in enumerate(items):
         step(f"studying {number} of {len(items)}")
-        other = controls.other_document(items, number)
-        wrong = controls.mapped_kv(session, other, settings) if other is not None else None
+        other_item = controls.other_document(items, number)
+        wrong = controls.mapped_kv(session, other_item, settings) if other_item is not None else None
         studies.append(study_item(session.request(item.collection, item.question, settings), wrong))
     return studies
 
 
 @torch.inference_mode()
 def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
-    """The figures of one question; wrong: the mapped KV of another document."""
+    """Study a question; wrong: the mapped KV of another document."""
     prompt, model = request.prompt, request.target.model
     layers = range(layer_count(model))
     with StateCapture(model, layers) as capture:
@@ -134,13 +134,13 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     observed = observe(request, state, inspection.computed, checkpoints)
     risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
     checked = controls.copy_cache(state)
-    others: dict[str, controls.Contents] = {"zeros": controls.zero_kv}
+    other_contents: dict[str, controls.Contents] = {"zeros": controls.zero_kv}
     if wrong is not None:
-        others["wrong document"] = partial(controls.splice_document, wrong)
-    before, after = (controls.at(kv, checkpoints) for kv in (mapped, checked))
+        other_contents["wrong document"] = partial(controls.splice_document, wrong)
+    before, after = (controls.take_slots(kv, checkpoints) for kv in (mapped, checked))
     for name, kv in ((MAPPED_ONLY, mapped), ("native", native)):
         trials.repair(name, kv)
-    for name, contents in others.items():
+    for name, contents in other_contents.items():
         trials.repair(name, contents(mapped, prompt.document))
     for budget in BUDGETS:
         fates = fates_at(request, risks, budget)
@@ -149,12 +149,12 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
             trials.repair(f"recompute {budget:g} at random", checked, controls.shuffle_fates(request, fates))
     fates = fates_at(request, risks, REFERENCE_BUDGET)
     accepted = controls.accepted_slots(request, fates, inspection.computed)
-    for name, contents in others.items():
+    for name, contents in other_contents.items():
         replaced = controls.exchange_slots(checked, contents(checked, prompt.document), accepted)
         trials.repair(f"recompute {REFERENCE_BUDGET:g}, {name} accepted", replaced, fates)
-    kept = torch.ones(prompt.length, dtype=torch.bool)
-    kept[accepted] = False
-    positions = kept.nonzero()[:, 0]
+    is_kept = torch.ones(prompt.length, dtype=torch.bool)
+    is_kept[accepted] = False
+    positions = is_kept.nonzero()[:, 0]
     trials.add(REST_DROPPED, *prefill(model, prompt.tokens[positions], positions, request.prefill_chunk))
     return ItemStudy(
         key_errors=by_depth(keys),
@@ -167,13 +167,16 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
 
 
 def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
-    """Fates [chunks] when the riskiest chunks up to a budget are recomputed; risks: [chunks]."""
+    """Fates [chunks] that recompute the riskiest chunks up to a budget; risks: [chunks]."""
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
 def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> tuple[Tensor, PrefillState]:
-    """First-token logits [V] and the cache from a copy, after what the fates [chunks] recompute; None: nothing."""
-    state, slots = controls.fresh(kv), torch.arange(0)
+    """Make a cache from a copy, recompute chunks by their fates [chunks], and return first-token logits [V] and the cache.
+
+    fates: None: recompute nothing
+    """
+    state, slots = controls.cache_of(kv), torch.arange(0)
     if fates is not None:
         slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
     return repair(request, state, slots), state

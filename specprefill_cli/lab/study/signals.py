@@ -1,7 +1,7 @@
-"""What a checkpoint token can tell about the error of mapped KV: a number for each layer and checkpoint token.
+"""Signals of checkpoint tokens for the error of mapped KV: a number for each layer and checkpoint token.
 
-All signals but the hidden state's error need only what the target computes at checkpoint tokens anyway. The map gives
-no hidden states, so the computed state can only be compared with that of full prefill.
+All signals except the hidden state's error need only what the target computes at checkpoint tokens anyway. The map gives
+no hidden states, so that error needs the hidden states of full prefill.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OBSERVABLE = (ERROR, KEY_COSINE, VALUE_ERROR, ATTENTION_OUTPUT)
 
 @dataclass(frozen=True)
 class Observation:
-    """The queries of checkpoint tokens, and by layer their hidden states [C, hidden_size] as attention gets them."""
+    """The queries of checkpoint tokens, and their hidden states [C, hidden_size] by layer, as input to attention."""
 
     queries: QueryCapture
     states: tuple[Tensor, ...]
 
 
 def observe(request: PrefillRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Observation:
-    """Compute the slots that `inspect` computed again, which changes nothing, and capture queries and states."""
+    """Recompute the slots that `inspect` computed, and capture queries and states; the cache keeps the same KV."""
     model = request.target.model
     queries, layers = QueryCapture(checkpoints), range(layer_count(model))
     with StateCapture(model, layers) as capture:
@@ -46,7 +46,7 @@ def observe(request: PrefillRequest, state: PrefillState, computed: Tensor, chec
 
 
 def rows_of(states: Tensor, rows: Tensor) -> Tensor:
-    """Some rows [C] of states [N, hidden_size], which may be on another device."""
+    """Take some rows [C] of states [N, hidden_size]; they may be on different devices."""
     return states[rows.to(states.device)]
 
 
@@ -55,8 +55,8 @@ def signals_at(
 ) -> dict[str, Tensor]:
     """Every signal by name, [layers, C] each.
 
-    before, after: KV of the checkpoint tokens as mapped and as computed; exact: by layer, their inputs [C, hidden_size]
-    in full prefill
+    before, after: KV of the checkpoint tokens as mapped, and as computed
+    exact: inputs [C, hidden_size] of the checkpoint tokens by layer, in full prefill
     """
     states = zip(observed.states, exact, strict=True)
     key_values = key_value_errors(before, after)

@@ -14,22 +14,22 @@ from specprefill_cli.lab.study.drift import drift_row
 from specprefill_cli.lab.study.measurements import BUDGETS, MAPPED_ONLY, ItemStudy
 from specprefill_cli.lab.study.signals import OBSERVABLE
 
-# Relative errors below this are rounding, of layers that are computed exactly.
+# Smaller relative errors are rounding errors of exactly computed layers.
 EXACT_ERROR = 1e-6
 Statistic = Callable[[ArrayLike, ArrayLike], float | None]
 
 
 def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
-    """The study's figures by name; correlations are None with under `FEWEST_QUESTIONS` questions.
+    """The study's figures by name; correlations are None with fewer than `FEWEST_QUESTIONS` questions.
 
-    changed: for the first questions, whether mapped KV alone changed the whole answer, if that was measured
+    changed: for the first questions, whether mapped KV alone changed the answer, if measured
     """
     risks = torch.tensor([study.risk for study in studies])
     kl = torch.tensor([study.trials[MAPPED_ONLY].kl for study in studies])
     first_changed = torch.tensor([not study.trials[MAPPED_ONLY].same for study in studies])
     answer_changed = torch.tensor(list(changed)[: len(studies)], dtype=torch.bool)
-    enough = len(studies) >= FEWEST_QUESTIONS
-    correlation, separation = (statistic if enough else no_statistic for statistic in (spearman, auroc))
+    enough_questions = len(studies) >= FEWEST_QUESTIONS
+    correlation, separation = (statistic if enough_questions else no_statistic for statistic in (spearman, auroc))
     by_layer = {name: layer_correlations(studies, name, correlation) for name in studies[0].signals}
     means = {name: torch.stack([study.signals[name].mean() for study in studies]) for name in by_layer}
     keys, values = (
@@ -73,13 +73,13 @@ def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
 
 
 def no_statistic(_first: ArrayLike, _second: ArrayLike) -> None:
-    """A statistic of too few questions."""
+    """The statistic of too few questions: None."""
 
 
 def layer_correlations(studies: Sequence[ItemStudy], name: str, correlation: Statistic) -> list[float | None]:
     """Spearman's correlation, by layer, of a signal at the checkpoint tokens with the true error there.
 
-    None for the first layer and the one above it, whose inputs are exact too: checkpoint tokens have no error there.
+    None for the first two layers: checkpoint tokens have no error there, because the inputs are exact.
     """
     return [
         correlation(
@@ -93,9 +93,9 @@ def layer_correlations(studies: Sequence[ItemStudy], name: str, correlation: Sta
 
 
 def stability(errors: Tensor, correlation: Statistic = spearman) -> dict[str, float | None]:
-    """Whether lower layers are mapped better: the mean error of both halves, and its rank correlation with depth.
+    """Whether lower layers are mapped better: the mean error of each half, and the rank correlation of error and depth.
 
-    errors: [layers]; layers that are computed exactly, like the first, do not count
+    errors: [layers]; exactly computed layers, like the first, do not count
     """
     mapped = errors[errors > EXACT_ERROR]
     half = (len(mapped) + 1) // 2
@@ -107,7 +107,7 @@ def stability(errors: Tensor, correlation: Statistic = spearman) -> dict[str, fl
 
 
 def variant(studies: Sequence[ItemStudy], name: str) -> dict[str, float]:
-    """First-token figures of one variant, over the questions that have it."""
+    """First-token figures of a variant, over the questions that have it."""
     trials = [study.trials[name] for study in studies if name in study.trials]
     return {
         "kl_median": statistics.median(trial.kl for trial in trials),
