@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from specprefill_cli.batching.output import Finished
-from specprefill_cli.batching.rows import Row, identity_of, parse_line, settings_with
+from specprefill_cli.batching.output import Finished, output_row
+from specprefill_cli.batching.rows import Row, parse_line, settings_with
 from specprefill_cli.engine.http import ServerEnded
 from specprefill_cli.engine.request import LAST, Done, Engine, Event, Failed, QueueFull, Request, is_device_failure
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.record import SCHEMA
 from specprefill_cli.settings import Settings
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
 
@@ -209,7 +208,7 @@ class Batch:
 
     def finish(self, place: int, event: Event) -> None:
         """Write the record of a row, or its error. If `ordered`, an early record waits for those before it."""
-        self.pending[place].record = record_of(self.pending[place].row, event, self.repeated)
+        self.pending[place].record = output_row(self.pending[place].row, event, self.repeated)
         places = [*self.pending] if self.ordered else [place]
         for next_place in places:
             record = self.pending[next_place].record
@@ -233,16 +232,3 @@ def check_engine(error: BaseException) -> None:
         raise BatchEnded(
             f"the device failed ({first_line(error)}), and this process can answer nothing more; {AGAIN} in a new one"
         )
-
-
-def record_of(row: Row, event: Event, repeated: Container[str | int] | None) -> dict[str, Any]:
-    """The record of a row's answer, or an error record with the error's type and message."""
-    identity = identity_of(row, repeated)
-    if isinstance(event, Done):
-        record = event.result.to_json()
-        return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}
-    assert isinstance(event, Failed), "the last event of a row"
-    error = event.error
-    message = " ".join(str(error).split()) or type(error).__name__
-    name = (error.name if isinstance(error, SpecprefillError) else "") or type(error).__name__
-    return {"schema": SCHEMA, **identity, "error": {"type": name, "message": message}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, cast
 
 from filelock import lock_descriptor
 
-from specprefill_cli.batching.rows import Row, key_of
+from specprefill_cli.batching.rows import Row, identity_of, key_of
+from specprefill_cli.engine.request import Done, Event, Failed
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
 from specprefill_cli.record import SCHEMA, json_line
@@ -49,6 +50,19 @@ class Finished:
     def total(self) -> int:
         """Number of rows that no row of the input matched."""
         return sum(map(len, self.rows.values()))
+
+
+def output_row(row: Row, event: Event, repeated: Container[str | int] | None) -> dict[str, Any]:
+    """The record of a row's answer, or an error record with the error's type and message."""
+    identity = identity_of(row, repeated)
+    if isinstance(event, Done):
+        record = event.result.to_json()
+        return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}
+    assert isinstance(event, Failed), "the last event of a row"
+    error = event.error
+    message = " ".join(str(error).split()) or type(error).__name__
+    name = (error.name if isinstance(error, SpecprefillError) else "") or type(error).__name__
+    return {"schema": SCHEMA, **identity, "error": {"type": name, "message": message}}
 
 
 class RowWriter:

@@ -40,16 +40,10 @@ from specprefill_cli.models.quantization import (
     quantization_config,
     quantize_on_cpu,
 )
+from specprefill_cli.models.supported import check_config, check_model, context_length
 from specprefill_cli.models.tokenizers import agreed_tokenizer, fingerprint
 from specprefill_cli.settings import Settings
 
-# Settings of a configuration that rule a model out, and why; braces are replaced by the model's type.
-UNSUPPORTED = {
-    "attn_logit_softcapping": "attention with logit soft-capping ({}) is not supported; use a newer generation, for "
-    "example Gemma 3",
-    "is_encoder_decoder": "an encoder-decoder ({}) is not a causal language model; use another",
-    "num_kv_shared_layers": "layers that share one KV cache ({}) are not supported; use another",
-}
 # Missing weights that an error names.
 NAMED = 3
 # Tokenizer classes of transformers that the checkpoint's own tokenizer.json replaces: the first (taken if the package
@@ -307,46 +301,3 @@ def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]
     return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)
-
-
-def check_config(config: PretrainedConfig, name: str) -> None:
-    """Raises SpecprefillError for an architecture with attention that specprefill would compute wrongly."""
-    text = config.get_text_config()
-    for attribute, fault in UNSUPPORTED.items():
-        if getattr(text, attribute, None):
-            raise SpecprefillError(f"{name}: {fault.format(text.model_type)}")
-    unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if unknown:
-        raise SpecprefillError(
-            f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
-        )
-
-
-def check_model(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError for a model that does not run specprefill's attention, or does not fit its devices."""
-    if not model.is_backend_compatible():
-        raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
-    if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
-        raise SpecprefillError(
-            f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
-        )
-    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if "disk" in places:
-        raise SpecprefillError(
-            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
-            "smaller model"
-        )
-
-
-def context_length(config: PretrainedConfig) -> int:
-    """The context in tokens; with YaRN (arXiv 2309.00071), the extended context.
-
-    With YaRN many configurations state the original length. With `dynamic` scaling all do, and that is the limit here.
-    With other kinds of scaling they state the extended length.
-    """
-    text = config.get_text_config()
-    stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
-    rotary = getattr(text, "rope_parameters", None) or {}
-    if rotary.get("rope_type") != "yarn":
-        return stated
-    return max(stated, int(rotary.get("factor", 1.0) * rotary.get("original_max_position_embeddings", 0)))
