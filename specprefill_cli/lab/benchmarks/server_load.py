@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from specprefill_cli.engine.http import UnixConnection, server_sent
+from specprefill_cli.engine.http import UnixConnection, refusal, server_sent
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.tables import Columns, Row, figure, memory
 from specprefill_cli.resources import packaged_folder
@@ -73,19 +73,22 @@ def sample_questions() -> list[dict[str, Any]]:
 
 
 def ask(body: dict[str, Any]) -> tuple[float, str]:
-    """Ask the server; return seconds to the first event, and the answer. Raises OSError, HTTPException or ValueError."""
+    """Ask the server; return seconds to the first event, and the answer.
+
+    Raises SpecprefillError where the server refuses or ends its answer early; OSError or HTTPException for a broken connection.
+    """
     started, first_event = time.perf_counter(), None
     with closing(UnixConnection(Path(runtime_folder()) / HTTP_SOCKET)) as connection:
         connection.request("POST", "/v1/ask", json.dumps(body), {"Content-Type": "application/json"})
         connection.sock.settimeout(None)
         response = connection.getresponse()
         if response.status != 200:
-            raise ValueError(f"status {response.status}: {response.read().decode()}")
+            raise refusal(json.loads(response.read()))
         for name, event_data in server_sent(response):
             first_event = first_event or time.perf_counter()
             if name == "answer":
                 return first_event - started, event_data["answer"]
-    raise ValueError("the stream ended without an answer")
+    raise SpecprefillError("the server's stream ended without an answer")
 
 
 def run_client(number: int, bodies: list[dict[str, Any]], load: Load, ended: threading.Event) -> None:
@@ -95,7 +98,7 @@ def run_client(number: int, bodies: list[dict[str, Any]], load: Load, ended: thr
         number += 1
         try:
             ttft, text = ask(bodies[index])
-        except (HTTPException, OSError, ValueError) as error:
+        except (HTTPException, OSError, SpecprefillError) as error:
             load.errors.append(f"{type(error).__name__}: {error}")
             continue
         load.ttfts.append(ttft)
