@@ -16,7 +16,7 @@ from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER, packaged_folder
 from specprefill_cli.serving.control import identity_of
 from specprefill_cli.settings import Settings
-from tests.helpers.gguf_files import write_gguf
+from tests.helpers.gguf_files import sha256_of, write_gguf
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 QUESTION = "What mileage allowance does the company pay if you use your own car?"
@@ -25,14 +25,11 @@ real_weights = pytest.mark.skipif(smollm2.package_file() is None, reason="the pa
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(cache, tmp_path, monkeypatch):
     """A small random file in place of the package's, and an empty cache; `file` may be set to None."""
-    import hashlib
-
     installed = SimpleNamespace(file=write_gguf(tmp_path / "small.gguf"))
-    monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "cache"))
     monkeypatch.setattr(smollm2, "package_file", lambda: installed.file)
-    monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(installed.file.read_bytes()).hexdigest())
+    monkeypatch.setattr(smollm2, "SHA256", sha256_of(installed.file))
     smollm2.conversion_of.cache_clear()
     yield installed
     smollm2.conversion_of.cache_clear()
