@@ -73,9 +73,8 @@ def test_rejects_named_devices_with_tensor_parallelism():
 
 
 def test_rejects_more_shards_than_heads():
-    with pytest.raises(
-        SpecprefillError, match=r"2 key-value heads cannot be divided among 8 ranks; use .* 1 or 2 or 4"
-    ):
+    message = r"2 key-value heads cannot be divided among 8 ranks; use .* 1 or 2 or 4"
+    with pytest.raises(SpecprefillError, match=message):
         load_model("tiny:target", Placement(None, shards=8), "auto", offline=True)
 
 
