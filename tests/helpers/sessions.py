@@ -1,16 +1,12 @@
-"""Documents of one text, and sessions and requests that ask about them."""
+"""A text about gates, and sessions and requests that ask about it."""
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
+from tests.helpers.samples import collection_of
 
 GATES = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. "
-
-
-def collection_of(text, name="doc"):
-    return Collection((one_page_document(name, text, "text/plain"),))
 
 
 def request_for(session, text=GATES * 6, question="When does the gate open?", **settings):

@@ -22,9 +22,8 @@ from specprefill_cli.models.tokenizers import agreed_tokenizer, encode_text
 from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.gguf_files import F16, F32, Q4, Q8, SPECIAL, conversion_of, converted, sha256_of, write_gguf
+from tests.helpers.samples import HANDBOOK, QUESTION
 
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
 Usage = namedtuple("Usage", "total used free")
 # Byte pairs of the file: "Ġt", "he", "Ġthe", "ĠĠ", "12", "'s", "op".
 CASES = {
