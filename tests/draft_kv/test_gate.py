@@ -26,8 +26,6 @@ from tests.draft_kv import helpers
 
 FOREIGN = "Rain fell on the harbour all day and nobody came to the market. " * 14
 BUDGETED = {"draft-kv": {"recompute": 0.15}, "hybrid": {"keep": 0.15}}
-
-
 SMALLEST_RISKS = {"0.05": 0.9, "0.3": 0.4, "0.5": 0.2}
 
 
