@@ -4,10 +4,7 @@ import random
 
 import pytest
 
-from specprefill_cli.decoding.adaptive import (
-    SpeculationState,
-    speedup,
-)
+from specprefill_cli.decoding.adaptive import SpeculationState, speedup
 from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler
@@ -60,22 +57,27 @@ class Pair:
         assert log.seconds == pytest.approx(self.clock.now - start)
         return (tokens - 1) / (self.clock.now - start), speculator, log
 
+    def speedups(self, tokens, answers):
+        return [self.answer(tokens)[0] for _ in range(answers)]
+
+
+def mean_slowdown(speedups):
+    """The time of all answers, as a multiple of that of plain decoding."""
+    return sum(1 / speedup for speedup in speedups) / len(speedups)
+
 
 @pytest.mark.parametrize("cost", [0.05, 0.2, 0.45, 0.8, 1.5])
 @pytest.mark.parametrize("right", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 def test_never_much_slower_than_plain_decoding(right, cost):
     """Successive answers of 64 tokens are together at most 3% slower than plain decoding."""
-    pair = Pair(right, cost)
-    speeds = [pair.answer(64)[0] for _ in range(12)]
+    speeds = Pair(right, cost).speedups(64, 12)
     assert speeds[0] > 0.9
     assert sorted(speeds)[1] > 0.93
-    assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
+    assert mean_slowdown(speeds) < 1.03
 
 
 def test_never_much_slower_when_acceptance_keeps_changing():
-    pair = Pair(lambda place: place // 10 % 2, 0.45)
-    speeds = [pair.answer(100)[0] for _ in range(10)]
-    assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
+    assert mean_slowdown(Pair(lambda place: place // 10 % 2, 0.45).speedups(100, 10)) < 1.03
 
 
 def jump_by(first, later):
@@ -96,8 +98,7 @@ def jump_by(first, later):
 )
 def test_a_good_draft_is_used(right, cost, least, verification):
     pair = Pair(right, cost, target_cost=verification)
-    speeds = [pair.answer(100)[0] for _ in range(5)]
-    assert sum(speeds) / 5 > least
+    assert sum(pair.speedups(100, 5)) / 5 > least
     assert pair.answer(100)[1].verdict.state == "on"
 
 
@@ -127,14 +128,13 @@ def test_turns_on_again_when_the_draft_improves():
     pair = Pair(0.0, 0.2)
     pair.answer(100)
     pair.right = 1.0
-    speeds = [pair.answer(100)[0] for _ in range(4)]
-    assert speeds[-1] > 2
+    assert pair.speedups(100, 4)[-1] > 2
 
 
 def test_a_slow_first_measurement_is_corrected():
     pair = Pair(0.95, 0.1)
     pair.memory.drafting["draft"].extend([50.0] * 5)
-    speeds = [pair.answer(200)[0] for _ in range(8)]
+    speeds = pair.speedups(200, 8)
     assert speeds[-1] > 1.5
     assert min(speeds) > 0.9
 
@@ -151,10 +151,9 @@ def test_a_draft_without_a_cache_is_used_only_for_long_answers():
 
 @pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
 def test_adapts_to_a_jump_in_verification_cost(right):
-    pair = Pair(right, 0.2, target_cost=jump_by(0.3, 0.05))
-    speeds = [pair.answer(100)[0] for _ in range(8)]
+    speeds = Pair(right, 0.2, target_cost=jump_by(0.3, 0.05)).speedups(100, 8)
     assert min(speeds) > 0.9
-    assert sum(1 / speed for speed in speeds) / len(speeds) < 1.03
+    assert mean_slowdown(speeds) < 1.03
     if right == 0.9:
         assert sum(speeds) / len(speeds) > 1.5
 

@@ -5,40 +5,33 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prompting import parse_template
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
+from tests.helpers.sessions import GATES, collection_of, session_of
 
 pytestmark = pytest.mark.slow
 
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = collection_of(GATES * 8)
 SLIDING_WINDOW_ONLY = "mistral"
 
 
-def ask(session, stop=True, collection=COLLECTION, question="When?", **settings):
-    stream = session.ask(collection, question, Settings(**{"max_new_tokens": 24, "mode": "full", **settings}))
+def ask(session, stop=True, **settings):
+    stream = session.ask(COLLECTION, "When?", Settings(**{"max_new_tokens": 24, "mode": "full", **settings}))
     if not stop:
         stream.stop_tokens = frozenset()
-    text = "".join(stream)
-    return stream, text, stream.result()
-
-
-def session_of(pair, **changes):
-    return Session(pair=replace(pair, **changes), template=parse_template(packaged_folder("prompts") / "tiny.toml"))
+    return stream, stream.finished()
 
 
 @pytest.fixture(params=["same weights", "other weights"])
 def session(request, random_pair):
     """A draft that is the target, so always right, and a draft with other weights, almost never right."""
-    return session_of(random_pair, **({"draft": random_pair.target} if request.param == "same weights" else {}))
+    draft = random_pair.target if request.param == "same weights" else random_pair.draft
+    return session_of(replace(random_pair, draft=draft))
 
 
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
@@ -49,9 +42,9 @@ def test_greedy_speculation_matches_plain_decoding(session, mode):
         pytest.skip("these modes need a draft that sees the whole document")
     scorer = "lexical" if SLIDING_WINDOW_ONLY in name else "question"
     common = {"mode": mode, "keep": 0.4, "scorer": scorer, "stop": False}
-    plain, text, answer = ask(session, speculate="off", **common)
-    assert answer.speculation.state == "off"
-    assert answer.acceptance_rate is None
+    plain, unspeculated = ask(session, speculate="off", **common)
+    assert unspeculated.speculation.state == "off"
+    assert unspeculated.acceptance_rate is None
     length = plain.request.prompt.length
     kept = [place for place in plain.prefilled.state.positions.tolist() if place < length]
     for settings in (
@@ -60,9 +53,9 @@ def test_greedy_speculation_matches_plain_decoding(session, mode):
         {"speculate": 5},
         {"speculate": "auto"},
     ):
-        stream, speculated_text, answer = ask(session, **settings, **common)
+        stream, answer = ask(session, **settings, **common)
         assert stream.tokens == plain.tokens
-        assert speculated_text == text
+        assert answer.answer == unspeculated.answer
         assert answer.generated_tokens == 24
         for state in (stream.prefilled.state, stream.prefilled.draft_state):
             if state is not None:
@@ -93,7 +86,7 @@ def test_the_draft_continues_from_its_prefill_cache(session):
     ids=lambda settings: next(iter(settings)),
 )
 def test_the_drafts_cache_is_freed_when_unused(random_session, settings):
-    stream, _, _ = ask(random_session, mode="select", scorer="question", **settings)
+    stream, _ = ask(random_session, mode="select", scorer="question", **settings)
     assert stream.prefilled.draft_state is None
 
 
@@ -110,17 +103,9 @@ def test_a_draft_without_a_cache_prefills_the_prompt_while_decoding(session):
 
 @pytest.mark.parametrize("positions", ["original", "compact"])
 def test_after_select_a_draft_without_a_cache_reads_what_the_target_kept(random_pair, positions):
-    session = session_of(random_pair, draft=random_pair.target)
-    stream, _, answer = ask(
-        session,
-        stop=False,
-        mode="select",
-        scorer="lexical",
-        keep=0.4,
-        positions=positions,
-        speculate=3,
-        proposer="draft",
-    )
+    session = session_of(replace(random_pair, draft=random_pair.target))
+    settings = {"mode": "select", "scorer": "lexical", "keep": 0.4, "positions": positions}
+    stream, answer = ask(session, stop=False, speculate=3, proposer="draft", **settings)
     slots, state = stream.prefilled.plan.kept_positions(), stream.speculator.proposers[0].reader.state
     assert len(slots) < stream.request.prompt.length
     assert torch.equal(state.positions[: len(slots)], stream.prefilled.state.positions[: len(slots)])
@@ -132,7 +117,7 @@ def test_after_select_a_draft_without_a_cache_reads_what_the_target_kept(random_
 @pytest.mark.parametrize("speculate", ["auto", 3])
 def test_a_seed_reproduces_the_answer(session, settings, speculate):
     common = {"temperature": 1.2, "seed": 5, "speculate": speculate, "mode": "select", "keep": 0.5, **settings}
-    first, _, answer = ask(session, **common)
+    first, answer = ask(session, **common)
     # What the session learns in between must not change the answer.
     ask(session, speculate="auto", mode="select", keep=0.5)
     assert ask(session, **common)[0].tokens == first.tokens
@@ -142,38 +127,36 @@ def test_a_seed_reproduces_the_answer(session, settings, speculate):
 
 def test_different_tokenizers_allow_only_the_lookup_proposer(two_tokenizers, random_session):
     target, draft = two_tokenizers
-    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
-    with pytest.raises(
-        UsageError, match="--proposer draft: draft and target have different tokenizers; use --proposer"
-    ):
+    session = session_of(CalibratedPair(random_session.pair.pair, target, draft))
+    message = "--proposer draft: draft and target have different tokenizers; use --proposer"
+    with pytest.raises(UsageError, match=message):
         ask(session, proposer="draft")
-    plain, _, _ = ask(session, mode="select", keep=0.4, proposer="draft", speculate="off")
+    plain, _ = ask(session, mode="select", keep=0.4, proposer="draft", speculate="off")
     for proposer in ("lookup", "auto"):
-        stream, _, _ = ask(session, mode="select", keep=0.4, proposer=proposer, speculate=4)
+        stream, _ = ask(session, mode="select", keep=0.4, proposer=proposer, speculate=4)
         assert [active.name for active in stream.speculator.proposers] == ["lookup"]
         assert stream.tokens == plain.tokens
 
 
 def test_rejects_the_draft_proposer_without_a_draft(random_pair):
-    session = session_of(random_pair, draft=None)
+    session = session_of(replace(random_pair, draft=None))
     with pytest.raises(UsageError, match="--proposer draft: no draft is loaded"):
         ask(session, proposer="draft")
-    assert ask(session)[2].generated_tokens > 0
+    assert ask(session)[1].generated_tokens > 0
 
 
 @pytest.fixture(scope="module")
 def quote(tiny_session):
     """Return a function that answers from a document, starting with a sentence quoted from it."""
     body = (packaged_folder("sample_docs") / "sources" / "orchard-report.md").read_text(encoding="utf-8")[:4_000]
-    collection = Collection((one_page_document("doc", body, "text/plain"),))
+    collection = collection_of(body)
     opening = " " + " ".join(body[body.index("The cooperative was founded") :].split()[:14])
 
     def answer(**settings):
         settings = Settings(**{"max_new_tokens": 64, "mode": "full", **settings})
         stream = tiny_session.ask(collection, "Repeat the report.", settings, opening=opening)
         stream.stop_tokens = frozenset()
-        text = "".join(stream)
-        return stream.tokens, text, stream.result()
+        return stream.finished(), stream.tokens
 
     return answer
 
@@ -181,16 +164,20 @@ def quote(tiny_session):
 @pytest.mark.parametrize("mode", sorted(MODES))
 @pytest.mark.parametrize("proposer", ["draft", "lookup", "auto"])
 def test_the_bundled_pair_matches_plain_decoding(quote, mode, proposer):
-    plain, _, _ = quote(mode=mode, keep=0.5, speculate="off")
+    _, plain = quote(mode=mode, keep=0.5, speculate="off")
     assert len(plain) == 64
     for speculate in (4, "auto"):
-        tokens, _, answer = quote(mode=mode, keep=0.5, speculate=speculate, proposer=proposer)
+        answer, tokens = quote(mode=mode, keep=0.5, speculate=speculate, proposer=proposer)
         assert tokens == plain
         assert speculate == "auto" or answer.acceptance_rate > 0
 
 
+def table_of(answer):
+    return dict(zip(*(column._cells for column in answer_table(answer).columns), strict=True))
+
+
 def test_speculation_statistics_are_in_table_and_json(quote):
-    _, _, answer = quote(speculate=4)
+    answer, _ = quote(speculate=4)
     record = answer.to_json()
     assert set(record["proposer"].split(" and ")) <= {"lookup", "draft"}
     assert record["speculation"] == {"state": "on", "reason": None}
@@ -199,14 +186,13 @@ def test_speculation_statistics_are_in_table_and_json(quote):
         record["accepted_length_mean"]
     )
     assert 0 < record["acceptance_rate"] <= 1
-    rows = dict(zip(*(column._cells for column in answer_table(answer).columns), strict=True))
-    assert f"{record['acceptance_rate']:.2f} of the tokens that {record['proposer']} proposed" in rows["acceptance"]
+    words = f"{record['acceptance_rate']:.2f} of the tokens that {record['proposer']} proposed"
+    assert words in table_of(answer)["acceptance"]
 
 
 def test_reports_when_speculation_turns_off(random_pair):
     session = session_of(random_pair)
-    _, _, answer = ask(session, stop=False, max_new_tokens=100, mode="select", keep=0.5, proposer="draft")
+    _, answer = ask(session, stop=False, max_new_tokens=100, mode="select", keep=0.5, proposer="draft")
     assert answer.speculation.state == "off"
     assert "plain decoding is faster: draft promises" in answer.speculation.reason
-    rows = dict(zip(*(column._cells for column in answer_table(answer).columns), strict=True))
-    assert "off  (plain decoding is faster" in str(rows["speculation"])
+    assert "off  (plain decoding is faster" in str(table_of(answer)["speculation"])

@@ -43,6 +43,11 @@ def checked_speculator(target, draft, count):
     return CheckedSpeculator([proposer], count, target, draft, SCRIPT)
 
 
+def decoded(target, speculating, limit=40, log=None):
+    """Yield the answer after the script's first token."""
+    return decode(target, 0, STOP, limit, Sampler(), log or DecodeLog(), speculating)
+
+
 def wrong_at(places):
     return [token if place not in places else 45 for place, token in enumerate(SCRIPT)]
 
@@ -59,7 +64,7 @@ def wrong_at(places):
 def test_output_and_caches_hold_exactly_the_targets_tokens(wrong, accepted):
     target, draft = ScriptReader(SCRIPT), ScriptReader(wrong_at(set(wrong)))
     log, speculating = DecodeLog(), checked_speculator(target, draft, 4)
-    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), log, speculating)) == SCRIPT[:40]
+    assert list(decoded(target, speculating, log=log)) == SCRIPT[:40]
     counts = [completed.accepted for completed in log.rounds]
     assert counts[: len(accepted) - 2] == accepted[: len(accepted) - 2]
     assert len(target.passes) < 40 or not any(counts)
@@ -81,13 +86,19 @@ def test_probabilities_of_tokens_are_the_softmax_of_their_logits():
     torch.testing.assert_close(log_probabilities(logits, [4, 0, 10]), expected)
 
 
+def test_plain_decoding_ends_at_a_stop_token_or_the_token_limit():
+    target = ScriptReader([0, 1, 2, 49, 4])
+    assert list(decoded(target, None)) == target.tokens == [0, 1, 2]
+    assert list(decoded(ScriptReader(SCRIPT), None, 3)) == [0, 1, 2]
+    assert not list(decode(ScriptReader(SCRIPT), 49, STOP, 3, Sampler(), DecodeLog()))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 9, 30])
 def test_never_exceeds_the_token_limit(count, max_tokens):
     target = ScriptReader(SCRIPT)
     speculating = checked_speculator(target, ScriptReader(SCRIPT), count)
-    tokens = list(decode(target, SCRIPT[0], STOP, max_tokens, Sampler(), DecodeLog(), speculating))
-    assert tokens == SCRIPT[:max_tokens]
+    assert list(decoded(target, speculating, max_tokens)) == SCRIPT[:max_tokens]
     assert target.length == max_tokens - 1
 
 
@@ -95,13 +106,9 @@ def test_never_exceeds_the_token_limit(count, max_tokens):
 @pytest.mark.parametrize("draft_stops", [True, False])
 def test_a_stop_token_inside_an_accepted_run_ends_the_answer(place, draft_stops):
     script = [*SCRIPT[:place], 49, *SCRIPT[place + 1 :]]
-    target, draft = ScriptReader(script), ScriptReader(script)
-    log = DecodeLog()
-    draft_stop_tokens = STOP if draft_stops else frozenset()
-    tokens = list(
-        decode(target, script[0], STOP, 40, Sampler(), log, speculator(draft, 4, stop_tokens=draft_stop_tokens))
-    )
-    assert tokens == script[:place]
+    target, draft, log = ScriptReader(script), ScriptReader(script), DecodeLog()
+    speculating = speculator(draft, 4, stop_tokens=STOP if draft_stops else frozenset())
+    assert list(decoded(target, speculating, log=log)) == script[:place]
     assert target.tokens == script[: target.length]
     assert place - 1 <= target.length <= place
     assert draft.length <= target.length
@@ -116,7 +123,7 @@ def test_a_draft_stops_at_its_own_stop_token():
 
 def test_accepted_tokens_are_streamed_at_once():
     target = ScriptReader(SCRIPT)
-    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeLog(), speculator(ScriptReader(SCRIPT), 4))
+    stream = decoded(target, speculator(ScriptReader(SCRIPT), 4))
     assert next(stream) == SCRIPT[0]
     # The first token needs no target pass.
     assert target.passes == []
@@ -134,10 +141,8 @@ def test_an_interrupted_round_is_rolled_back():
             return logits
 
     target, draft = Interrupted(SCRIPT), ScriptReader(SCRIPT)
-    stream = decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeLog(), speculator(draft, 4))
-    received = []
     with pytest.raises(KeyboardInterrupt):
-        received.extend(iter(lambda: next(stream), None))
+        list(decoded(target, speculator(draft, 4)))
     assert target.tokens == SCRIPT[:10]
     assert draft.length <= 10
 
@@ -145,7 +150,7 @@ def test_an_interrupted_round_is_rolled_back():
 def test_a_draft_at_the_end_of_its_context_stops_proposing():
     target, draft = ScriptReader(SCRIPT), ScriptReader(SCRIPT)
     speculating = speculator(draft, 4, longest_answer=12)
-    assert list(decode(target, SCRIPT[0], STOP, 40, Sampler(), DecodeLog(), speculating)) == SCRIPT[:40]
+    assert list(decoded(target, speculating)) == SCRIPT[:40]
     assert draft.length <= 12
     assert target.passes[-1] == 1
 
@@ -155,7 +160,7 @@ def test_round_statistics():
     log, speculating = DecodeLog(), speculator(ScriptReader(wrong_at(set(range(3, 200, 3)))), 4)
     assert log.acceptance_rate is None
     assert log.accepted_histogram == []
-    list(decode(target, SCRIPT[0], STOP, 31, Sampler(), log, speculating))
+    list(decoded(target, speculating, 31, log))
     # Ten rounds accept two tokens and reject the third; the last rounds have room for fewer proposals.
     assert log.accepted_histogram == [0, 0, 10]
     assert log.accepted_length_mean == 2

@@ -40,10 +40,6 @@ def run(*arguments, **environment):
         )
 
 
-def specprefill_lines(text):
-    return [line for line in text.splitlines() if line.startswith("specprefill:")]
-
-
 @pytest.fixture(scope="module")
 def single_process_answers(tiny_session):
     return json.loads(json.dumps(answers(tiny_session)))
@@ -169,5 +165,5 @@ def test_rank_lost_under_torchrun_ends_the_run_with_one_line(fate, words):
     result = run(*TORCHRUN, HELPERS / "dying_rank.py", *ASK, RANK_1=fate)
     assert result.returncode == 1
     assert result.stdout == ""
-    (line,) = specprefill_lines(result.stderr)
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("specprefill:")]
     assert words in line

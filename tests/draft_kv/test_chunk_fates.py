@@ -1,12 +1,10 @@
 """Which chunks of draft KV are recomputed, dropped or always exact, by which signals, and which pairs are rejected."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv import modes
 from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT, SIGNALS, causal_output, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
@@ -22,24 +20,22 @@ from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.record import Fate
 from tests.draft_kv.helpers import every_architecture, prefilled, request_for
 from tests.helpers.architectures import random_tokens
+from tests.helpers.sessions import session_of
 
 RISKS = torch.tensor([0.1, 0.5, 0.0, 0.3, 0.1])
 
 
 def recomputed(prompt_tokens, share, chunk_size=32, risks=RISKS, accept_risk=None):
     """Return the indices of the chunks recomputed within a budget."""
-    fates = fates_by_risk(
-        risks, prompt_tokens=prompt_tokens, chunk_size=chunk_size, share=share, accept_risk=accept_risk
-    )
+    budget = {"prompt_tokens": prompt_tokens, "chunk_size": chunk_size, "share": share}
+    fates = fates_by_risk(risks, accept_risk=accept_risk, **budget)
     assert set(fates.tolist()) <= {RECOMPUTE, ACCEPT}
     return (fates == RECOMPUTE).nonzero()[:, 0].tolist()
 
 
 def test_recomputes_riskiest_chunks_first_and_breaks_ties_by_position():
-    assert recomputed(200, 0.16) == [1]
-    assert recomputed(200, 0.32) == [1, 3]
-    assert recomputed(200, 0.48) == [0, 1, 3]
-    assert recomputed(200, 1.0) == [0, 1, 2, 3, 4]
+    chosen = [recomputed(200, share) for share in (0.16, 0.32, 0.48, 1.0)]
+    assert chosen == [[1], [1, 3], [0, 1, 3], [0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.15, 0.159, 0.5, 0.99])
@@ -86,9 +82,9 @@ def test_the_first_tokens_are_always_exact(random_session):
 @pytest.mark.parametrize("mode", ["draft-kv", "hybrid"])
 def test_rejects_different_tokenizers(two_tokenizers, random_session, mode):
     target, draft = two_tokenizers
-    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
+    pair = CalibratedPair(random_session.pair.pair, target, draft)
     with pytest.raises(SpecprefillError, match=f"--mode {mode}: draft and target have different tokenizers"):
-        prefilled(session, mode)
+        prefilled(session_of(pair), mode)
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
@@ -101,8 +97,7 @@ def test_rejects_length_dependent_rope(random_session, kind):
 
 
 def test_auto_uses_full_when_the_drafts_context_is_too_short_for_the_question(random_session):
-    draft = random_session.pair.draft
-    random_session.pair = replace(random_session.pair, draft=replace(draft, context=40))
+    random_session.pair.draft.context = 40
     mode, reason = automatic_mode(request_for(random_session))
     assert (mode, "context of 40 tokens is too short" in reason) == ("full", True)
 
@@ -123,14 +118,6 @@ def test_attention_of_checkpoints_is_the_models(model):
     handle.remove()
     ours = causal_output(queries, 0, copy_slots(state, positions), window_layers(model.config)[0])
     torch.testing.assert_close(ours.transpose(0, 1).flatten(1), outputs[0][0], atol=1e-4, rtol=1e-4)
-
-
-def test_captured_queries_can_be_cut_to_some_tokens():
-    queries = torch.arange(12.0).view(1, 6, 2)
-    capture = QueryCapture(torch.arange(6) + 10, {0: [queries[:, :4], queries[:, 4:]]}, {0: 0.5})
-    cut = capture.at(torch.tensor([11, 15]))
-    assert torch.equal(cut.layer(0), queries[:, [1, 5]])
-    assert cut.scaling == {0: 0.5}
 
 
 @every_architecture

@@ -8,7 +8,7 @@ import torch
 
 from specprefill_cli.draft_kv import mapped_cache, modes
 from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS, copy_slots
-from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_riskiest, risk_limit
+from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_riskiest
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
 from specprefill_cli.draft_kv.projection import (
     KvCalibration,
@@ -26,6 +26,7 @@ from tests.draft_kv import helpers
 
 FOREIGN = "Rain fell on the harbour all day and nobody came to the market. " * 14
 BUDGETED = {"draft-kv": {"recompute": 0.15}, "hybrid": {"keep": 0.15}}
+SMALLEST_RISKS = {"0.05": 0.9, "0.3": 0.4, "0.5": 0.2}
 
 
 def gate(threshold, signal=KV_ERROR):
@@ -62,17 +63,6 @@ def own_draft(random_session):
     return random_session
 
 
-def test_auto_is_the_calibrated_gate_a_number_overrides_it_and_off_accepts_any():
-    stored = gate(0.3, ATTENTION_OUTPUT)
-    limits = {name: risk_limit(name, stored) for name in ("auto", "off")} | {0.5: risk_limit(0.5, stored)}
-    assert {limit.signal for limit in limits.values()} == {ATTENTION_OUTPUT}
-    assert [limits[name].verdict(0.4).accepted for name in ("auto", "off", 0.5)] == [False, True, True]
-    assert [limits[name].verdict(0.4).threshold for name in ("auto", "off", 0.5)] == [0.3, None, 0.5]
-    assert [limits[name].chosen for name in ("auto", "off", 0.5)] == [False, False, True]
-    uncalibrated = risk_limit("auto", None)
-    assert (uncalibrated.signal, uncalibrated.verdict(1e9).accepted) == (KV_ERROR, True)
-
-
 def test_the_riskiest_accepted_chunks_are_dropped_until_the_others_are_within_the_limit():
     fates = torch.tensor([RECOMPUTE, ACCEPT, ACCEPT, DROP, ACCEPT])
     risks = torch.tensor([9.0, 0.1, 0.4, 9.0, 0.2])
@@ -100,9 +90,9 @@ def test_draft_kv_falls_back_to_full_above_the_calibrated_threshold_and_says_why
 
 @pytest.mark.parametrize("setting", ["off", 1e4])
 def test_the_gate_can_be_overridden_and_switched_off(random_session, setting):
-    set_map(random_session, gate=gate(1e-4))
+    set_map(random_session, gate=gate(1e-4, ATTENTION_OUTPUT))
     ours = prefilled(random_session, "draft-kv", accept_risk=setting)
-    assert ours.gate.accepted
+    assert (ours.gate.accepted, ours.gate.signal) == (True, ATTENTION_OUTPUT)
     assert ours.gate.threshold == (None if setting == "off" else setting)
     assert any(span.fate is Fate.ACCEPT for span in ours.plan.spans)
     set_map(random_session, gate=gate(1e4))
@@ -145,20 +135,13 @@ def test_where_nothing_can_be_accepted_nothing_is_mapped(random_session, mode, s
     assert prefilled(random_session, mode, accept_risk="off").gate.risk is not None
 
 
-@pytest.fixture
-def draft_passes(random_session):
-    """Counts the draft's passes."""
-    passes = []
-    random_session.pair.draft.model.model.register_forward_hook(lambda *_: passes.append(1))
-    return passes
-
-
 @pytest.mark.parametrize(("mode", "substitute"), [("draft-kv", "full"), ("hybrid", "select")])
 def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_anything_is_mapped(
-    random_session, mode, substitute, draft_passes, monkeypatch
+    random_session, mode, substitute, monkeypatch
 ):
-    stored = replace(gate(0.3), smallest_risks={"0.05": 0.9, "0.3": 0.4, "0.5": 0.2})
-    set_map(random_session, gate=stored)
+    draft_passes = []
+    random_session.pair.draft.model.model.register_forward_hook(lambda *_: draft_passes.append(1))
+    set_map(random_session, gate=replace(gate(0.3), smallest_risks=SMALLEST_RISKS))
     expected = prefilled(random_session, substitute, keep=0.15)
     scored = len(draft_passes)
     del draft_passes[:]
@@ -189,23 +172,8 @@ def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_any
     ],
 )
 def test_where_a_prompt_might_pass_the_gate_the_draft_runs_and_its_kv_is_judged(random_session, mode, settings):
-    set_map(random_session, gate=replace(gate(0.3), smallest_risks={"0.05": 0.9, "0.3": 0.4, "0.5": 0.2}))
+    set_map(random_session, gate=replace(gate(0.3), smallest_risks=SMALLEST_RISKS))
     assert prefilled(random_session, mode, **settings).gate.risk is not None
-
-
-@pytest.mark.parametrize("signal", SIGNALS)
-def test_a_target_that_is_its_own_draft_passes_the_tightest_gate_and_a_corrupted_map_does_not(own_draft, signal):
-    """A gate that passes native KV must not pass zeros, noise, or KV at the wrong scale."""
-    set_map(own_draft, gate=gate(1e-4, signal))
-    ours = prefilled(own_draft, "draft-kv")
-    assert ours.gate.accepted
-    assert ours.gate.risk < 1e-5
-    torch.testing.assert_close(ours.logits, prefilled(own_draft, "full").logits, atol=1e-3, rtol=1e-3)
-    right = pair_calibration(own_draft.pair)
-    for scale in (0.0, -1.0, 2.0):
-        set_calibration(own_draft.pair, right)
-        set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
-        assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
 
 
 def foreign_kv(session):
@@ -225,8 +193,19 @@ def replace_mapped_kv(monkeypatch, contents):
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
-def test_kv_of_another_document_does_not_pass_a_gate_that_native_kv_passes(own_draft, signal, monkeypatch):
+def test_the_tightest_gate_passes_native_kv_and_no_corrupted_kv(own_draft, signal, monkeypatch):
+    """A gate that passes native KV must not pass zeros, noise, KV at the wrong scale, or KV of another document."""
     set_map(own_draft, gate=gate(1e-4, signal))
+    ours = prefilled(own_draft, "draft-kv")
+    assert ours.gate.accepted
+    assert ours.gate.risk < 1e-5
+    torch.testing.assert_close(ours.logits, prefilled(own_draft, "full").logits, atol=1e-3, rtol=1e-3)
+    right = pair_calibration(own_draft.pair)
+    for scale in (0.0, -1.0, 2.0):
+        set_calibration(own_draft.pair, right)
+        set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
+        assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
+    set_calibration(own_draft.pair, right)
     replace_mapped_kv(monkeypatch, partial(splice_document, foreign_kv(own_draft)))
     assert not prefilled(own_draft, "draft-kv").gate.accepted
 

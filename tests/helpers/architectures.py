@@ -1,5 +1,8 @@
 """Small random models, one for each supported architecture."""
 
+from contextlib import contextmanager
+
+import pytest
 import torch
 import transformers
 
@@ -50,3 +53,16 @@ def build_model(name, seed=0, attention=ATTENTION, **sizes):
 
 def random_tokens(count, seed=0):
     return torch.randint(3, VOCABULARY - 192, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@contextmanager
+def failing(module, error):
+    """In the block, a pass through the module raises an error of this type."""
+
+    def fail(*_):
+        raise error
+
+    handle = module.register_forward_pre_hook(fail)
+    with pytest.raises(error):
+        yield
+    handle.remove()

@@ -1,9 +1,13 @@
 """Writes a tiny random llama model in a GGUF file like SmolLM2's: tied embeddings, byte pairs, single digits."""
 
+import hashlib
+
 import gguf
 import numpy as np
 from gguf.quants import quantize
 from tokenizers import pre_tokenizers
+
+from specprefill_cli.models.conversion import Conversion
 
 HIDDEN, INNER, LAYERS, HEADS, KEY_VALUE_HEADS = 64, 96, 2, 4, 2
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -73,3 +77,19 @@ def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def sha256_of(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def conversion_of(file, **changes):
+    fields = {"name": "small", "sha256": sha256_of(file), "adapter": None, "remedy": "install it again"}
+    return Conversion(**fields | changes)
+
+
+def converted(file, **changes):
+    """Convert a file, and return the folder."""
+    made = conversion_of(file, **changes)
+    made.convert(file, lambda _percent, _text: None)
+    return made.folder

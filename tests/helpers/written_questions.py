@@ -8,21 +8,14 @@ PASSAGES = [
     f"{number + 2} miles north of the old town. Ships from {PLACES[number - 1]} call there every week. " * 3
     for number, place in enumerate(PLACES)
 ]
-
-
-def harbour_groups(places, passages):
-    """Two questions on each passage about a harbour: who opened it, and when (1800 plus the number of the passage)."""
-    return [
-        ContextQuestions(
-            passage,
-            (
-                (f"Who opened the harbour of {place}?", "the council", passage.index("the council")),
-                (f"When was the harbour of {place} opened?", str(1800 + number), passage.index(str(1800 + number))),
-            ),
-            "squad/train",
-        )
-        for number, (place, passage) in enumerate(zip(places, passages, strict=True))
-    ]
-
-
-GROUPS = harbour_groups(PLACES, PASSAGES)
+GROUPS = [
+    ContextQuestions(
+        passage,
+        (
+            (f"Who opened the harbour of {place}?", "the council", passage.index("the council")),
+            (f"When was the harbour of {place} opened?", str(1800 + number), passage.index(str(1800 + number))),
+        ),
+        "squad/train",
+    )
+    for number, (place, passage) in enumerate(zip(PLACES, PASSAGES, strict=True))
+]

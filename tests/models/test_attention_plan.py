@@ -13,7 +13,6 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import flash_works, is_lower_right
 from specprefill_cli.models.attention_plan import (
     QUERY_BLOCK,
-    SINKS,
     AttentionDevice,
     LocalWindow,
     Mask,
@@ -24,17 +23,12 @@ from specprefill_cli.models.attention_plan import (
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.passes import PositionContext
 from tests.helpers.architectures import build_model
+from tests.helpers.visibility import visibility
 
 
-def device(kind, dtype=torch.bfloat16, capability=None, head_size=64, version="2.13", flash_works=True):
-    return AttentionDevice(
-        kind=kind,
-        dtype=dtype,
-        head_size=head_size,
-        capability=capability,
-        torch_version=Version(version),
-        flash_works=flash_works,
-    )
+def device(kind, dtype=torch.bfloat16, capability=None, head_size=64, version="2.13", **trial):
+    properties = {"kind": kind, "dtype": dtype, "capability": capability, "head_size": head_size}
+    return AttentionDevice(torch_version=Version(version), **properties, **trial)
 
 
 DEVICES = {
@@ -73,37 +67,42 @@ PASSES = {
 }
 
 EVERY = tuple(DEVICES)
-TABLE = [
-    # One call for all queries, without a mask tensor.
-    *(("whole prompt", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
-    *(("kept tokens", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
-    *(("window that reaches all", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
-    *(("draft window that reaches all", name, [Mask.CAUSAL]) for name in EVERY if name != "mps"),
-    *(("decoding", name, [Mask.NONE]) for name in EVERY),
-    *(("second pass", name, [Mask.LOWER_RIGHT]) for name in FLASH),
-    # Otherwise a mask tensor: shared by the whole pass if the queries are the last keys, else one per segment.
-    ("whole prompt", "mps", [Mask.TRAILING]),
-    *(("second pass", name, [Mask.TRAILING]) for name in EVERY if name not in FLASH),
-    *(("recompute", name, [Mask.EXPLICIT]) for name in EVERY),
-    *(("sliding window", name, [Mask.EXPLICIT]) for name in EVERY),
-    *(("decoding with a window", name, [Mask.EXPLICIT]) for name in EVERY),
-    # Queries before the band, the band in full blocks, its remainder, and the suffix, which sees everything.
-    *(("draft window", name, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]) for name in EVERY),
-    *(("draft window, second pass", name, [Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]) for name in EVERY),
-    *(("draft window, gaps", name, [Mask.EXPLICIT] * 3 + [Mask.TRAILING]) for name in EVERY),
-    *(
-        ("draft window inside a wider one", name, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.EXPLICIT])
-        for name in EVERY
-    ),
-    *(("draft window around a narrower one", name, [Mask.EXPLICIT] * 4) for name in EVERY),
-]
+EXCEPT_MPS = tuple(name for name in EVERY if name != "mps")
+EXCEPT_FLASH = tuple(name for name in EVERY if name not in FLASH)
 
 
-@pytest.mark.parametrize(("attention_pass", "name", "masks"), TABLE)
-def test_plans_the_fastest_kernel_that_is_exact(attention_pass, name, masks):
+def plans(attention_pass, names):
     queries, keys, window, local_window = PASSES[attention_pass]
-    plan = plan_attention(queries, keys, DEVICES[name], window, local_window)
-    assert [segment.mask for segment in plan.segments] == masks
+    return {name: plan_attention(queries, keys, DEVICES[name], window, local_window) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("attention_pass", "names", "masks"),
+    [
+        # One call for all queries, without a mask tensor.
+        ("whole prompt", EXCEPT_MPS, [Mask.CAUSAL]),
+        ("kept tokens", EXCEPT_MPS, [Mask.CAUSAL]),
+        ("window that reaches all", EXCEPT_MPS, [Mask.CAUSAL]),
+        ("draft window that reaches all", EXCEPT_MPS, [Mask.CAUSAL]),
+        ("decoding", EVERY, [Mask.NONE]),
+        ("second pass", FLASH, [Mask.LOWER_RIGHT]),
+        # Otherwise a mask tensor: shared by the whole pass if the queries are the last keys, else one per segment.
+        ("whole prompt", ("mps",), [Mask.TRAILING]),
+        ("second pass", EXCEPT_FLASH, [Mask.TRAILING]),
+        ("recompute", EVERY, [Mask.EXPLICIT]),
+        ("sliding window", EVERY, [Mask.EXPLICIT]),
+        ("decoding with a window", EVERY, [Mask.EXPLICIT]),
+        # Queries before the band, the band in full blocks, its remainder, and the suffix, which sees everything.
+        ("draft window", EVERY, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]),
+        ("draft window, second pass", EVERY, [Mask.BANDED, Mask.EXPLICIT, Mask.TRAILING]),
+        ("draft window, gaps", EVERY, [Mask.EXPLICIT] * 3 + [Mask.TRAILING]),
+        ("draft window inside a wider one", EVERY, [Mask.EXPLICIT, Mask.BANDED, Mask.EXPLICIT, Mask.EXPLICIT]),
+        ("draft window around a narrower one", EVERY, [Mask.EXPLICIT] * 4),
+    ],
+)
+def test_plans_the_fastest_kernel_that_is_exact(attention_pass, names, masks):
+    for name, plan in plans(attention_pass, names).items():
+        assert [segment.mask for segment in plan.segments] == masks, name
 
 
 @pytest.mark.parametrize(
@@ -117,15 +116,13 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, name, masks):
         ("recompute", CUDA, True),
         ("sliding window", CUDA, True),
         ("decoding with a window", CUDA, True),
-        ("draft window", CUDA, True),
-        ("draft window", ("mps", "cpu, torch 2.8"), True),
+        ("draft window", (*CUDA, "mps", "cpu, torch 2.8"), True),
         ("draft window", ("cpu",), False),
     ],
 )
 def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, repeated):
-    queries, keys, window, local_window = PASSES[attention_pass]
-    for name in names:
-        assert plan_attention(queries, keys, DEVICES[name], window, local_window).repeats_heads is repeated, name
+    for name, plan in plans(attention_pass, names).items():
+        assert plan.repeats_heads is repeated, name
 
 
 def upper_left(query, key, value, **options):
@@ -150,18 +147,6 @@ def test_flash_attention_is_tried_as_the_lower_right_bias_calls_it(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "SDPAParams", Described)
     monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", lambda described: not described.refused)
     assert flash_works(torch.device("cpu"), torch.bfloat16, 64)
-
-
-def expected_visibility(queries, keys, window, local_window):
-    """Return visibility [Q, K] (boolean), straight from the definition."""
-    distance = queries[:, None] - keys[None]
-    seen = distance >= 0
-    near = distance < window if window is not None else torch.ones_like(seen)
-    if local_window is not None and (window is None or local_window.size < window):
-        limited = (queries < local_window.until)[:, None]
-        inside = (distance < local_window.size) | (torch.arange(len(keys)) < SINKS)[None]
-        near = torch.where(limited, inside, near)
-    return seen & near
 
 
 def planned_visibility(queries, keys, plan, context):
@@ -193,7 +178,7 @@ def test_segments_cover_all_queries_with_exact_visibility(attention_pass, name):
     ends = [0, *(segment.queries[1] for segment in plan.segments)]
     assert [segment.queries[0] for segment in plan.segments] == ends[:-1]
     assert ends[-1] == len(queries)
-    expected = expected_visibility(queries, keys, window, local_window)
+    expected = visibility(queries, keys, window, local_window)
     assert torch.equal(planned_visibility(queries, keys, plan, context), expected)
 
 

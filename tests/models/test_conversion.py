@@ -1,11 +1,10 @@
 """GGUF files: converted once, with the model's tokens and nearly the same logits, and a line for each failure."""
 
 import copy
-import hashlib
 import json
 import shutil
-import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ import torch
 import transformers
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.models import adapter, conversion
-from specprefill_cli.models.conversion import Conversion
 from specprefill_cli.models.gguf import build_tokenizer, read_gguf
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.pairs import Pair
@@ -22,10 +21,9 @@ from specprefill_cli.models.placement import Placement
 from specprefill_cli.models.tokenizers import agreed_tokenizer, encode_text
 from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.settings import Settings
-from tests.helpers.gguf_files import F16, F32, Q4, Q8, SPECIAL, write_gguf
+from tests.helpers.gguf_files import F16, F32, Q4, Q8, SPECIAL, conversion_of, converted, sha256_of, write_gguf
+from tests.helpers.samples import HANDBOOK, QUESTION
 
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
 Usage = namedtuple("Usage", "total used free")
 # Byte pairs of the file: "Ġt", "he", "Ġthe", "ĠĠ", "12", "'s", "op".
 CASES = {
@@ -38,31 +36,9 @@ CASES = {
 }
 
 
-def ignore(_percent, _text):
-    pass
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("SPECPREFILL_MODELS", str(folder))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     return write_gguf(tmp_path_factory.mktemp("gguf") / "small.gguf")
-
-
-def conversion_of(file, **changes):
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    return Conversion(**{"name": "small", "sha256": sha256, "adapter": None, "remedy": "install it again", **changes})
-
-
-def converted(file, **changes):
-    made = conversion_of(file, **changes)
-    made.convert(file, ignore)
-    return made.folder
 
 
 @pytest.mark.parametrize("tensor_types", [(Q8, Q4), (F16, F16), (F32, Q8)])
@@ -114,17 +90,9 @@ def test_text_survives_and_special_tokens_keep_their_ids(cache, file):
 
 def test_it_is_done_once_and_two_first_runs_do_not_collide(cache, file, monkeypatch):
     runs, write = [], conversion.write_model
-
-    def counted(*arguments):
-        runs.append(1)
-        write(*arguments)
-
-    monkeypatch.setattr(conversion, "write_model", counted)
-    threads = [threading.Thread(target=converted, args=(file,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    monkeypatch.setattr(conversion, "write_model", lambda *arguments: runs.append(1) or write(*arguments))
+    with ThreadPoolExecutor(3) as pool:
+        assert len(set(pool.map(converted, [file] * 3))) == 1
     assert len(runs) == 1
     assert conversion_of(file).done
     # A file that was cut short is made again.
@@ -158,7 +126,7 @@ def test_a_cut_file_is_one_line(cache, file, tmp_path, length):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(file.read_bytes()[:length])
     with pytest.raises(SpecprefillError, match=r"cut\.gguf: damaged, or another file .*; install it again$"):
-        converted(cut, sha256=conversion_of(file).sha256)
+        converted(cut, sha256=sha256_of(file))
     with pytest.raises(SpecprefillError, match=r"cut\.gguf: not a whole GGUF file \(") as raised:
         converted(cut)
     assert "\n" not in str(raised.value)
@@ -183,9 +151,8 @@ def test_another_form_is_named(cache, tmp_path, changes, message):
 def test_no_room_and_no_permission_name_the_folder(cache, file, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _folder: Usage(100, 100, 1))
-        with pytest.raises(
-            SpecprefillError, match=r"cache: the converted model cannot be stored .*make room, or set SPEC"
-        ):
+        message = r"cache: the converted model cannot be stored .*make room, or set SPEC"
+        with pytest.raises(SpecprefillError, match=message):
             converted(file)
     monkeypatch.setenv("SPECPREFILL_MODELS", str(file / "below"))
     with pytest.raises(SpecprefillError, match=r"cannot be stored there \(Not a directory\); make room, or set"):
@@ -209,8 +176,6 @@ def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, m
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """The bundled draft in a folder, and the bundled target in a GGUF file with 8-bit weights."""
-    from specprefill_cli.lab.benchmarks.gguf import export_gguf
-
     folder = tmp_path_factory.mktemp("gguf")
     shutil.copytree(BUNDLED_FOLDER / "draft", folder / "draft")
     export_gguf(BUNDLED_FOLDER / "target", folder / "target.gguf")
@@ -233,6 +198,7 @@ def test_target_from_a_file_shares_the_drafts_tokenizer(pair, tiny_session):
 def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
     target_tokenizer = load_outline(pair.target, Placement(None), offline=True).tokenizer
     assert agreed_tokenizer(pair.target, target_tokenizer, tokenizer) is tokenizer
+    assert encode_text(target_tokenizer, QUESTION)[0] == encode_text(tokenizer, QUESTION)[0]
     assert agreed_tokenizer("a folder", target_tokenizer, tokenizer) is target_tokenizer
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<other>"])

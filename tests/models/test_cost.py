@@ -8,30 +8,27 @@ import torch
 import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
+from transformers import Gemma3TextConfig
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models import cost as cost_module
 from specprefill_cli.models.adapter import prefill, read_keys
-from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.attention_plan import SINKS, LocalWindow
+from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import ModelCost, attended_pairs, cost_of, measure, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings
-from tests.helpers.architectures import SIZES
+from tests.helpers.architectures import SIZES, build_model
+from tests.helpers.sessions import collection_of, request_for
+from tests.helpers.visibility import visibility
 
-DOCUMENT = Collection((one_page_document("doc", "The gate opens at nine. " * 400, "text/plain"),))
-CONFIGS = {
-    "llama": lambda: LlamaConfig(**SIZES),
-    "qwen3": lambda: Qwen3Config(**SIZES | {"num_hidden_layers": 5}, head_dim=32),
-}
+DOCUMENT = collection_of("The gate opens at nine. " * 400)
 
 
-@pytest.fixture(params=sorted(CONFIGS))
+@pytest.fixture(params=["llama", "qwen3"])
 def model(request):
-    return AutoModelForCausalLM.from_config(CONFIGS[request.param](), attn_implementation=ATTENTION).eval()
+    layers = 5 if request.param == "qwen3" else 3
+    return build_model(request.param, num_hidden_layers=layers, layer_types=["full_attention"] * layers)
 
 
 def count_flops(work):
@@ -45,39 +42,42 @@ def count_flops(work):
     return sum(by_kind.values()) - attention, attention
 
 
+def assert_flops(model, counted, flops):
+    """Compare what torch counted (in linear layers, in attention) with what a function of the model's cost gives."""
+    cost = ModelCost.of(model.config)
+    linear, attention = counted
+    linear_only = flops(without_attention(cost))
+    assert linear_only == pytest.approx(linear, rel=0.02)
+    assert flops(cost) - linear_only == pytest.approx(attention, rel=0.001)
+
+
+def last_query(model, keys):
+    """FLOPs of the last layer's attention, in which a single query attends to all keys."""
+    cost = ModelCost.of(model.config)
+    return 4.0 * keys * cost.heads * cost.head_size
+
+
 @pytest.mark.parametrize("tokens", [100, 900])
 def test_prefill_flops_match_torch_within_two_percent(model, tokens):
-    ids = torch.randint(3, 8_000, (tokens,))
+    ids, last = torch.randint(3, 8_000, (tokens,)), last_query(model, tokens)
     linear, attention = count_flops(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
-    cost = ModelCost.of(model.config)
-    attention_cost = cost.prefill_flops(tokens) - without_attention(cost).prefill_flops(tokens)
-    assert without_attention(cost).prefill_flops(tokens) == pytest.approx(linear, rel=0.02)
-    # In the last layer a single query attends to all keys.
-    last = 4.0 * tokens * cost.heads * cost.head_size
-    assert attention_cost == pytest.approx(causal_part(attention - last, tokens) + last, rel=0.001)
+    counted = linear, causal_part(attention - last, tokens) + last
+    assert_flops(model, counted, lambda cost: cost.prefill_flops(tokens))
 
 
 def test_flops_behind_a_cached_document_match_torch_within_two_percent(model):
-    ids, past = torch.randint(3, 8_000, (400,)), 300
+    ids, past, last = torch.randint(3, 8_000, (400,)), 300, last_query(model, 400)
     _, state = prefill(model, ids[:past], torch.arange(past), 10_000)
     linear, attention = count_flops(lambda: prefill(model, ids[past:], torch.arange(past, 400), 10_000, state=state))
-    cost = ModelCost.of(model.config)
-    assert without_attention(cost).prefill_flops(100, past=past) == pytest.approx(linear, rel=0.02)
-    last = 4.0 * 400 * cost.heads * cost.head_size
     # Torch counts every pair; of the 400 keys the 100 queries see 350.5 on average.
-    expected = (attention - last) * 350.5 / 400 + last
-    assert cost.prefill_flops(100, past=past) - without_attention(cost).prefill_flops(100, past=past) == pytest.approx(
-        expected, rel=0.001
-    )
+    counted = linear, (attention - last) * 350.5 / 400 + last
+    assert_flops(model, counted, lambda cost: cost.prefill_flops(100, past=past))
 
 
 def test_early_exit_flops_match_torch_within_two_percent(model):
     ids = torch.randint(3, 8_000, (300,))
     linear, attention = count_flops(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
-    cost = ModelCost.of(model.config)
-    assert without_attention(cost).reading_flops(300, 1) == pytest.approx(linear, rel=0.02)
-    attention_cost = cost.reading_flops(300, 1) - without_attention(cost).reading_flops(300, 1)
-    assert attention_cost == pytest.approx(causal_part(attention, 300), rel=0.001)
+    assert_flops(model, (linear, causal_part(attention, 300)), lambda cost: cost.reading_flops(300, 1))
 
 
 def causal_part(square, tokens):
@@ -96,23 +96,14 @@ def without_attention(cost):
 @pytest.mark.parametrize("layer_window", [None, 48, 200])
 @pytest.mark.parametrize(("tokens", "window", "until"), [(500, 64, 460), (500, 64, 500), (60, 64, 50), (500, 480, 460)])
 def test_attended_pairs_with_local_window_are_exact(tokens, window, until, layer_window):
-    query, key = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
-    near = (key > query - window) | (key < SINKS)
-    # A layer's sliding window applies alone where it is narrower than the local window.
-    reads_locally = (
-        (query < until) if layer_window is None or window < layer_window else torch.zeros_like(query, dtype=torch.bool)
-    )
-    inside = torch.ones_like(near) if layer_window is None else key > query - layer_window
-    seen = (key <= query) & torch.where(reads_locally & (min(tokens, until) > window), near, inside)
-    assert attended_pairs(tokens, 0, layer_window, LocalWindow(window, until)) == pytest.approx(
-        int(seen.sum()), rel=0.002
-    )
+    positions, local_window = torch.arange(tokens), LocalWindow(window, until)
+    seen = int(visibility(positions, positions, layer_window, local_window).sum())
+    assert attended_pairs(tokens, 0, layer_window, local_window) == pytest.approx(seen, rel=0.002)
 
 
 @pytest.mark.parametrize(("tokens", "past"), [(100, 0), (30, 20), (30, 100), (200, 10)])
 def test_attended_pairs_with_sliding_window_are_exact(tokens, past):
-    query, key = torch.arange(past, past + tokens)[:, None], torch.arange(past + tokens)[None]
-    seen = (key <= query) & (key > query - 50)
+    seen = visibility(torch.arange(past, past + tokens), torch.arange(past + tokens), 50)
     assert attended_pairs(tokens, past, 50) == int(seen.sum())
 
 
@@ -128,9 +119,7 @@ def test_sliding_window_layers_cost_less():
 
 
 def test_draft_run_on_every_rank_counts_once_per_rank(random_session, monkeypatch):
-    collection = Collection((one_page_document("doc", "The gate is green. " * 40, "text/plain"),))
-    settings = Settings(mode="select", scorer="question")
-    request = random_session.request(collection, "Which colour?", settings)
+    request = request_for(random_session, mode="select", scorer="question")
     scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
     assert scorer.cost(shared) == 4 * scorer.cost(request) > 0
@@ -183,10 +172,16 @@ def test_fixed_cost_is_that_of_as_many_tokens_as_take_as_long(pair, clock):
     assert pair.target.pass_tokens > 2 * measured
 
 
-def test_a_draft_that_computes_more_slowly_costs_its_time(tiny_session):
+@pytest.fixture
+def tiny_request(tiny_session):
+    """A request whose pair a test may change."""
     pair = replace(tiny_session.pair)
     pair.draft, pair.target = replace(pair.draft), replace(pair.target)
-    request = replace(tiny_session.request(DOCUMENT, "When?", Settings(scorer="question")), pair=pair)
+    return replace(tiny_session.request(DOCUMENT, "When?", Settings(scorer="question")), pair=pair)
+
+
+def test_a_draft_that_computes_more_slowly_costs_its_time(tiny_request):
+    request, pair = tiny_request, tiny_request.pair
     scorer = SCORERS["question"]
     operations, assumed = scorer.cost(request), scorer.cost(request, with_overhead=True)
     pair.draft.flops_per_second, pair.target.flops_per_second = 2e9, 8e9
@@ -194,17 +189,14 @@ def test_a_draft_that_computes_more_slowly_costs_its_time(tiny_session):
     assert scorer.cost(request) == operations
 
 
-def test_ranks_do_not_divide_the_fixed_cost_of_a_look_ahead_pass(tiny_session):
+def test_ranks_do_not_divide_the_fixed_cost_of_a_look_ahead_pass(tiny_request):
     """Eight ranks share both models: each pass of the draft takes them all as long as it takes one."""
-    pair, shared = tiny_session.pair, SimpleNamespace(size=8)
-    request = tiny_session.request(DOCUMENT, "When?", Settings(scorer="question"))
+    request, pair, shared = tiny_request, tiny_request.pair, SimpleNamespace(size=8)
     cost = cost_of(pair.draft)
     single = step_cost(request)
     assert single == pytest.approx(cost.pass_flops(1, request.prompt.length) + cost.overhead_flops(), rel=1e-6)
-    draft = replace(pair.draft, model=DividedModel(pair.draft.model, 8))
-    divided = replace(
-        pair, draft=draft, target=replace(pair.target, model=DividedModel(pair.target.model, 8)), ranks=shared
-    )
+    draft, target = (replace(loaded, model=DividedModel(loaded.model, 8)) for loaded in (pair.draft, pair.target))
+    divided = replace(pair, draft=draft, target=target, ranks=shared)
     assert divided.draft_ranks.size == 8
     assert step_cost(replace(request, pair=divided)) == pytest.approx(single + 7 * cost.overhead_flops(), rel=1e-6)
     # A whole draft on every rank: each computes everything.
@@ -245,15 +237,13 @@ def test_passes_are_measured_once_and_on_gpus_only(pair, clock, monkeypatch):
     assert len(clock.lengths) == passes
 
 
-def test_a_measured_cost_replaces_the_assumed_one_and_decides_for_auto(tiny_session):
-    pair = replace(tiny_session.pair)
-    pair.draft, pair.target = replace(pair.draft), replace(pair.target)
-    request = replace(tiny_session.request(DOCUMENT, "When?", Settings(scorer="question")), pair=pair)
-    assert automatic_mode(request)[0] == "select"
-    cost = cost_of(pair.draft)
-    pair.draft.pass_tokens = 5_000.0
-    assert cost_of(pair.draft).overhead_flops() == cost.linear_flops(5_000)
-    mode, reason = automatic_mode(request)
+def test_a_measured_cost_replaces_the_assumed_one_and_decides_for_auto(tiny_request):
+    draft = tiny_request.pair.draft
+    assert automatic_mode(tiny_request)[0] == "select"
+    cost = cost_of(draft)
+    draft.pass_tokens = 5_000.0
+    assert cost_of(draft).overhead_flops() == cost.linear_flops(5_000)
+    mode, reason = automatic_mode(tiny_request)
     assert mode == "full"
     assert "select promises only" in reason
 

@@ -5,8 +5,6 @@ import copy
 import pytest
 import torch
 
-from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.models.attention_plan import LocalWindow
@@ -15,12 +13,12 @@ from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, random_tokens
+from tests.helpers.sessions import GATES, collection_of, session_of
 
 # On the CPU in float32, other tests show the same.
 pytestmark = pytest.mark.slow
 LENGTH = 160
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = collection_of(GATES * 8)
 # Norm of the difference over that of the reference; wrong positions give above 0.15.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 
@@ -105,7 +103,7 @@ def test_modes(random_session, place, mode):
     """Computing every token equals full prefill, and a second question about the document gets the same answer as cold."""
     pair = random_session.pair
     pair.target.model, pair.draft.model = place(pair.target.model), place(pair.draft.model)
-    session = Session(pair=pair, template=random_session.template)
+    session = session_of(pair)
     everything = Settings(mode=mode, keep=1.0, recompute=1.0, scorer="question", look_ahead=2)
     recomputed = session.run_mode(mode, session.request(COLLECTION, "When?", everything))
     full = session.run_mode("full", session.request(COLLECTION, "When?", Settings(mode="full")))

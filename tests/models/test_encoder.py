@@ -7,16 +7,7 @@ from transformers import BertConfig, BertModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import encoder as module
-from specprefill_cli.models.encoder import (
-    HEADS,
-    LAYERS,
-    OVERLAP,
-    STRETCH,
-    WIDTH,
-    divide,
-    load_encoder,
-    unpack_weights,
-)
+from specprefill_cli.models.encoder import HEADS, LAYERS, OVERLAP, STRETCH, WIDTH, divide, load_encoder, unpack_weights
 from specprefill_cli.training.encoder import packed, rename_weights
 
 
@@ -27,13 +18,8 @@ def encoder():
 
 def test_states_are_those_of_transformers():
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=4 * WIDTH,
-    )
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH}
+    config = BertConfig(vocab_size=50, num_hidden_layers=LAYERS, num_attention_heads=HEADS, **sizes)
     model = BertModel(config, add_pooling_layer=False).eval()
     ours = module.Encoder(rename_weights(model.state_dict()), tokenizer=None)
     ids = torch.randint(0, 50, (2, 40))

@@ -55,9 +55,8 @@ def empty_cache(tmp_path, monkeypatch):
 def test_a_model_that_is_not_here_is_one_line(empty_cache, hub_answers, monkeypatch, offline, variable, answers, words):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", variable)
     hub_answers(answers)
-    with pytest.raises(
-        ModelNotHere, match=rf"^{NAME}: not in the model cache {constants.HF_HUB_CACHE}.*{words}"
-    ) as raised:
+    message = rf"^{NAME}: not in the model cache {constants.HF_HUB_CACHE}.*{words}"
+    with pytest.raises(ModelNotHere, match=message) as raised:
         may_download(NAME, offline)
     assert "--pair tiny" in str(raised.value)
     assert "\n" not in str(raised.value)

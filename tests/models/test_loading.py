@@ -24,15 +24,8 @@ CPU = Placement(None)
 SMALL = transformers.LlamaConfig(hidden_size=64)
 
 
-@pytest.fixture
-def folder(tokenizer, tmp_path):
-    build_model("llama").save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_folder_loads_with_our_attention(folder):
-    loaded = load_model(str(folder), CPU, "auto", offline=True)
+def test_folder_loads_with_our_attention(llama):
+    loaded = load_model(str(llama), CPU, "auto", offline=True)
     assert loaded.model.config._attn_implementation == ATTENTION
     assert (loaded.context, loaded.dtype, loaded.device) == (4_096, "float32", "cpu")
     assert loaded.tokenizer.eos_token_id in loaded.stop_tokens
@@ -50,26 +43,19 @@ def test_cudnn_attention_is_disabled_on_nvidia_gpus_only(monkeypatch, kind, hip,
     assert calls == [False] * expected
 
 
-def test_cudnn_attention_is_disabled_before_weights_are_placed(folder, monkeypatch):
+def test_cudnn_attention_is_disabled_before_weights_are_placed(llama, monkeypatch):
     def refuse(_enabled):
         raise SpecprefillError("cuDNN is disabled here")
 
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", refuse)
     monkeypatch.setattr(loading, "check_memory", lambda *_: None)
     with pytest.raises(SpecprefillError, match="cuDNN is disabled here"):
-        load_model(str(folder), Placement({"": "cuda:0"}), "float32", offline=True)
+        load_model(str(llama), Placement({"": "cuda:0"}), "float32", offline=True)
 
 
 def test_vision_language_models_load_as_language_models(tokenizer, tmp_path):
-    vision = {
-        "model_type": "pixtral",
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 28,
-        "patch_size": 14,
-    }
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {"model_type": "pixtral", "image_size": 28, "patch_size": 14, **sizes}
     text = transformers.MistralConfig(**SIZES, sliding_window=None).to_dict()
     config = transformers.Mistral3Config(text_config=text, vision_config=vision)
     torch.manual_seed(0)
@@ -88,12 +74,11 @@ def test_yarn_extends_the_context():
     assert context_length(transformers.Qwen2Config(max_position_embeddings=32_768)) == 32_768
 
 
-def test_rejects_pickled_weights(folder):
-    weights = folder / "model.safetensors"
-    torch.save(build_model("llama").state_dict(), folder / "pytorch_model.bin")
-    weights.unlink()
+def test_rejects_pickled_weights(llama):
+    torch.save(build_model("llama").state_dict(), llama / "pytorch_model.bin")
+    (llama / "model.safetensors").unlink()
     with pytest.raises(SpecprefillError, match="cannot be loaded"):
-        load_model(str(folder), CPU, "auto", offline=True)
+        load_model(str(llama), CPU, "auto", offline=True)
 
 
 def test_rejects_soft_capped_attention(tmp_path):
@@ -102,7 +87,7 @@ def test_rejects_soft_capped_attention(tmp_path):
         load_model(str(tmp_path), CPU, "auto", offline=True)
 
 
-def test_rejects_layers_without_their_own_plain_cache(tmp_path):
+def test_rejects_layers_without_their_own_plain_cache():
     config = transformers.Qwen2Config(**SIZES)
     config.layer_types = ["linear_attention"] * 3
     with pytest.raises(SpecprefillError, match="m: layers of type 'linear_attention'"):
@@ -121,33 +106,32 @@ def test_rejects_learnt_sinks(tokenizer, tmp_path):
         load_model(str(tmp_path), CPU, "float32", offline=True)
 
 
-def test_rejects_checkpoint_with_missing_weights(folder, capfd):
-    weights = load_file(folder / "model.safetensors")
+def test_rejects_checkpoint_with_missing_weights(llama, capfd):
+    weights = load_file(llama / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "layers.1." not in name}
-    save_file(kept | {"\x1b[31mmore": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    save_file(kept | {"\x1b[31mmore": torch.zeros(1)}, llama / "model.safetensors", {"format": "pt"})
     with pytest.raises(SpecprefillError, match=r"lacks weights \(model\.layers\.1\..* and 6 more\)"):
-        load_model(str(folder), CPU, "auto", offline=True)
+        load_model(str(llama), CPU, "auto", offline=True)
     assert "\x1b" not in "".join(capfd.readouterr())
 
 
-def test_rejects_damaged_weights(folder):
-    path = folder / "model.safetensors"
+def test_rejects_damaged_weights(llama):
+    path = llama / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(SpecprefillError, match=r"cannot be loaded .*; check its files, "):
-        load_model(str(folder), CPU, "auto", offline=True)
+        load_model(str(llama), CPU, "auto", offline=True)
     weights = load_bytes(content)
     save_file(weights | {"model.norm.weight": torch.ones(7)}, path, {"format": "pt"})
     with pytest.raises(SpecprefillError, match="cannot be loaded"):
-        load_model(str(folder), CPU, "auto", offline=True)
+        load_model(str(llama), CPU, "auto", offline=True)
 
 
-def test_rejects_model_larger_than_memory(folder, monkeypatch):
+def test_rejects_model_larger_than_memory(llama, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1_000))
-    with pytest.raises(
-        SpecprefillError, match=r"its weights take 0\.0 GiB in float32, and 0\.0 GiB of memory are free"
-    ):
-        load_model(str(folder), CPU, "float32", offline=True)
+    message = r"its weights take 0\.0 GiB in float32, and 0\.0 GiB of memory are free"
+    with pytest.raises(SpecprefillError, match=message):
+        load_model(str(llama), CPU, "float32", offline=True)
 
 
 def test_bundled_models_share_tokenizer_and_context_length(tiny_session):

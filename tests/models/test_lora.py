@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import hub
-from specprefill_cli.models.conversion import Conversion
 from specprefill_cli.models.loading import load_model, load_pair
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.pairs import Pair, chosen_pair
@@ -18,7 +17,7 @@ from specprefill_cli.models.placement import Placement
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
-from tests.helpers.gguf_files import write_gguf
+from tests.helpers.gguf_files import converted, write_gguf
 
 LAYER = "model.layers.0.self_attn.q_proj"
 
@@ -61,20 +60,12 @@ def test_a_pair_loads_with_its_adapter(tmp_path):
         torch.testing.assert_close(value, expected[key], atol=1e-6, rtol=1e-5)
 
 
-def test_conversion_merges_before_it_rounds(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "cache"))
-    import hashlib
-
+def test_conversion_merges_before_it_rounds(cache, tmp_path):
     file = write_gguf(tmp_path / "small.gguf")
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    plain = Conversion(name="plain", sha256=sha256, adapter=None, remedy="")
-    plain.convert(file, lambda *_: None)
-    model = load_model(str(plain.folder), Placement(None), "float32", offline=True).model
-    write_adapter(model, tmp_path / "adapter")
-    merged = Conversion(name="merged", sha256=sha256, adapter=tmp_path / "adapter", remedy="")
-    merged.convert(file, lambda *_: None)
-    adapter = read_adapter(tmp_path / "adapter", "mine")
-    before, after = (load_file(made.folder / "model.safetensors") for made in (plain, merged))
+    plain = converted(file)
+    write_adapter(load_model(str(plain), Placement(None), "float32", offline=True).model, tmp_path / "adapter")
+    adapter, merged = read_adapter(tmp_path / "adapter", "mine"), converted(file, adapter=tmp_path / "adapter")
+    before, after = (load_file(folder / "model.safetensors") for folder in (plain, merged))
     assert {key for key in before if not torch.equal(before[key], after[key])} == {
         f"{module}.weight" for module in adapter.factors
     }
@@ -83,18 +74,11 @@ def test_conversion_merges_before_it_rounds(tmp_path, monkeypatch):
     torch.testing.assert_close(change, adapter.scale * wide @ narrow, atol=2e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("peft_type", "LOHA"),
-        ("use_dora", True),
-        ("use_rslora", True),
-        ("bias", "all"),
-        ("modules_to_save", ["lm_head"]),
-        ("rank_pattern", {"q_proj": 2}),
-        ("fan_in_fan_out", True),
-    ],
-)
+OTHER_KINDS = {"peft_type": "LOHA", "bias": "all", "modules_to_save": ["lm_head"], "rank_pattern": {"q_proj": 2}}
+FLAGS = dict.fromkeys(("use_dora", "use_rslora", "fan_in_fan_out"), True)
+
+
+@pytest.mark.parametrize(("key", "value"), {**OTHER_KINDS, **FLAGS}.items())
 def test_other_kinds_of_adapter_are_named(folder, key, value):
     config = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps(config | {key: value}))
@@ -131,9 +115,8 @@ def test_tensors_that_do_not_fit_are_named(folder, change, message):
 
 def test_another_model_is_named(folder, tmp_path):
     small = build_model("llama", hidden_size=32, intermediate_size=48)
-    with pytest.raises(
-        SpecprefillError, match=r"adapter mine: model\.layers\.0\..* is \[.*\] there and \[.*\] in the adapter"
-    ):
+    message = r"adapter mine: model\.layers\.0\..* is \[.*\] there and \[.*\] in the adapter"
+    with pytest.raises(SpecprefillError, match=message):
         merge_adapter(small, read_adapter(folder, "mine"))
     with pytest.raises(SpecprefillError, match="adapter mine: the model has no layer"):
         merge_adapter(build_model("llama", num_hidden_layers=1), read_adapter(folder, "mine"))
@@ -147,9 +130,8 @@ def test_another_model_is_named(folder, tmp_path):
 
 def test_a_missing_or_damaged_adapter_is_one_line(folder):
     (folder / "adapter_model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(
-        SpecprefillError, match=r"adapter mine: cannot be read \(.*; give a folder with adapter_config\.json"
-    ):
+    message = r"adapter mine: cannot be read \(.*; give a folder with adapter_config\.json"
+    with pytest.raises(SpecprefillError, match=message):
         read_adapter(folder, "mine")
     shutil.rmtree(folder)
     with pytest.raises(SpecprefillError, match=r"adapter mine: cannot be read \("):

@@ -20,13 +20,8 @@ from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model
 
 DEVICE_MAP = {
-    "model.embed_tokens": "disk",
-    "model.layers.0": "disk",
-    "model.layers.1": "cpu",
-    "model.layers.2": "disk",
-    "model.norm": "cpu",
-    "model.rotary_emb": "cpu",
-    "lm_head": "cpu",
+    **dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.layers.2"), "disk"),
+    **dict.fromkeys(("model.layers.1", "model.norm", "model.rotary_emb", "lm_head"), "cpu"),
 }
 
 

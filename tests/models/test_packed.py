@@ -13,9 +13,9 @@ from specprefill_cli.models.adapter import prefill, run, run_packed
 from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_kernel
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
-from specprefill_cli.models.packed import can_shorten, forward, take_rows
+from specprefill_cli.models.packed import can_shorten, forward
 from specprefill_cli.models.passes import PackedContext, Pass, QueryCapture, before_each_pass
-from tests.helpers.architectures import build_model, random_tokens
+from tests.helpers.architectures import build_model, failing, random_tokens
 
 LENGTH = 120
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -28,19 +28,20 @@ def filled_state(model, length, stride=1, seed=7):
 
 def pass_behind(model, state, length, seed, **options):
     start = int(state.positions[-1]) + 1 if state.length else 0
-    return Pass(
-        model=model,
-        tokens=random_tokens(length, seed),
-        positions=torch.arange(start, start + length),
-        state=state,
-        **options,
-    )
+    tokens, positions = random_tokens(length, seed), torch.arange(start, start + length)
+    return Pass(model=model, tokens=tokens, positions=positions, state=state, **options)
 
 
 def run_separately(step):
     return run(
         step.model, step.tokens, step.positions, step.state, step.capture, step.last_layer, step.rows, step.local_window
     )
+
+
+def assert_as_alone(packed, apart):
+    """Packed passes give the logits of the same passes one by one."""
+    for logits, step in zip(run_packed(packed), apart, strict=True):
+        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
 
 
 def phases(model):
@@ -56,8 +57,8 @@ def phases(model):
 
 def test_sequences_get_what_they_get_alone(model):
     packed, apart = phases(model), phases(model)
-    for ours, logits, step in zip(packed, run_packed(packed), apart, strict=True):
-        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
+    assert_as_alone(packed, apart)
+    for ours, step in zip(packed, apart, strict=True):
         assert torch.equal(ours.state.positions, step.state.positions)
         for layer in range(len(step.state.layers)):
             torch.testing.assert_close(layer_keys(ours.state, layer), layer_keys(step.state, layer), **CLOSE)
@@ -91,25 +92,17 @@ def test_each_sequence_has_its_own_local_window():
         ]
         for _ in range(2)
     )
-    for logits, step in zip(run_packed(packed), apart, strict=True):
-        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
+    assert_as_alone(packed, apart)
 
 
 def test_a_failed_pass_leaves_all_states_as_they_were():
     model = build_model("llama")
     steps = phases(model)
     lengths = [step.state.length for step in steps]
-
-    def fail(*_):
-        raise RuntimeError("no memory")
-
-    handle = model.model.layers[1].mlp.register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="no memory"):
+    with failing(model.model.layers[1].mlp, RuntimeError):
         run_packed(steps)
-    handle.remove()
     assert [step.state.length for step in steps] == lengths
-    for logits, step in zip(run_packed(steps), phases(model), strict=True):
-        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
+    assert_as_alone(steps, phases(model))
 
 
 def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
@@ -118,10 +111,11 @@ def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
     branches = [branch(prefix, 80) for _ in range(3)]
     references = [filled_state(model, 80) for _ in range(3)]
     for turn in range(3):
-        packed = [pass_behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(branches)]
-        apart = [pass_behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(references)]
-        for logits, step in zip(run_packed(packed), apart, strict=True):
-            torch.testing.assert_close(logits, run_separately(step), **CLOSE)
+        packed, apart = (
+            [pass_behind(model, state, 3 + turn, 10 * turn + n) for n, state in enumerate(states)]
+            for states in (branches, references)
+        )
+        assert_as_alone(packed, apart)
         rollback(branches[turn], 82)
         rollback(references[turn], 82)
     for ours, theirs in zip(branches, references, strict=True):
@@ -264,9 +258,8 @@ def test_last_token_respects_the_local_window():
     model, ids = build_model("llama"), random_tokens(LENGTH)
     local_window = LocalWindow(20, LENGTH)
     logits = run(model, ids, torch.arange(LENGTH), new_state(), local_window=local_window)
-    torch.testing.assert_close(
-        logits, full_pass(model, ids, torch.arange(LENGTH), local_window=local_window)[0], atol=1e-5, rtol=1e-5
-    )
+    expected, _ = full_pass(model, ids, torch.arange(LENGTH), local_window=local_window)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert (logits - full_pass(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
 
 
@@ -284,14 +277,8 @@ def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
 def test_interrupted_pass_removes_hook_and_slots():
     model, state = build_model("llama"), new_state()
     last = model.get_decoder().layers[-1]
-
-    def fail(*_):
-        raise KeyboardInterrupt
-
-    handle = last.mlp.register_forward_pre_hook(fail)
-    with pytest.raises(KeyboardInterrupt):
+    with failing(last.mlp, KeyboardInterrupt):
         run(model, random_tokens(LENGTH), torch.arange(LENGTH), state)
-    handle.remove()
     assert not last._forward_pre_hooks
     assert not any(layer.slots is not None for layer in state.cache.layers)
 
@@ -316,16 +303,8 @@ def test_model_with_unknown_layer_names_runs_every_layer_in_full():
 
 
 def test_layer_with_extra_tensor_arguments_is_not_shortened():
-    standard = {
-        "context": object(),
-        "past_key_values": object(),
-        "position_ids": torch.zeros(1, 3),
-        "attention_mask": None,
-    }
+    others = {"context": object(), "past_key_values": object()}
+    standard = {**others, "position_ids": torch.zeros(1, 3), "attention_mask": None}
     assert can_shorten(standard)
     assert not can_shorten({**standard, "per_layer_input": torch.zeros(1, 3, 2)})
     assert not can_shorten({"use_cache": True})
-    cosine = torch.arange(6.0).view(1, 3, 2)
-    rows = torch.tensor([0, 2])
-    assert take_rows((cosine, cosine), rows)[1].tolist() == [[[0.0, 1.0], [4.0, 5.0]]]
-    assert take_rows(None, rows) is None

@@ -10,7 +10,7 @@ from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.memory_plan import empty_model, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import FEW_ROWS, Int8Linear, check_quantization, quantization_config
+from specprefill_cli.models.quantization import FEW_ROWS, Int8Linear, quantization_config
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
@@ -18,38 +18,24 @@ from tests.helpers.architectures import SIZES, build_model
 CPU, GPU = Placement(None), Placement({"": "cuda:0"})
 
 
-def set_package_available(monkeypatch, available):
-    """Pretend that bitsandbytes is installed, or is not."""
-    monkeypatch.setattr(quantization.utils, "is_bitsandbytes_available", lambda: available)
-
-
-@pytest.mark.parametrize("name", ["int8", "nf4"])
-def test_error_names_the_missing_device_or_package(name, monkeypatch):
+@pytest.mark.parametrize(("name", "placement"), [("int8", Placement(None, shards=2)), ("nf4", CPU)])
+def test_the_missing_device_or_package_is_named_before_anything_is_loaded(name, placement, monkeypatch):
     # In int8 a CPU needs nothing, but ranks cannot divide such weights.
+    settings, pair = Settings(offline=True, quantization=name), Pair("p", "no/draft", "no/target")
     with pytest.raises(SpecprefillError, match=rf"^--quantization {name} needs a CUDA device, .* would run on cpu; "):
-        check_quantization(name, Placement(None, shards=2) if name == "int8" else CPU)
-    set_package_available(monkeypatch, False)
-    with pytest.raises(
-        SpecprefillError, match=r"needs the package bitsandbytes .*; install it with .* -m pip install "
-    ):
-        check_quantization(name, GPU)
+        loading.load_pair(pair, placement, settings, True, True)
+    monkeypatch.setattr(quantization.utils, "is_bitsandbytes_available", lambda: False)
+    message = r"needs the package bitsandbytes .*; install it with .* -m pip install "
+    with pytest.raises(SpecprefillError, match=message):
+        loading.load_pair(pair, GPU, settings, True, True)
 
 
-@pytest.fixture
-def folder(tokenizer, tmp_path):
-    build_model("llama").save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(folder, tmp_path):
+def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(llama):
+    pair, settings = Pair("p", str(llama), str(llama)), Settings(offline=True)
     plain, packed = (
-        loading.load_pair(
-            Pair("p", str(folder), str(folder)), CPU, Settings(offline=True, quantization=name), False, True
-        ).loaded_target
+        loading.load_pair(pair, CPU, settings.varied(quantization=name), False, True).loaded_target
         for name in ("none", "int8")
     )
-    assert check_quantization("int8", CPU) is None
     kinds = {type(module) for module in packed.model.modules()}
     assert Int8Linear in kinds
     assert torch.nn.Linear not in kinds
@@ -89,27 +75,17 @@ def load_calls(monkeypatch):
     return seen
 
 
-def test_only_the_target_is_quantised(folder, load_calls, monkeypatch):
-    set_package_available(monkeypatch, True)
-    settings = Settings(dtype="bfloat16", offline=True, quantization="nf4")
-    loading.load_pair(Pair("p", str(folder), str(folder)), GPU, settings, True, True)
+@pytest.mark.parametrize("name", ["nf4", "int8"])
+def test_only_the_target_is_quantised(llama, load_calls, monkeypatch, name):
+    monkeypatch.setattr(quantization.utils, "is_bitsandbytes_available", lambda: True)
+    settings = Settings(dtype="bfloat16", offline=True, quantization=name)
+    loading.load_pair(Pair("p", str(llama), str(llama)), GPU, settings, True, True)
     (target, dtype), (draft, _) = load_calls
     assert draft is None
-    assert (target.load_in_4bit, target.bnb_4bit_quant_type) == (True, "nf4")
-    assert target.bnb_4bit_compute_dtype is dtype is torch.bfloat16
-
-
-def test_int8_reaches_transformers(folder, load_calls):
-    loading.load_model(str(folder), CPU, "float32", True, "int8")
-    ((config, _),) = load_calls
-    assert (config.load_in_8bit, config.load_in_4bit) == (True, False)
-
-
-def test_rejects_quantisation_without_gpu_before_loading():
-    with pytest.raises(SpecprefillError, match="needs a CUDA device"):
-        loading.load_pair(
-            Pair("p", "no/draft", "no/target"), CPU, Settings(offline=True, quantization="nf4"), True, True
-        )
+    assert (target.load_in_4bit, target.load_in_8bit) == (name == "nf4", name == "int8")
+    if name == "nf4":
+        assert target.bnb_4bit_quant_type == "nf4"
+        assert target.bnb_4bit_compute_dtype is dtype is torch.bfloat16
 
 
 def quantised_config(**stored):
@@ -125,12 +101,11 @@ def test_rejects_quantising_a_quantised_checkpoint():
     assert quantization.checkpoint_method(transformers.LlamaConfig(**SIZES)) is None
 
 
-def test_rejects_gptq_folder_without_its_packages(folder):
-    quantised_config(quant_method="gptq", bits=4, group_size=128).save_pretrained(folder)
-    with pytest.raises(
-        SpecprefillError, match=r"^.*: cannot be loaded \(.*(optimum|gptqmodel).*\); check its files"
-    ) as raised:
-        loading.load_model(str(folder), CPU, "auto", offline=True)
+def test_rejects_gptq_folder_without_its_packages(llama):
+    quantised_config(quant_method="gptq", bits=4, group_size=128).save_pretrained(llama)
+    message = r"^.*: cannot be loaded \(.*(optimum|gptqmodel).*\); check its files"
+    with pytest.raises(SpecprefillError, match=message) as raised:
+        loading.load_model(str(llama), CPU, "auto", offline=True)
     assert "\n" not in str(raised.value)
 
 

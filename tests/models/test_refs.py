@@ -41,12 +41,6 @@ def test_a_name_tells_its_kind_and_whether_it_needs_the_hub(name, kind):
     assert is_endpoint(name) == (kind is Kind.ENDPOINT)
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def test_a_llama_file_becomes_a_folder_once(cache, tmp_path, monkeypatch):
     ref = ModelRef(str(write_gguf(tmp_path / "model.gguf")))
     steps = []

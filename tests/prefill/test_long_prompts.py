@@ -11,9 +11,10 @@ from specprefill_cli.prefill.importance import attention_importance
 from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.prefill.scoring_heads import layer_attention
 from specprefill_cli.record import Fate
-from tests.helpers.architectures import build_model
+from tests.helpers.architectures import build_model, random_tokens
 
 LENGTH, CHUNK = 8_192, 2_048
+IDS = random_tokens(LENGTH)
 
 
 def largest_allocation(work):
@@ -24,39 +25,31 @@ def largest_allocation(work):
     return max(event.nbytes() for event in events if event.name() == "[memory]")
 
 
-@pytest.fixture(scope="module", params=["llama", "mistral"])
-def long_model(request):
-    return build_model(request.param)
-
-
-@pytest.fixture(scope="module")
-def ids():
-    return torch.randint(3, 8_000, (LENGTH,), generator=torch.Generator().manual_seed(0))
-
-
 def test_largest_allocation_detects_a_quadratic_tensor():
     assert largest_allocation(lambda: torch.zeros(LENGTH, LENGTH, dtype=torch.bool).any()) >= LENGTH**2
 
 
-def test_target_prefill_allocates_nothing_quadratic(long_model, ids):
-    assert largest_allocation(lambda: prefill(long_model, ids, torch.arange(LENGTH), CHUNK)) < LENGTH**2
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_target_prefill_allocates_nothing_quadratic(name):
+    model = build_model(name)
+    assert largest_allocation(lambda: prefill(model, IDS, torch.arange(LENGTH), CHUNK)) < LENGTH**2
 
 
-def test_sparse_prefill_allocates_nothing_quadratic_in_kept_tokens(ids):
+def test_sparse_prefill_allocates_nothing_quadratic_in_kept_tokens():
     spans = [Span(start, start + 32, Fate.RECOMPUTE if start % 64 else Fate.DROP) for start in range(0, LENGTH, 32)]
     plan = Plan(LENGTH, (0, LENGTH), tuple(spans))
     model = build_model("llama")
     # Keeps half of the tokens. The passes are short, so that all but the first need a mask.
-    assert largest_allocation(lambda: sparse_prefill(model, ids, plan, 256)) < (LENGTH // 2) ** 2
+    assert largest_allocation(lambda: sparse_prefill(model, IDS, plan, 256)) < (LENGTH // 2) ** 2
 
 
-def test_draft_prefill_and_scoring_allocate_nothing_quadratic(ids):
+def test_draft_prefill_and_scoring_allocate_nothing_quadratic():
     model = build_model("llama")
     document = (100, LENGTH - 100)
 
     def score():
         state, capture = new_state(LENGTH), QueryCapture(torch.arange(LENGTH - 12, LENGTH))
-        read_keys(model, ids, torch.arange(LENGTH), CHUNK, 2, capture, state)
+        read_keys(model, IDS, torch.arange(LENGTH), CHUNK, 2, capture, state)
         attention_importance(state, capture, capture.positions, LENGTH, document, [0, 1, 2])
         layer_attention(state, capture, 1, [0, 3], document)
 

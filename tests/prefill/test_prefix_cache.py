@@ -7,11 +7,13 @@ import torch
 from safetensors.torch import load_file
 
 from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
-from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, DocumentCache, PrefixCache
+from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, PrefixCache
 from specprefill_cli.settings import Settings
-from tests.helpers.architectures import ARCHITECTURES
-from tests.prefill.helpers import TEXT, collection_of
+from tests.helpers.architectures import ARCHITECTURES, failing
+from tests.helpers.sessions import GATES, collection_of
+from tests.prefill.helpers import caching
 
+TEXT = GATES * 6
 COLLECTION = collection_of(TEXT)
 OTHER = collection_of(TEXT.replace("nine", "ten"))
 QUESTIONS = ("When does it open?", "What do tickets cost, and where does the keeper live?", "Who?")
@@ -19,13 +21,9 @@ SLIDING_WINDOW_ONLY = "mistral"
 
 
 def ask(session, question, collection=COLLECTION, **settings):
+    """Return the finished stream, and the answer."""
     stream = session.ask(collection, question, Settings(**{"max_new_tokens": 6, "keep": 0.4, **settings}))
-    text = "".join(stream)
-    return stream, text
-
-
-def pair_of_sessions(session, store=None):
-    return session.with_cache(None), session.with_cache(DocumentCache(draft=PrefixCache(store)))
+    return stream, stream.finished()
 
 
 @pytest.mark.slow
@@ -34,53 +32,45 @@ def pair_of_sessions(session, store=None):
 def test_reuse_does_not_change_answers(random_session, mode, reused):
     if mode == "select" and SLIDING_WINDOW_ONLY in random_session.pair.target.name:
         pytest.skip("no layer of this draft sees the whole document")
-    cold, shared = pair_of_sessions(random_session)
+    shared = caching(random_session)
     for number, question in enumerate(QUESTIONS):
-        first, text = ask(cold, question, mode=mode, scorer="question")
-        second, reused_text = ask(shared, question, mode=mode, scorer="question")
+        first, cold = ask(random_session, question, mode=mode, scorer="question")
+        second, warm = ask(shared, question, mode=mode, scorer="question")
         torch.testing.assert_close(first.prefilled.logits, second.prefilled.logits, atol=1e-4, rtol=1e-4)
         assert first.prefilled.plan == second.prefilled.plan
-        assert text == reused_text
-        assert first.result().reused == []
-        assert second.result().reused == ([TOKENS, reused] if number else [])
+        assert first.tokens == second.tokens
+        assert cold.reused == []
+        assert warm.reused == ([TOKENS, reused] if number else [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scorer", ["question", "heads", "paper"])
 def test_speculation_from_a_cached_state_gives_the_same_answer(random_session, scorer):
-    cold, shared = pair_of_sessions(random_session)
+    shared = caching(random_session)
     settings = {"mode": "select", "scorer": scorer, "speculate": 4, "proposer": "draft", "max_new_tokens": 16}
     for question in QUESTIONS:
-        first, text = ask(cold, question, **settings)
-        second, reused_text = ask(shared, question, **settings)
+        first, second = (ask(session, question, **settings)[0] for session in (random_session, shared))
         torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
-        assert text == reused_text
+        assert first.tokens == second.tokens
 
 
 def test_a_state_with_fewer_layers_is_not_reused_when_more_are_needed(random_session):
-    _, shared = pair_of_sessions(random_session)
+    shared = caching(random_session)
     ask(shared, "Who?", mode="select", scorer="heads")
-    later = [ask(shared, "When?", mode="select", scorer=scorer)[0] for scorer in ("heads", "question", "heads")]
-    assert [DRAFT_PREFIX in stream.result().reused for stream in later] == [True, False, True]
-
-
-def test_another_document_misses_and_does_not_evict_the_first(random_session):
-    _, shared = pair_of_sessions(random_session)
-    used = [ask(shared, "Who?", document, mode="full")[0].result().reused for document in (COLLECTION, OTHER, OTHER)]
-    assert used == [[], [], [TOKENS, TARGET_PREFIX]]
-    assert TARGET_PREFIX in ask(shared, "When?", mode="full")[0].result().reused
+    later = [ask(shared, "When?", mode="select", scorer=scorer)[1] for scorer in ("heads", "question", "heads")]
+    assert [DRAFT_PREFIX in answer.reused for answer in later] == [True, False, True]
 
 
 def test_length_dependent_rope_is_never_reused(random_session):
-    _, shared = pair_of_sessions(random_session)
+    shared = caching(random_session)
     config = random_session.pair.target.model.config
     config.rope_parameters = {**config.rope_parameters, "rope_type": "dynamic"}
-    used = [ask(shared, question, mode="full")[0].result().reused for question in QUESTIONS]
+    used = [ask(shared, question, mode="full")[1].reused for question in QUESTIONS]
     assert used == [[], [TOKENS], [TOKENS]]
 
 
 def test_cached_states_are_bounded_by_bytes(random_session):
-    _, shared = pair_of_sessions(random_session)
+    shared = caching(random_session)
     shared.cache.target = PrefixCache(capacity_bytes=1)
     for document in (COLLECTION, OTHER):
         ask(shared, "Who?", document, mode="full")
@@ -92,19 +82,14 @@ def test_cached_states_are_bounded_by_bytes(random_session):
     hook.remove()
     # The old state is evicted before the new state is computed.
     assert seen[0] == 0
-    ask(shared, "Who?", OTHER, mode="full")
-    assert TARGET_PREFIX not in ask(shared, "Who?", mode="full")[0].result().reused
 
 
-def test_an_interrupted_prefill_leaves_the_cached_state_usable(random_session, monkeypatch):
-    cold, shared = pair_of_sessions(random_session)
+def test_an_interrupted_prefill_leaves_the_cached_state_usable(random_session):
+    shared = caching(random_session)
     ask(shared, "Who?", mode="full")
-    layer = random_session.pair.target.model.model.layers[1].mlp
-    hook = layer.register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+    with failing(random_session.pair.target.model.model.layers[1].mlp, KeyboardInterrupt):
         ask(shared, "When?", mode="full")
-    hook.remove()
-    assert ask(shared, "When?", mode="full")[1] == ask(cold, "When?", mode="full")[1]
+    assert ask(shared, "When?", mode="full")[0].tokens == ask(random_session, "When?", mode="full")[0].tokens
 
 
 @pytest.fixture
@@ -113,9 +98,8 @@ def disk(tmp_path):
     return lambda limit=2**30: DiskCache(tmp_path, limit, warnings.append), tmp_path, warnings
 
 
-def select(session, store, question="Who?", collection=COLLECTION):
-    shared = pair_of_sessions(session, store)[1]
-    return ask(shared, question, collection, mode="select", scorer="question")[0]
+def select(session, store, collection=COLLECTION):
+    return ask(caching(session, store), "Who?", collection, mode="select", scorer="question")[0]
 
 
 def test_a_state_on_disk_is_reused_by_the_next_session(random_session, disk):

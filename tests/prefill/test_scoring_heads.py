@@ -18,15 +18,10 @@ from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers.attention import DEFAULT_WINDOW
 from specprefill_cli.prefill.scorers.base import AutoBudget
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity, load_heads
+from specprefill_cli.prefill.scoring_heads import Head, draft_identity, load_heads
 from specprefill_cli.settings import Settings
-from tests.prefill.helpers import TEXT, collection_of, request_for
-
-
-def make_heads(draft, *heads, default=True):
-    return ScoringHeads(
-        heads=tuple(Head(*head) for head in heads), auto_mass=0.7, default=default, evidence={}, **draft_identity(draft)
-    )
+from tests.helpers.sessions import GATES, collection_of, request_for
+from tests.prefill.helpers import make_heads
 
 
 @pytest.mark.parametrize("random_pair", ["llama", "qwen3", "gemma3", "phi3"], indirect=True)
@@ -77,15 +72,11 @@ def test_an_uncalibrated_pair_scores_without_a_draft_pass_at_no_cost(random_sess
     pair.scoring_heads = None
     passes = []
     pair.draft.model.model.register_forward_hook(lambda *_: passes.append(1))
-    collection = collection_of()
-    settings = {
-        scorer: Settings(mode="select", scorer=scorer, keep=0.2, speculate="off", max_new_tokens=2)
-        for scorer in ("auto", "question")
-    }
-    costs, scorers = {}, {}
-    for name, chosen in settings.items():
-        costs[name] = MODES["select"].cost(random_session.request(collection, "When does the gate open?", chosen))
-        scorers[name] = random_session.ask(collection, "When does the gate open?", chosen).finished().scorer
+    collection, costs, scorers = collection_of(GATES * 6), {}, {}
+    for name in ("auto", "question"):
+        settings = Settings(mode="select", scorer=name, keep=0.2, speculate="off", max_new_tokens=2)
+        costs[name] = MODES["select"].cost(random_session.request(collection, "When does the gate open?", settings))
+        scorers[name] = random_session.ask(collection, "When does the gate open?", settings).finished().scorer
         assert bool(passes) == (name == "question")
     assert costs["auto"] < costs["question"]
     assert scorers["auto"] == "lexical"
@@ -111,9 +102,8 @@ def test_heads_file_round_trips_and_rejects_other_drafts_and_damage(random_pair,
     path = save_heads(heads, tmp_path)
     assert load_heads(tmp_path, draft) == heads
     assert load_heads(tmp_path / "nowhere", draft) is None
-    other = random_pair.target
     with pytest.raises(SpecprefillError, match=r"made for another draft .*calibrate --heads"):
-        load_heads(tmp_path, other)
+        load_heads(tmp_path, random_pair.target)
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "layers": 99}))
     with pytest.raises(SpecprefillError, match="layers '99', this one has '3'"):
@@ -121,6 +111,10 @@ def test_heads_file_round_trips_and_rejects_other_drafts_and_damage(random_pair,
     path.write_text("{")
     with pytest.raises(SpecprefillError, match="not a file of scoring heads"):
         load_heads(tmp_path, draft)
+
+
+def importance(session, scorer="heads", *arguments, **settings):
+    return SCORERS[scorer].score(request_for(session, *arguments, **settings)).importance
 
 
 def make_sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
@@ -155,11 +149,9 @@ def test_lexical_weight_is_positive_only_where_it_helps_the_heads():
 
 def test_lexical_scores_are_added_with_their_weight(random_session):
     pair = random_session.pair
-    unmixed = SCORERS["heads"].score(request_for(random_session)).importance
-    lexical = SCORERS["lexical"].score(request_for(random_session)).importance
+    unmixed, lexical = importance(random_session), importance(random_session, "lexical")
     pair.scoring_heads = replace(pair.scoring_heads, lexical=0.5)
-    mixed = SCORERS["heads"].score(request_for(random_session)).importance
-    torch.testing.assert_close(mixed, unmixed / unmixed.sum() + 0.5 * lexical / lexical.sum())
+    torch.testing.assert_close(importance(random_session), unmixed / unmixed.sum() + 0.5 * lexical / lexical.sum())
 
 
 def test_smallest_mass_reaches_the_requested_recall():
@@ -169,11 +161,12 @@ def test_smallest_mass_reaches_the_requested_recall():
 
 
 def test_calibration_rejects_answers_missing_from_the_documents(random_session):
-    collection = collection_of()
-    missing = [Item("1", "Who?", ("a zebra",), collection, (0, len(TEXT)))] * 30
+    text = GATES * 6
+    collection = collection_of(text)
+    missing = [Item("1", "Who?", ("a zebra",), collection, (0, len(text)))] * 30
     with pytest.raises(SpecprefillError, match="only 0 of 30 questions"):
         calibrate_heads(random_session, missing, Settings(), lambda _: None)
-    present = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(TEXT)))] * 20
+    present = [Item("1", "When does the gate open?", ("nine",), collection, (0, len(text)))] * 20
     calibrated = calibrate_heads(random_session, present, Settings(look_ahead=1), lambda _: None)
     assert calibrated.evidence["questions"] == 20
     assert calibrated.weights == draft_identity(random_session.pair.draft)["weights"]
@@ -198,9 +191,8 @@ def test_an_explicit_draft_window_overrides_the_calibrated_one(random_session, s
 
 
 def test_a_draft_window_changes_scores(random_session):
-    scores = [
-        SCORERS["heads"].score(request_for(random_session, TEXT * 8, "When?", draft_window=value)).importance
-        for value in ("off", 64, 10_000)
-    ]
-    assert torch.equal(scores[0], scores[2])
-    assert not torch.allclose(scores[0], scores[1])
+    full, narrow, wide = (
+        importance(random_session, "heads", GATES * 48, "When?", draft_window=value) for value in ("off", 64, 10_000)
+    )
+    assert torch.equal(full, wide)
+    assert not torch.allclose(full, narrow)

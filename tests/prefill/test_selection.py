@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.prefill.fates import full_plan
 from specprefill_cli.prefill.modes import SelectMode
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.prefill.selection import (
@@ -29,7 +28,19 @@ from specprefill_cli.prefill.selection import (
 from specprefill_cli.record import Fate
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
-from tests.prefill.helpers import collection_of
+from tests.helpers.sessions import collection_of
+
+
+def choose(importance, keep, size=32, prefix=0, suffix=0, **options):
+    """Select from a document behind `prefix` tokens and before `suffix`."""
+    document = (prefix, prefix + len(importance))
+    prompt = document[1] + suffix
+    return select(importance, keep=keep, chunk_size=size, prompt_tokens=prompt, document=document, **options)
+
+
+def kept(selection):
+    return [(span.start, span.end) for span in selection.plan.spans if span.fate is Fate.RECOMPUTE]
+
 
 importances = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=300).map(torch.tensor)
 
@@ -47,16 +58,16 @@ def test_chunk_scores_are_token_means(importance, size):
 def test_plan_covers_the_document_within_the_budget(importance, keep, size, prefix, suffix):
     document = (prefix, prefix + len(importance))
     prompt = prefix + len(importance) + suffix
-    chosen = select(importance, keep=keep, chunk_size=size, prompt_tokens=prompt, document=document)
+    chosen = choose(importance, keep, size, prefix, suffix)
     spans = chosen.plan.spans
     assert spans[0].start == document[0]
     assert spans[-1].end == document[1]
     assert all(
         span.end == following.start and span.fate != following.fate for span, following in itertools.pairwise(spans)
     )
-    kept = chosen.plan.kept_positions()
-    assert len(kept) == chosen.plan.kept_tokens
-    assert set(range(prefix)) | set(range(document[1], prompt)) <= set(kept.tolist())
+    positions = chosen.plan.kept_positions().tolist()
+    assert len(positions) == chosen.plan.kept_tokens
+    assert {*range(prefix), *range(document[1], prompt)} <= set(positions)
     # Chunks are not split and at least one is kept, so the plan may exceed the ratio by up to one chunk.
     assert chosen.plan.kept_tokens <= max(keep * prompt, prefix + suffix + keep * len(importance) / 2) + size + 1e-6
     if chosen.warnings == ():
@@ -65,19 +76,14 @@ def test_plan_covers_the_document_within_the_budget(importance, keep, size, pref
 
 @given(importances, st.integers(1, 40))
 def test_keep_ratio_of_one_keeps_everything(importance, size):
-    document = (3, 3 + len(importance))
-    plan = select(importance, keep=1.0, chunk_size=size, prompt_tokens=document[1] + 2, document=document).plan
-    assert plan.kept_tokens == document[1] + 2
-    assert plan.kept_positions().tolist() == full_plan(document[1] + 2, document).kept_positions().tolist()
+    plan = choose(importance, 1.0, size, prefix=3, suffix=2).plan
+    assert plan.kept_positions().tolist() == list(range(len(importance) + 5))
 
 
 def test_keeps_the_best_chunks_and_breaks_ties_by_position():
     importance = torch.tensor([0.0, 0.0, 5.0, 5.0, 1.0, 1.0, 1.0, 1.0, 9.0])
-    plan = select(importance, keep=0.7, chunk_size=2, prompt_tokens=9, document=(0, 9)).plan
-    kept = [(span.start, span.end) for span in plan.spans if span.fate is Fate.RECOMPUTE]
-    assert kept == [(2, 8), (8, 9)] or kept == [(2, 9)]
-    plan = select(importance, keep=0.5, chunk_size=2, prompt_tokens=9, document=(0, 9)).plan
-    assert [(span.start, span.end) for span in plan.spans if span.fate is Fate.RECOMPUTE] == [(2, 6), (8, 9)]
+    assert kept(choose(importance, 0.7, 2)) == [(2, 9)]
+    assert kept(choose(importance, 0.5, 2)) == [(2, 6), (8, 9)]
 
 
 def test_prefix_and_suffix_count_in_the_budget():
@@ -87,8 +93,7 @@ def test_prefix_and_suffix_count_in_the_budget():
 
 
 def test_long_question_does_not_starve_the_document():
-    short = select(torch.rand(6_001), keep=0.1, chunk_size=32, prompt_tokens=6_041, document=(20, 6_021))
-    long = select(torch.rand(6_001), keep=0.1, chunk_size=32, prompt_tokens=6_641, document=(20, 6_021))
+    short, long = (choose(torch.rand(6_001), 0.1, prefix=20, suffix=suffix) for suffix in (20, 620))
     assert short.warnings == ()
     assert long.plan.kept_tokens - 640 >= 300
     assert "of 6,001 document tokens" in long.warnings[0]
@@ -108,10 +113,7 @@ def test_auto_keep_does_not_grow_with_unimportant_text():
 
     def count_kept(other_tokens, budget):
         importance = torch.cat([torch.full((64,), 9.0), torch.full((other_tokens,), 0.5)])
-        tokens = len(importance)
-        return select(
-            importance, keep=None, chunk_size=32, prompt_tokens=tokens, document=(0, tokens), auto_budget=budget
-        ).plan.kept_tokens
+        return choose(importance, None, auto_budget=budget).plan.kept_tokens
 
     tuned = AutoBudget(share=0.5, tokens=640)
     assert count_kept(576, tuned) == count_kept(6336, tuned) == 64
@@ -119,29 +121,24 @@ def test_auto_keep_does_not_grow_with_unimportant_text():
 
 
 def test_empty_document_keeps_only_prefix_and_suffix():
-    assert select(torch.empty(0), keep=0.3, chunk_size=32, prompt_tokens=20, document=(10, 10)).plan.kept_tokens == 20
+    assert choose(torch.empty(0), 0.3, prefix=10, suffix=10).plan.kept_tokens == 20
 
 
 def test_chunks_gain_score_from_their_neighbours():
     scores = torch.tensor([0.0, 4.0, 1.0, 0.0, 2.0])
     assert add_neighbours(scores, 0.5).tolist() == [2.0, 4.5, 3.0, 1.5, 2.0]
     importance = scores.repeat_interleave(2)
-    plain, lifted = (
-        select(importance, keep=0.45, chunk_size=2, prompt_tokens=10, document=(0, 10), neighbours=weight).chunks
-        for weight in (0.0, 0.5)
-    )
+    plain, lifted = (choose(importance, 0.45, 2, neighbours=weight).chunks for weight in (0.0, 0.5))
     assert (plain.tolist(), lifted.tolist()) == ([1, 2, 4], [0, 1, 2])
 
 
 def test_warns_when_all_scores_are_zero():
-    selection = select(torch.zeros(200), keep=0.5, chunk_size=32, prompt_tokens=220, document=(10, 210))
-    assert "scored 0" in selection.warnings[0]
-    assert select(torch.rand(200), keep=0.5, chunk_size=32, prompt_tokens=220, document=(10, 210)).warnings == ()
+    assert "scored 0" in choose(torch.zeros(200), 0.5, prefix=10, suffix=10).warnings[0]
+    assert choose(torch.rand(200), 0.5, prefix=10, suffix=10).warnings == ()
 
 
 def test_chunk_size_far_beyond_the_document_keeps_everything():
-    selection = select(torch.rand(200), keep=0.5, chunk_size=10**12, prompt_tokens=220, document=(10, 210))
-    assert selection.plan.kept_tokens == 220
+    assert choose(torch.rand(200), 0.5, 10**12, prefix=10, suffix=10).plan.kept_tokens == 220
 
 
 SENTENCES = "The lease began in May. The deposit is nine hundred pounds and is returned within ten days. Pets may stay."
@@ -166,14 +163,9 @@ def test_an_end_far_from_its_sentence_stays():
 def test_widened_chunks_share_the_budget_of_chunks():
     importance = torch.zeros(320)
     importance[64:96], importance[192:224] = 2.0, 1.0
-
-    def select_two(**widen):
-        selection = select(importance, keep=0.2, chunk_size=32, prompt_tokens=320, document=(0, 320), **widen)
-        return [(span.start, span.end) for span in selection.plan.spans if span.fate == Fate.RECOMPUTE]
-
-    assert select_two() == [(64, 96), (192, 224)]
+    assert kept(choose(importance, 0.2)) == [(64, 96), (192, 224)]
     # The first widened chunk leaves no room for a complete second one.
-    assert select_two(widen=lambda start, end: (start - 10, end + 10)) == [(54, 106)]
+    assert kept(choose(importance, 0.2, widen=lambda start, end: (start - 10, end + 10))) == [(54, 106)]
 
 
 PROSE = "\n".join(
@@ -192,6 +184,10 @@ def plant(facts, seed):
     return collection_of(". ".join(sentences))
 
 
+def sightings(animal):
+    return plant([f"On day {7 * day} {NAMES[day % 6]} saw a {animal} near the harbour" for day in range(40)], seed=2)
+
+
 def warnings(session, collection, question, **settings):
     settings = Settings(**{"mode": "select", "keep": 0.1, "max_new_tokens": 16} | settings)
     result = SelectMode().prefill(session.request(collection, question, settings))
@@ -207,10 +203,8 @@ def test_planted_needles_do_not_warn(tiny_session, animal):
 
 @pytest.mark.parametrize("animal", ["heron", "badger", "whale"])
 def test_planted_counts_and_lists_warn(tiny_session, animal):
-    facts = [f"On day {7 * day} {NAMES[day % 6]} saw a {animal} near the harbour" for day in range(40)]
-    collection = plant(facts, seed=2)
     for question in (f"How many people saw a {animal} near the harbour?", f"List all who saw a {animal}."):
-        assert warnings(tiny_session, collection, question) == [f"{SPREAD} or use --mode full"]
+        assert warnings(tiny_session, sightings(animal), question) == [f"{SPREAD} or use --mode full"]
 
 
 def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
@@ -222,8 +216,8 @@ def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
 
 
 def test_scorers_without_a_spread_limit_do_not_warn(tiny_session):
-    facts = [f"On day {7 * day} {NAMES[day % 6]} saw a heron near the harbour" for day in range(40)]
-    assert not warnings(tiny_session, plant(facts, 2), "How many people saw a heron near the harbour?", scorer="random")
+    question = "How many people saw a heron near the harbour?"
+    assert not warnings(tiny_session, sightings("heron"), question, scorer="random")
 
 
 def test_spread_of_one_peak_and_of_equal_scores():

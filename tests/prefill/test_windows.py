@@ -1,14 +1,11 @@
 """Documents beyond the draft's context: windows, scores that compare across them, compact positions."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -17,26 +14,18 @@ from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers import heads as heads_module
 from specprefill_cli.prefill.scorers.windows import CoreScores, divide_document, normalise_cores
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
-from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
-from tests.prefill import helpers
+from tests.helpers import sessions
+from tests.helpers.sessions import GATES, session_of
+from tests.prefill.helpers import make_heads, shorten_context
 
 MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
-TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
+TEXT = GATES * 60
 
 
 def request_for(session, text=TEXT, question="When does the gate open?", **settings):
-    return helpers.request_for(session, text, question, **{"max_new_tokens": 16} | settings)
-
-
-def shorten_context(session, draft, target=None):
-    """Replace the context of the session's models."""
-    pair = session.pair
-    models = {"draft": replace(pair.draft, context=draft), "target": replace(pair.target, context=target or draft)}
-    shorter = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads)
-    return replace(session, pair=shorter)
+    return sessions.request_for(session, text, question, **{"max_new_tokens": 16} | settings)
 
 
 def rank_correlation(first, second):
@@ -107,12 +96,26 @@ def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session
     assert np.mean(correlations) >= 0.94
 
 
-@pytest.mark.parametrize("scorer", ["question", "paper"])
-def test_scorers_that_need_all_attention_at_once_refuse_documents_beyond_the_context(random_session, scorer):
-    request = request_for(shorten_context(random_session, 400), scorer=scorer)
-    assert "too short for the prompt" in SCORERS[scorer].obstacle(request)
-    with pytest.raises(PromptTooLong, match="use another --scorer"):
-        check_fits(request, "select")
+ADVISES_SELECT = r"the prompt has [\d,]+ tokens .*context of 400; use --mode select"
+NO_ROOM = r"with one chunk of its document, .*context of 400; ask a shorter question"
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings", "message"),
+    [
+        ("full", {}, ADVISES_SELECT),
+        ("draft-kv", {}, ADVISES_SELECT),
+        ("hybrid", {}, ADVISES_SELECT),
+        ("select", {"positions": "original"}, "use --positions auto"),
+        # These scorers need all attention at once.
+        ("select", {"scorer": "question"}, "use another --scorer"),
+        ("select", {"scorer": "paper"}, "use another --scorer"),
+        ("select", {"question": "When? " * 300}, NO_ROOM),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_remedy(random_session, mode, settings, message):
+    with pytest.raises(PromptTooLong, match=message):
+        check_fits(request_for(shorten_context(random_session, 400), **settings), mode)
 
 
 @pytest.mark.parametrize("scorer", sorted({*SCORERS} - {"question", "paper"}))
@@ -131,10 +134,8 @@ def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
 def test_windows_work_with_two_tokenizers(two_tokenizers):
     target, draft = two_tokenizers
     draft.context = 900
-    heads = ScoringHeads(heads=(Head(1, 0, 1.0),), auto_mass=0.7, default=False, evidence={}, **draft_identity(draft))
-    pair = CalibratedPair(None, target, draft, scoring_heads=heads)
-    session = Session(pair=pair, template=parse_template(packaged_folder("prompts") / "tiny.toml"))
-    request = request_for(session, scorer="heads", mode="select")
+    pair = CalibratedPair(None, target, draft, scoring_heads=make_heads(draft, (1, 0, 1.0)))
+    request = request_for(session_of(pair), scorer="heads", mode="select")
     assert request.draft_prompt.length > 3 * draft.context
     assert SCORERS["heads"].score(request).importance.shape == (request.document_tokens,)
 
@@ -204,30 +205,10 @@ def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
     assert automatic.warnings == ()
 
 
-@pytest.mark.parametrize("mode", ["full", "draft-kv", "hybrid"])
-def test_other_modes_refuse_with_the_numbers_and_name_select(random_session, mode):
-    session = shorten_context(random_session, 400)
-    with pytest.raises(PromptTooLong, match=r"the prompt has [\d,]+ tokens .*context of 400; use --mode select"):
-        check_fits(request_for(session), mode)
-
-
 def test_auto_takes_select_and_says_why(random_session):
     mode, reason = automatic_mode(request_for(shorten_context(random_session, 400)))
     assert mode == "select"
     assert "tokens with 16 of answer do not fit random-llama-1's context of 400" in reason
-
-
-def test_original_positions_beyond_the_context_are_refused(random_session):
-    with pytest.raises(PromptTooLong, match="use --positions auto"):
-        check_fits(request_for(shorten_context(random_session, 400), positions="original"), "select")
-
-
-def test_a_question_that_leaves_no_room_is_refused(random_session):
-    request = request_for(shorten_context(random_session, 400), question="When? " * 300)
-    with pytest.raises(
-        PromptTooLong, match=r"with one chunk of its document, .*context of 400; ask a shorter question"
-    ):
-        check_fits(request, "select")
 
 
 def test_a_draft_with_a_shorter_context_reads_in_windows_while_the_target_computes_original_positions(random_session):

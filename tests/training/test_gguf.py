@@ -1,4 +1,4 @@
-"""The exported GGUF file against its source model: in transformers, and in llama.cpp where xllamacpp is installed."""
+"""The exported GGUF file against its source model, in llama.cpp where xllamacpp is installed."""
 
 from itertools import islice
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.lab.evaluation.datasets import read_items
@@ -16,7 +15,6 @@ from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
 PROMPTS, TOKENS = 20, 20
-TEXT = "The mooring fee is 42 pence per metre, payable on 3 May 2024 (see annex B-17)."
 
 
 @pytest.fixture(autouse=True)
@@ -25,40 +23,16 @@ def no_network():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gguf")
-    export_gguf(Path(model_source("tiny:target")), folder / "target.gguf")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def llama(exported):
+def llama(tmp_path_factory):
     xllamacpp = pytest.importorskip("xllamacpp")
+    file = tmp_path_factory.mktemp("gguf") / "target.gguf"
+    export_gguf(Path(model_source("tiny:target")), file)
     options = xllamacpp.CommonParams()
-    options.model.path, options.n_ctx, options.n_parallel, options.n_gpu_layers = (
-        str(exported / "target.gguf"),
-        8_192,
-        1,
-        0,
-    )
-    options.port, options.verbosity = 0, -1
+    options.model.path, options.n_ctx = str(file), 8_192
+    options.n_parallel, options.n_gpu_layers, options.port, options.verbosity = 1, 0, 0, -1
     server = xllamacpp.Server(options)
     with httpx.Client(base_url=server.listening_address, trust_env=False, timeout=60) as client:
         yield client
-
-
-@pytest.mark.slow
-def test_transformers_gets_the_same_token_ids_and_nearly_the_same_logits(exported, tokenizer):
-    ids = tokenizer(TEXT, add_special_tokens=False).input_ids
-    gguf_tokenizer = AutoTokenizer.from_pretrained(exported, gguf_file="target.gguf")
-    assert gguf_tokenizer(TEXT, add_special_tokens=False).input_ids == ids
-    original = AutoModelForCausalLM.from_pretrained(model_source("tiny:target"), dtype=torch.float32)
-    converted = AutoModelForCausalLM.from_pretrained(exported, gguf_file="target.gguf", dtype=torch.float32)
-    with torch.no_grad():
-        expected, computed = (model(torch.tensor([ids])).logits.log_softmax(-1) for model in (original, converted))
-    # Eight bits a weight: the order of the likely tokens stays, the logits move a little.
-    assert (expected - computed).abs().mean() < 0.1
-    assert (expected.argmax(-1) == computed.argmax(-1)).float().mean() > 0.8
 
 
 def test_llama_cpp_splits_text_into_the_same_ids(llama, tokenizer):

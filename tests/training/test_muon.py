@@ -1,9 +1,9 @@
-"""The optimiser Muon: the same updates as torch's, orthogonal in either precision."""
+"""The optimiser Muon: the same updates as torch's, in either precision."""
 
 import pytest
 import torch
 
-from specprefill_cli.training.muon import Muon, orthogonalise
+from specprefill_cli.training.muon import Muon
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon from 2.9 on")
@@ -25,12 +25,3 @@ def test_updates_are_those_of_torch(dtype, tolerance):
     for ours, reference, start in zip(our_parameters, torch_parameters, starts, strict=True):
         torch.testing.assert_close(ours, reference, atol=tolerance, rtol=0)
         assert (ours - start).abs().max() > 10 * tolerance
-
-
-@pytest.mark.parametrize("shape", [(3, 20, 50), (2, 50, 20), (1, 16, 16)])
-def test_singular_values_come_near_to_one(shape):
-    matrices = orthogonalise(torch.randn(shape, generator=torch.Generator().manual_seed(1)))
-    values = torch.linalg.svdvals(matrices)
-    assert matrices.shape == shape
-    assert values.min() > 0.3
-    assert values.max() < 1.4

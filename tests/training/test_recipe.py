@@ -15,12 +15,7 @@ from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.network import (
-    ProbeTargets,
-    blocked_attention,
-    pointer_loss,
-    region_loss,
-)
+from specprefill_cli.training.network import ProbeTargets, blocked_attention, pointer_loss, region_loss
 from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
 from specprefill_cli.training.rows import RowSource
 from specprefill_cli.training.shards import ShardStream, write_shards
@@ -50,14 +45,10 @@ def data(tmp_path_factory):
     write(folder / "pretrain" / "a.jsonl.xz", [{"text": text + "\n" + PROSE} for text in shuffled])
     secret = "alpha beta gamma delta epsilon zeta eta theta iota"
     write(folder / "dev" / "d.jsonl.xz", [{"context": secret, "question": "What is it?", "answers": ["beta"]}])
-    verbatim = {
-        "context": PROSE,
-        "question": "Where does the mill stand?",
-        "answers": ["by the river"],
-        "verbatim": True,
-    }
-    leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"], "verbatim": True}
-    write(folder / "qa" / "q.jsonl.xz", [verbatim, leaked, verbatim | {"verbatim": False}])
+    asked = {"context": PROSE, "question": "Where does the mill stand?", "answers": ["by the river"]}
+    leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"]}
+    rows = [{**asked, "verbatim": True}, {**leaked, "verbatim": True}, {**asked, "verbatim": False}]
+    write(folder / "qa" / "q.jsonl.xz", rows)
     return folder
 
 
@@ -69,7 +60,8 @@ def run(data, tmp_path_factory):
     return folder
 
 
-def row_source(data, run):
+@pytest.fixture(scope="module")
+def source(data, run):
     return RowSource(data, run / "tokenizer", characters_per_file=100_000, context=16_384)
 
 
@@ -119,12 +111,11 @@ def test_relations_have_valid_slots_and_kinds():
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
-def test_pointers_lead_to_the_predicted_token(data, run, progress):
-    maker = row_source(data, run)(1)
+def test_pointers_lead_to_the_predicted_token(source, progress):
+    maker = source(1)
     copied = pointers = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
-        flat = batch.tokens.flatten()
         assert batch.positions.max() < 16_384
         assert (batch.positions.diff(dim=1) > 0).all()
         probes = batch.probes
@@ -135,7 +126,7 @@ def test_pointers_lead_to_the_predicted_token(data, run, progress):
                     copied += int(batch.tokens[row, query + 1] == batch.tokens[row, target])
                     pointers += 1
         assert not set(batch.answers.tolist()) & set(batch.texts.tolist())
-        assert (flat[batch.texts + 1] != maker.pad).all()
+        assert (batch.tokens.flatten()[batch.texts + 1] != maker.pad).all()
     # Only a first token may differ from its copy, by the blank before it.
     assert copied > 0.5 * pointers
 
@@ -159,9 +150,8 @@ def test_guided_losses_are_small_only_for_right_attention():
 
 
 @pytest.mark.slow
-def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_path):
+def test_run_resumes_and_exports_a_pair_that_transformers_loads(source, run, tmp_path):
     shape = PAIR_SHAPES["smoke"]
-    source = row_source(data, run)
     settings = TrainSettings(minutes=0.02, workers=0, compile=False)
     folder = run / "tune"
     first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
@@ -205,8 +195,7 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(data, run, tmp_p
 
 
 @pytest.mark.slow
-def test_draft_without_updates_stays_unchanged(data, run, tmp_path):
-    source = row_source(data, run)
+def test_draft_without_updates_stays_unchanged(source, tmp_path):
     settings = TrainSettings(minutes=0.01, workers=0, compile=False, draft_every=0)
     before = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path / "before").models.state_dict()
     after = train(PAIR_SHAPES["smoke"], settings, BatchStream(source, 1_024, 1), tmp_path / "run").models.state_dict()
@@ -222,9 +211,9 @@ def test_blocked_attention_equals_the_fused_kernel():
     torch.testing.assert_close(blocked_attention(*parts), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path):
+def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(source, tmp_path):
     """Other rows of the batch and padding do not change the losses of a row."""
-    maker = row_source(data, run)(1)
+    maker = source(1)
     batch = make_batch(maker, 0.3, 2_048)
     assert (batch.tokens == maker.pad).any()
     rows, length = batch.tokens.shape
@@ -237,13 +226,8 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(data, run, tmp_path)
         for name in ("answers", "texts"):
             flat = getattr(batch, name)
             indices[name] = flat[(flat >= row * length) & (flat < (row + 1) * length)] - row * length
-        single_row = Batch(
-            tokens=batch.tokens[row : row + 1, :used],
-            positions=batch.positions[row : row + 1, :used],
-            probes=None,
-            **indices,
-        )
-        losses = trainer.losses("target", single_row, None)
+        tokens, positions = (part[row : row + 1, :used] for part in (batch.tokens, batch.positions))
+        losses = trainer.losses("target", Batch(tokens=tokens, positions=positions, probes=None, **indices), None)
         summed["answer"] += losses["answer"].item() * len(indices["answers"])
         summed["text"] += losses["text"].item() * len(indices["texts"])
     assert summed["answer"] / len(batch.answers) == pytest.approx(together["answer"].item(), rel=1e-4)
@@ -275,16 +259,14 @@ def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
 def test_learning_rate_rises_by_steps_and_falls_by_the_clock(tmp_path):
     settings = TrainSettings(minutes=1, warmup=10, cooldown=0.0, compile=False)
     trainer = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path)
-    rates = []
     for trainer.steps in range(12):
-        rates.append(trainer.rate_factor())
-    assert rates == pytest.approx([min(1, (step + 1) / 10) for step in range(12)])
+        assert trainer.rate_factor() == pytest.approx(min(1, (trainer.steps + 1) / 10))
     trainer.settings = TrainSettings(minutes=1, warmup=10, cooldown=0.5, compile=False)
     trainer.seconds = 45
     assert trainer.rate_factor() == pytest.approx(0.5)
 
 
-def test_shards_hold_the_text_and_yield_rows_of_it(data, run, tmp_path):
+def test_shards_hold_the_text_and_yield_rows_of_it(run, tmp_path):
     tokenizer = load_tokenizer(run / "tokenizer")
     counts = write_shards([PROSE, "Another passage.", PROSE], tokenizer, tmp_path, shard_tokens=50)
     assert (counts["passages"], counts["repeated"]) == (2, 1)

@@ -5,7 +5,6 @@ import random
 import numpy as np
 import pytest
 
-from specprefill_cli.models.hub import model_source
 from specprefill_cli.prompting import encode_prompt, load_template, render
 from specprefill_cli.training.corpus import locate
 from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps
@@ -16,16 +15,13 @@ from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 CONTEXT = 16_384
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(model_source("tiny:target"))
+def make_maker(tokenizer):
+    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, seed=3)
 
 
 @pytest.fixture
 def maker(tokenizer):
-    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, seed=3)
+    return make_maker(tokenizer)
 
 
 def questions_of(row, maker):
@@ -36,12 +32,9 @@ def questions_of(row, maker):
         if place - 1 in row.answers:
             continue
         end = next(end for end in ends if end > place)
-        start = max(
-            first
-            for first in range(place)
-            if row.tokens[first : first + len(maker.writer.before)] == maker.writer.before
-        )
-        question = row.tokens[start + len(maker.writer.before) : place + 1 - len(maker.writer.after)]
+        before = maker.writer.before
+        start = max(first for first in range(place) if row.tokens[first : first + len(before)] == before)
+        question = row.tokens[start + len(before) : place + 1 - len(maker.writer.after)]
         questions.append((start, question, row.tokens[place + 1 : end]))
     return questions
 
@@ -134,11 +127,9 @@ def test_locates_the_answer_near_words_of_the_question():
     assert locate("No dogs.", "Are dogs allowed?", ["no", "No"]) is None
 
 
-def test_rows_are_the_same_for_a_seed(tokenizer):
-    first, second = (
-        RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, 5) for _ in range(2)
-    )
+def test_rows_are_the_same_for_a_seed(maker, tokenizer):
+    other = make_maker(tokenizer)
     for _ in range(3):
-        row, again = first.document_row(512, 0.5), second.document_row(512, 0.5)
+        row, again = maker.document_row(512, 0.5), other.document_row(512, 0.5)
         assert row.tokens == again.tokens
         assert np.array_equal(row.positions, again.positions)

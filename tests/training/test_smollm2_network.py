@@ -14,17 +14,9 @@ RANK = Rank(rank=4, alpha=8)
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("llama")
     torch.manual_seed(5)
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        vocab_size=96,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = LlamaConfig(**sizes, **heads, tie_word_embeddings=True, initializer_range=0.3)
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
     return path
 

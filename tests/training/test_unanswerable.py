@@ -15,26 +15,14 @@ TOWNS = ("Aldby", "Birke", "Corvey", "Dornum")
 @pytest.fixture
 def dev(tmp_path):
     """Two articles: four towns with a mayor each, and two paragraphs that share their only answer."""
-    rows = [
-        {
-            "id": number,
-            "title": "Towns",
-            "context": f"The mayor of {town} is Mr {town}son. Its bridge has {number + 3} arches.",
-            "question": f"Who is the mayor of {town}?",
-            "answers": [f"Mr {town}son", f"{town}son"],
-        }
-        for number, town in enumerate(TOWNS)
-    ]
-    rows += [
-        {
-            "id": colour,
-            "title": "Gates",
-            "context": f"The {colour} gate is oak.",
-            "question": "Wood?",
-            "answers": ["oak"],
-        }
-        for colour in ("red", "blue")
-    ]
+    rows = []
+    for number, town in enumerate(TOWNS):
+        context = f"The mayor of {town} is Mr {town}son. Its bridge has {number + 3} arches."
+        question, answers = f"Who is the mayor of {town}?", [f"Mr {town}son", f"{town}son"]
+        rows.append({"id": number, "title": "Towns", "context": context, "question": question, "answers": answers})
+    for colour in ("red", "blue"):
+        gate = {"context": f"The {colour} gate is oak.", "question": "Wood?", "answers": ["oak"]}
+        rows.append({"id": colour, "title": "Gates", **gate})
     path = tmp_path / "dev.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return path

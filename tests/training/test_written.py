@@ -15,7 +15,7 @@ from specprefill_cli.training.encoder_tuning import (
     some_questions,
 )
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
-from tests.helpers.written_questions import harbour_groups
+from tests.helpers.written_questions import GROUPS
 
 TEXT = (
     "The club meets in the old boathouse on Fridays. " * 12
@@ -56,13 +56,7 @@ def test_a_step_down_the_gradient_lowers_the_loss():
 
 
 def test_documents_of_neighbouring_contexts_keep_their_answers_in_place():
-    places = ["Oslo", "Bergen", "Kalmar", "Turku"]
-    passages = [
-        f"The harbour of {place} was opened by the council in {1800 + number}. " + "It lies north of the town. " * 30
-        for number, place in enumerate(places)
-    ]
-    groups = harbour_groups(places, passages)
-    document = neighbouring_contexts(groups, random.Random(2))
+    document = neighbouring_contexts(GROUPS, random.Random(2))
     assert document.questions
     for question in some_questions(document, random.Random(1)).questions:
         assert document.text[question.start :].startswith(question.answer)
