@@ -1,0 +1,27 @@
+"""Sample documents and a question about one, collections of a text, and files of rows."""
+
+import json
+
+from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.resources import packaged_folder
+
+HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
+MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
+# About the handbook: the answer is "42 pence", on page 8.
+QUESTION = "What mileage allowance does the company pay if you use your own car?"
+
+
+def collection_of(text, name="doc"):
+    """Make a collection of one text of one page."""
+    return Collection((one_page_document(name, text, "text/plain"),))
+
+
+def write_jsonl(path, *rows):
+    """Write rows as lines of JSON, and return the path as a string."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def read_jsonl(text):
+    """Read lines of JSON."""
+    return [json.loads(line) for line in text.splitlines()]
