@@ -15,7 +15,7 @@ from specprefill_cli.models.placement import Placement
 from specprefill_cli.prefill.calibration import TargetCalibration, load_target_calibration, weights_fingerprint
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.settings import AUTO, Settings
-from tests.prefill.helpers import collection_of
+from tests.helpers.samples import collection_of
 
 
 def replace_target(pair, layers, device="cpu"):
