@@ -1,6 +1,7 @@
 """Fixtures: no network, tiny random models of every architecture, the bundled pair."""
 
 import functools
+import json
 import os
 import signal
 import socket
@@ -76,8 +77,6 @@ def random_pair(request, tokenizer):
 @pytest.fixture
 def two_tokenizers(tokenizer, tmp_path):
     """A target, and a draft whose tokenizer splits the same text otherwise: into bytes."""
-    import json
-
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["model"]["merges"] = []
     path = tmp_path / "tokenizer.json"
@@ -116,5 +115,17 @@ def call(monkeypatch, capsys):
             entry.main()
         out, err = capsys.readouterr()
         return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def call_json(call):
+    """Run `specprefill ARGUMENTS --json`, which must end with an exit code, and return the object that it prints."""
+
+    def run(*arguments, code=0, **options):
+        ended, out, err = call(*arguments, "--json", **options)
+        assert ended == code, err
+        return json.loads(out)
 
     return run

@@ -1,5 +1,7 @@
 """What works with a pair, judged by configurations and tokenizers; memory counted without weights."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -8,13 +10,8 @@ from specprefill_cli.diagnostics import State, check_pair
 from specprefill_cli.models.loading import ModelOutline, load_outline
 from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.prompting import parse_template
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.prompting import load_template
 from tests.helpers.architectures import ARCHITECTURES, build_model
-
-
-def template(name="tiny"):
-    return parse_template(packaged_folder("prompts") / f"{name}.toml")
 
 
 def outline(tokenizer, name="llama", **changes):
@@ -26,15 +23,13 @@ def outline(tokenizer, name="llama", **changes):
 
 @pytest.fixture
 def other_tokenizer(tokenizer):
-    import copy
-
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<other>"])
     return other
 
 
-def states(draft, target, prompt="tiny"):
-    return {check.name: check for check in check_pair(draft, target, template(prompt), template())}
+def states(draft, target):
+    return {check.name: check for check in check_pair(draft, target, load_template("tiny"), load_template("tiny"))}
 
 
 def test_with_one_tokenizer_everything_works(tokenizer):
@@ -65,12 +60,6 @@ def test_longrope_is_reported(tokenizer):
     assert "one pass reads all of it" in checks["rotary embedding"].detail
     assert checks["draft-kv"].state is State.NO
     assert "rotary embedding depends on the length" in checks["draft-kv"].detail
-
-
-def test_a_prompt_that_needs_a_chat_template_is_broken_without_one(tokenizer):
-    checks = states(outline(tokenizer), outline(tokenizer), "ask")
-    assert checks["prompt"].state is State.BROKEN
-    assert "no chat template" in checks["prompt"].detail
 
 
 def test_a_model_without_replaceable_attention_is_broken(tokenizer):

@@ -11,6 +11,7 @@ import typer
 
 import specprefill_cli
 from specprefill_cli.cli.main import command_line
+from tests.helpers.samples import HANDBOOK
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -58,10 +59,9 @@ def runnable_calls():
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
     """A working directory with the files that the documentation names, and a config file."""
-    handbook = ROOT / "sample_docs" / "harbour-handbook.pdf"
     for name in ("report.pdf", "text.pdf", "contracts/a.pdf"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(handbook, tmp_path / name)
+        shutil.copy(HANDBOOK, tmp_path / name)
     for name in ("notes.md", "docs/lease.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("The lease was signed by Ada Birch. The fee is 42 euros. The audit is in May.\n")
@@ -124,13 +124,10 @@ def test_pages_are_linked_from_the_readme():
     assert {page.name for page in PAGES} - {"README.md"} <= linked
 
 
-def test_every_answer_key_is_documented(call):
-    handbook = str(ROOT / "sample_docs" / "harbour-handbook.pdf")
-    code, out, _ = call("ask", handbook, "What mileage allowance does the company pay?", "--json")
-    assert code == 0
+def test_every_answer_key_is_documented(call_json):
+    record = call_json("ask", HANDBOOK, "What mileage allowance does the company pay?")
     table = read(ROOT / "docs" / "pipes.md").split("<!-- keys of an answer -->")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
-    record = json.loads(out)
     assert set(rows) == set(record)
     for name in ("pair", "phases", "spans", "speculation", "citations"):
         nested = record[name][0] if isinstance(record[name], list) else record[name]

@@ -7,6 +7,7 @@ import pytest
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import check_can_write, write_whole
+from specprefill_cli.lab.commands.options import make_folder
 
 
 def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
@@ -54,3 +55,5 @@ def test_rejects_unwritable_paths(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path)
     with pytest.raises(UsageError, match=r"--html .*: no permission to write there"):
         check_can_write(file, "--html")
+    with pytest.raises(UsageError, match=r"--out .*: no permission to write there"):
+        make_folder(tmp_path, "--out")

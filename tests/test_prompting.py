@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prompting import encode_prompt, load_template, parse_template, render
 
 CHAT = (
@@ -114,11 +114,6 @@ def test_variables_are_found_in_a_template(tmp_path, body, parts):
     mark, body = body[: body.startswith("\ufeff")], body.removeprefix("\ufeff")
     (tmp_path / "mine.toml").write_text(f'{mark}text = "{body}"', encoding="utf-8")
     assert parse_template(tmp_path / "mine.toml").text_parts() == parts
-
-
-def test_unknown_template_error_lists_the_known_ones():
-    with pytest.raises(UsageError, match="known are ask, smollm2, smollm2-full, tiny"):
-        load_template("nonesuch")
 
 
 def test_a_variable_is_a_whole_word(tmp_path):

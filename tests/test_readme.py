@@ -12,6 +12,7 @@ import pytest
 import specprefill_cli
 from specprefill_cli.lab.readme_numbers import BEGIN, END, with_table
 from specprefill_cli.models import smollm2
+from tests.helpers.output import SVG
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -83,9 +84,9 @@ def test_the_drawing_of_both_models_shows_the_kept_spans(call, monkeypatch):
     monkeypatch.chdir(ROOT)
     record = json.loads(call("ask", *arguments, "--json")[1])
     svg = ElementTree.fromstring(PICTURES["models"](record))
-    words = " ".join(node.text or "" for node in svg.iter("{http://www.w3.org/2000/svg}text"))
+    words = " ".join(node.text or "" for node in svg.iter(f"{SVG}text"))
     assert f"reads all {record['prompt_tokens']:,} tokens" in words
-    arrows = list(svg.iter("{http://www.w3.org/2000/svg}path"))
+    arrows = list(svg.iter(f"{SVG}path"))
     assert len(arrows) - 1 == sum(span["fate"] == "recompute" for span in record["spans"])
 
 

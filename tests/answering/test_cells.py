@@ -10,10 +10,11 @@ from specprefill_cli.documents.document import Collection, Document, Page, one_p
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Fate
 from specprefill_cli.reporting.html import page_views
+from tests.helpers.samples import collection_of
 
 TEXT = "abcdefghij" * 2
 OFFSETS = np.array([(place, place + 1) for place in range(20)])
-COLLECTION = Collection((one_page_document("a", TEXT, "text/plain"),))
+COLLECTION = collection_of(TEXT)
 
 
 def plan(*spans):
@@ -45,7 +46,7 @@ def test_cells_cover_the_text_without_gaps(widths, chunk):
     """Tokens may overlap (bytes of a character), be empty or skip characters."""
     ends = np.cumsum(widths)
     offsets = np.stack([np.maximum(ends - widths - 1, 0), ends], 1)
-    collection = Collection((one_page_document("a", "x" * (int(ends[-1]) + 2), "text/plain"),))
+    collection = collection_of("x" * (int(ends[-1]) + 2))
     cells = document_cells(collection, offsets, full_plan(len(widths), (0, len(widths))), None, chunk)
     assert [cell.text_start for cell in cells] == [0, *(cell.text_end for cell in cells[:-1])]
     assert cells[-1].text_end == len(collection.text)

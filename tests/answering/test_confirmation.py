@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from specprefill_cli.answering import confirmation
-from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
+from specprefill_cli.lab.evaluation.datasets import read_items
+from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
+from tests.helpers.samples import HANDBOOK, collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 BASE = Settings(mode="select", max_new_tokens=12, keep=0.2, scorer="lexical", confirm=True)
@@ -15,8 +18,7 @@ KEEPS = (0.05, 0.1, 0.2, 0.3)
 
 
 def make_document(number=0):
-    text = f"House {number} is open. " + TEXT.replace("nine", f"{number} o'clock")
-    return Collection((one_page_document("doc", text, "text/plain"),))
+    return collection_of(f"House {number} is open. " + TEXT.replace("nine", f"{number} o'clock"))
 
 
 def ask(session, documents, settings, question="Who?"):
@@ -26,8 +28,6 @@ def ask(session, documents, settings, question="Who?"):
 
 def script_provisional(monkeypatch, answer):
     """Make `select` give these tokens as its answer."""
-    from specprefill_cli.answering.stream import AnswerStream
-
     decode = AnswerStream.decode
 
     def decode_script(self, emit):
@@ -40,16 +40,11 @@ def script_provisional(monkeypatch, answer):
 
 @pytest.mark.parametrize("random_pair", sorted(ARCHITECTURES), indirect=True)
 def test_the_final_answer_is_that_of_full_prefill(random_session):
+    plain = BASE.varied(mode="full", confirm=False, speculate="off")
     for number, keep in enumerate(KEEPS):
-        settings = BASE.varied(keep=keep)
         for question in ("Who?", "What do tickets cost, and where does the keeper live?"):
-            answer, tokens = ask(random_session, make_document(number), settings, question)
-            full, expected = ask(
-                random_session,
-                make_document(number),
-                settings.varied(mode="full", confirm=False, speculate="off"),
-                question,
-            )
+            answer, tokens = ask(random_session, make_document(number), BASE.varied(keep=keep), question)
+            full, expected = ask(random_session, make_document(number), plain, question)
             assert tokens == expected
             assert answer.answer == full.answer
             assert answer.confirmed == (answer.provisional_answer == full.answer)
@@ -58,9 +53,6 @@ def test_the_final_answer_is_that_of_full_prefill(random_session):
 
 @pytest.mark.slow
 def test_trained_models_confirm_and_correct(tiny_session):
-    from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.resources import packaged_folder
-
     verdicts = []
     for item in read_items(packaged_folder("sample_docs") / "questions.jsonl", 8, 0, 0):
         settings = Settings(mode="select", max_new_tokens=24, confirm=True)
@@ -112,11 +104,9 @@ def test_one_pass_verifies_a_provisional_answer(random_session, monkeypatch):
     script_provisional(monkeypatch, expected)
     stream = random_session.ask(make_document(), "Who?", settings)
     widths = []
-    handle = random_session.pair.target.model.model.layers[0].register_forward_pre_hook(
-        lambda _layer, states: widths.append(states[0].shape[1])
-    )
-    assert stream.finished().confirmed
-    handle.remove()
+    first_layer = random_session.pair.target.model.model.layers[0]
+    with first_layer.register_forward_pre_hook(lambda _layer, states: widths.append(states[0].shape[1])):
+        assert stream.finished().confirmed
     assert sum(widths[:-1]) == stream.request.prompt.length
     assert widths[-1] == len(expected) - 1
 
@@ -134,8 +124,6 @@ def test_an_answer_without_confirmation_has_no_verdict(random_session):
 
 @pytest.mark.parametrize(("limit", "probability", "runs"), [(0.8, 0.9, False), (0.8, 0.7, True), (0.8, None, True)])
 def test_only_answers_below_a_confidence_are_confirmed(random_session, monkeypatch, limit, probability, runs):
-    from specprefill_cli.answering.stream import AnswerStream
-
     monkeypatch.setattr(AnswerStream, "probability", lambda *_: probability)
     answer, _ = ask(random_session, make_document(), BASE.varied(confirm_below=limit))
     assert (answer.confirmed is not None) == runs
@@ -165,21 +153,8 @@ def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypat
 
 @pytest.mark.slow
 def test_a_pipe_gets_only_the_final_answer(call):
-    arguments = ("sample_docs/harbour-handbook.pdf", "When are wages paid?", "--keep", "0.02", "--max-new-tokens", "16")
+    arguments = (HANDBOOK, "When are wages paid?", "--keep", "0.02", "--max-new-tokens", "16")
     _, full, _ = call("ask", *arguments, "--mode", "full", "--quiet")
     code, out, err = call("ask", *arguments, "--mode", "select", "--confirm")
     assert (code, out) == (0, full)
     assert "by full prefill" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--temperature", "0.7"), "--confirm: a sampled answer"),
-        (("--target", "http://127.0.0.1:9/v1#some"), "--confirm: an endpoint takes text only"),
-    ],
-)
-def test_options_without_confirmation_are_refused_by_name(call, arguments, words):
-    code, _, err = call("ask", "sample_docs/harbour-handbook.pdf", "Who?", "--confirm", *arguments)
-    assert code == 2
-    assert words in err

@@ -7,17 +7,16 @@ import pytest
 
 from specprefill_cli.answering.draft_side import KEEP_RATIOS, dry_run
 from specprefill_cli.answering.session import open_session
-from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import loading
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loading import ModelOutline
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.record import DryRun, decode, json_line
 from specprefill_cli.settings import Settings
+from tests.helpers.samples import collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 20
-COLLECTION = Collection((one_page_document("doc", TEXT, "text/plain"),))
+COLLECTION = collection_of(TEXT)
 QUESTION = "What do tickets cost?"
 
 
@@ -29,37 +28,18 @@ def planner():
 def test_plan_equals_that_of_select(planner, tiny_session):
     settings = Settings(mode="select", keep=0.3, max_new_tokens=1)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
-    stream = tiny_session.ask(COLLECTION, QUESTION, settings)
-    plan = stream.prefilled.plan
-    assert [(span.start, span.end, span.fate) for span in run.spans] == [
-        (span.start, span.end, span.fate) for span in plan.spans
-    ]
-    assert (run.prompt_tokens, run.kept_tokens, run.kept_ratio) == (
-        plan.prompt_tokens,
-        plan.kept_tokens,
-        plan.kept_ratio,
-    )
-    assert run.spans == stream.result().spans
+    answer = tiny_session.ask(COLLECTION, QUESTION, settings).finished()
+    for name in ("spans", "prompt_tokens", "kept_tokens", "kept_ratio"):
+        assert getattr(run, name) == getattr(answer, name)
     assert run.phases["draft_prefill"] > 0
     assert run.phases["target_prefill"] == 0
 
 
-def test_target_weights_are_not_loaded(monkeypatch):
-    loaded = []
-    original = loading.load_model
-
-    def load(name, *others, **options):
-        loaded.append(name)
-        return original(name, *others, **options)
-
-    monkeypatch.setattr(loading, "load_model", load)
-    session = open_session(Settings(), True, target_weights=False)
-    assert loaded == ["tiny:draft"]
-    assert isinstance(session.pair.target, ModelOutline)
-    assert session.pair.same_tokenizer
-    loaded.clear()
+def test_weights_are_loaded_only_for_a_draft_that_scores(planner, monkeypatch):
+    assert isinstance(planner.pair.target, ModelOutline)
+    assert planner.pair.same_tokenizer
+    monkeypatch.setattr(loading, "load_model", None)
     dry_run(open_session(Settings(), False, target_weights=False), COLLECTION, QUESTION, Settings(scorer="lexical"))
-    assert loaded == []
 
 
 def test_a_measured_cost_of_a_pass_is_in_the_record(planner, monkeypatch):
@@ -96,13 +76,6 @@ def test_estimates_without_a_draft_have_speedups_but_no_seconds(planner):
     assert run.pair["draft"] is None
     assert run.full_ttft_seconds is None
     assert all(estimate.ttft_seconds is None and estimate.speedup > 1 for estimate in run.estimates)
-
-
-def test_rejects_empty_question_and_too_long_prompt(planner):
-    with pytest.raises(UsageError, match="question is empty"):
-        dry_run(planner, COLLECTION, " ", Settings())
-    with pytest.raises(SpecprefillError, match="does not fit tiny:target's context"):
-        dry_run(planner, COLLECTION, QUESTION, Settings(max_new_tokens=20_000))
 
 
 def test_chunks_cover_the_document_and_the_record_survives_json(planner):

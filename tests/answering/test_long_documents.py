@@ -1,36 +1,31 @@
 """Questions about documents beyond the context of both models: answers, figures, and modes that do not fit."""
 
-import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from specprefill_cli.answering.comparison import compare_modes
 from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.record import Comparison, ModeAnswer, json_line
 from specprefill_cli.reporting.html import render_page
-from specprefill_cli.reporting.table import answer_facts, comparison_table, plan_view
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.reporting.table import comparison_table, plan_view
 from specprefill_cli.settings import Settings
-from tests.cli.test_compare import text_of
+from tests.helpers.output import text_of
+from tests.helpers.samples import MANUAL, collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
-MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
+PROSE = Path(MANUAL).read_text(encoding="utf-8")
 NEEDLE = "The secret code of the north tower is 7315. "
+COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(mode="select", scorer="heads", keep=0.1, max_new_tokens=4)
-
-
-def collection(text=TEXT):
-    return Collection((one_page_document("doc", text, "text/plain"),))
 
 
 def varied_prose(copies):
     """Copies of the manual, with different numbers in each."""
-    return "".join(MANUAL.replace("1", str(copy % 10)).replace("2", str(copy // 10)) for copy in range(copies))
+    return "".join(PROSE.replace("1", str(copy % 10)).replace("2", str(copy // 10)) for copy in range(copies))
 
 
 @pytest.fixture
@@ -44,38 +39,28 @@ def session(random_session):
 
 @pytest.mark.parametrize("speculation", [{"speculate": "off"}, {"proposer": "draft"}, {"proposer": "lookup"}, {}])
 def test_the_answer_is_the_same_with_and_without_speculation(session, speculation):
-    plain = session.ask(collection(), "When?", SETTINGS.varied(speculate="off", max_new_tokens=24)).finished()
-    other = session.ask(collection(), "When?", SETTINGS.varied(max_new_tokens=24, **speculation)).finished()
+    plain = session.ask(COLLECTION, "When?", SETTINGS.varied(speculate="off", max_new_tokens=24)).finished()
+    other = session.ask(COLLECTION, "When?", SETTINGS.varied(max_new_tokens=24, **speculation)).finished()
     assert other.answer == plain.answer
     assert not any("nothing is proposed" in warning for warning in other.warnings)
 
 
-def test_positions_are_in_the_record_the_table_and_the_page(session):
-    answer = session.ask(collection(), "When?", SETTINGS.varied(mode="auto")).finished()
-    record = json.loads(json_line(answer.to_json()))
-    assert (record["mode"], record["positions"], record["expected_speedup"]) == ("select", "compact", None)
-    assert 0 < record["position_factor"] < 1
-    assert answer_facts(answer)["positions"].startswith("compact, gaps between kept spans x 0.")
-    page = Comparison(question="When?", answers=[ModeAnswer(mode="auto", answer=answer, cells=[])])
-    assert "gaps between kept spans" in render_page(collection(), page)
-
-
 def test_compare_shows_modes_that_do_not_fit(session):
-    comparison = compare_modes(session, collection(), "When?", SETTINGS, ("full", "select", "draft-kv"))
+    comparison = compare_modes(session, COLLECTION, "When?", SETTINGS, ("full", "select", "draft-kv"))
     assert [column.mode for column in comparison.answers] == ["select"]
     assert list(comparison.misfits) == ["full", "draft-kv"]
     assert text_of(comparison_table(comparison)).count("does not fit") >= 2
     assert "use --mode select" in comparison.to_json()["does_not_fit"]["full"]
-    assert render_page(collection(), comparison).count("does not fit") >= 2
+    assert render_page(COLLECTION, comparison).count("does not fit") >= 2
 
 
 def test_compare_fails_where_no_mode_fits(session):
     with pytest.raises(PromptTooLong, match="use --mode select"):
-        compare_modes(session, collection(), "When?", SETTINGS, ("full", "hybrid"))
+        compare_modes(session, COLLECTION, "When?", SETTINGS, ("full", "hybrid"))
 
 
 def test_plan_says_that_full_does_not_fit(session):
-    run = dry_run(session, collection(), "When?", SETTINGS)
+    run = dry_run(session, COLLECTION, "When?", SETTINGS)
     assert run.auto["mode"] == "select"
     assert run.kept_tokens <= 600 - SETTINGS.max_new_tokens
     assert run.full_ttft_seconds is None
@@ -83,7 +68,7 @@ def test_plan_says_that_full_does_not_fit(session):
 
 
 def test_passages_are_found_however_small_the_targets_context(session):
-    retrieval = retrieve(session, collection(), "When?", SETTINGS.varied(keep=0.6))
+    retrieval = retrieve(session, COLLECTION, "When?", SETTINGS.varied(keep=0.6))
     assert retrieval.kept_words > 0.5 * retrieval.document_words
 
 
@@ -92,7 +77,7 @@ def needle_answer(session, copies, place, **settings):
     prose = varied_prose(copies)
     cut = prose.index(". ", int(place * len(prose))) + 2
     text = prose[:cut] + NEEDLE + prose[cut:]
-    stream = session.ask(collection(text), "What is the secret code of the north tower?", Settings(**settings))
+    stream = session.ask(collection_of(text), "What is the secret code of the north tower?", Settings(**settings))
     token = int((stream.request.prompt.offsets[:, 0] < cut + len(NEEDLE) // 2).sum())
     kept = stream.prefilled.plan.kept_positions()
     return stream.finished(), stream.request.prompt.document[0] + token in kept

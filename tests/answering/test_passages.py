@@ -1,3 +1,4 @@
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from specprefill_cli.answering.passages import WORDS_PER_PASSAGE, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.bm25 import content_stem
+from tests.helpers.samples import collection_of
 
 FIRST = "The harbour opened in 1887. Boats came from all over. The pier was built of oak. Nobody fished there."
 SECOND = "Lunch is at noon. The kitchen closes at two. Soup is free on Fridays."
@@ -20,10 +22,7 @@ def collection():
 
 
 def word_offsets(text):
-    starts = [0, *(place + 1 for place, character in enumerate(text) if character.isspace())]
-    return np.array(
-        [[start, start + len(text[start:].split(maxsplit=1)[0])] for start in starts if text[start:].strip()]
-    )
+    return np.array([match.span() for match in re.finditer(r"\S+", text)])
 
 
 def passages(collection, question, important="", count=3, leading=()):
@@ -79,7 +78,7 @@ def test_a_doubtful_quote_does_not_come_first(collection):
 )
 def test_a_sentence_with_what_the_question_asks_for_gains(question, expected):
     text = f"The mill is known all round. Cats sleep. The mill is known {expected}. Cats sleep. The mill is known all round."
-    document = Collection((one_page_document("mill.txt", text, "text/plain"),))
+    document = collection_of(text)
     sentences = rank_sentences(document, question + " The mill", word_offsets(text), None)
     best = sentences.ranges[sentences.relevance.argmax()]
     assert expected in text[slice(*best)]
@@ -98,7 +97,7 @@ def test_a_heading_brings_the_sentence_behind_it():
 def test_passages_take_in_neighbours_while_there_is_room():
     text = " ".join(f"Sentence {number} has exactly these seven words." for number in range(40))
     text = text.replace("20 has", "20 names the treasurer and has").replace("30 has", "30 names the treasurer and has")
-    document = Collection((one_page_document("a.txt", text, "text/plain"),))
+    document = collection_of(text)
     best = passages(document, "Who is the treasurer?")
     for passage, number in zip(best[:2], (20, 30), strict=True):
         assert f"Sentence {number} " in passage.text
@@ -109,7 +108,7 @@ def test_passages_take_in_neighbours_while_there_is_room():
 
 
 def test_documents_without_text_have_no_passages():
-    empty = Collection((one_page_document("a.txt", "", "text/plain"),))
+    empty = collection_of("")
     assert best_passages(rank_sentences(empty, "q", np.zeros((0, 2)), torch.zeros(0)), 3) == []
 
 

@@ -246,11 +246,8 @@ def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
     fails = b"{bad\n"
     resume_batch([b"Who?\n", b"When?\n", fails], out)
     questions = []
-    count, _ = resume_batch(
-        [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"],
-        out,
-        lambda question: questions.append(question) or question,
-    )
+    rows = [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"]
+    count, _ = resume_batch(rows, out, lambda question: questions.append(question) or question)
     # The second "Who?" is another row.
     assert questions == ["Why?", "Who?"]
     assert (count.skipped, count.failed, count.failed_before) == (3, 1, 1)
@@ -358,6 +355,26 @@ def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_batch([b"a", b"b"], str.upper, written.append)
     assert written[0]["answer"] == "A"
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to a process, not to a thread")
+def test_ctrl_c_ends_a_wait_that_it_did_not_wake():
+    """The signal goes to another thread, as if it had come just before the wait."""
+    came = threading.Event()
+
+    def lines():
+        interrupt.start()
+        # Without a limit, a wait that Ctrl-C does not end would never end.
+        came.wait(20)
+        yield b""
+
+    interrupt = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_batch(lines(), str.upper, [].append)
+    finally:
+        came.set()
+        interrupt.join()
 
 
 @pytest.mark.slow

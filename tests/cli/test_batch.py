@@ -10,9 +10,8 @@ import pytest
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents import collect
-from specprefill_cli.resources import packaged_folder
+from tests.helpers.samples import MANUAL, read_jsonl
 
-MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 SHORT = ("--max-new-tokens", "6", "--mode", "select", "--keep", "0.3")
 
 
@@ -24,7 +23,7 @@ def test_rows_share_the_document_and_answer_like_ask(call):
     questions = ["What colour is the pump?", "How heavy is the pump?"]
     code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin="\n".join(questions).encode())
     assert code == 0
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = read_jsonl(out)
     assert [row["id"] for row in rows] == [1, 2]
     assert [row["question"] for row in rows] == questions
     assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
@@ -38,12 +37,7 @@ def test_rows_share_the_document_and_answer_like_ask(call):
 def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
     rows = [
-        {
-            "id": "custom",
-            "question": "Which color is the gate?",
-            "documents": [str(tmp_path / "gate.md")],
-            "mode": "full",
-        },
+        {"id": "custom", "question": "Which color?", "documents": [str(tmp_path / "gate.md")], "mode": "full"},
         {"id": "lost", "question": "Who?", "documents": ["missing.pdf"]},
         {"id": "mode", "question": "Who?", "mode": "fast"},
         {"id": "keep", "question": "Who?", "keep": 7},
@@ -54,15 +48,14 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(*rows))
     code, printed, _ = call(*arguments, "--quiet")
     assert (code, printed) == (3, "")
-    rows_written = [json.loads(line) for line in out.read_text().splitlines()]
+    rows_written = read_jsonl(out.read_text())
     assert [row["id"] for row in rows_written] == ["custom", "lost", "mode", "keep", "odd"]
     assert rows_written[0]["mode"] == "full"
-    assert [row.get("error", {}).get("type") for row in rows_written[1:4]] == [
-        "DocumentError",
-        "UsageError",
-        "UsageError",
-    ]
-    assert "missing.pdf" in rows_written[1]["error"]["message"]
+    lost, mode, keep = (row["error"] for row in rows_written[1:4])
+    assert (lost["type"], mode["type"], keep["type"]) == ("DocumentError", "UsageError", "UsageError")
+    assert "missing.pdf" in lost["message"]
+    assert "fast" in mode["message"]
+    assert "row keep: keep 7" in keep["message"]
     assert "key 'kep' of the row" in rows_written[4]["warnings"][-1]
     written = out.read_bytes()
     code, _, err = call(*arguments)
@@ -80,19 +73,11 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     assert sorted(json.loads(line)["id"] for line in out.read_text().splitlines()) == sorted(row["id"] for row in rows)
 
 
-@pytest.mark.slow
-def test_cache_folder_keeps_draft_kv_between_runs(call, tmp_path):
-    arguments = ("batch", "--document", MANUAL, *SHORT, "--cache-dir", str(tmp_path), "--quiet")
-    first, second = (json.loads(call(*arguments, stdin=b"Who?")[1]) for _ in range(2))
-    assert (first["reused"], second["reused"]) == ([], ["draft document KV"])
-    assert (first["answer"], first["spans"]) == (second["answer"], second["spans"])
-
-
 def test_a_row_that_needs_an_unloaded_draft_does_not_fail_others(call):
     rows = jsonl({"question": "Who?", "mode": "select"}, {"question": "Who?"})
     code, out, _ = call("batch", "--document", MANUAL, "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
     assert code == 3
-    rows_written = [json.loads(line) for line in out.splitlines()]
+    rows_written = read_jsonl(out)
     assert "needs the draft" in rows_written[0]["error"]["message"]
     assert rows_written[1]["mode"] == "full"
 
@@ -109,12 +94,11 @@ def test_ctrl_c_abandons_the_row_and_keeps_earlier_rows(call, monkeypatch):
     monkeypatch.setattr(Session, "prefill", interrupt_second)
     code, out, err = call("batch", "--document", MANUAL, *SHORT, "--concurrency", "1", stdin=b"Who?\nWhen?\nWhy?\n")
     assert code == 130
-    rows = [json.loads(line)["id"] for line in out.splitlines()]
+    rows = [row["id"] for row in read_jsonl(out)]
     # The second row may end before the signal reaches the main thread; the third one is never asked.
     assert rows in ([1], [1, 2])
-    assert (
-        err.splitlines()[-1] == f"specprefill: interrupted after {len(rows)} of 3 rows; --out keeps rows for --resume"
-    )
+    ended = f"specprefill: interrupted after {len(rows)} of 3 rows; --out keeps rows for --resume"
+    assert err.splitlines()[-1] == ended
     assert "Traceback" not in err
 
 
@@ -139,7 +123,7 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
     hint = "run the same command with --resume to go on"
     assert err.splitlines()[-1] == f"specprefill: interrupted after 1 of 3 rows; {hint}"
     code, _, err = call(*arguments, "--max-new-tokens", "2", "--resume")
-    assert (code, [json.loads(line)["id"] for line in out.read_text().splitlines()]) == (0, [1, 3, 4])
+    assert (code, [row["id"] for row in read_jsonl(out.read_text())]) == (0, [1, 3, 4])
     assert "1 were there already" in err
 
 
@@ -177,16 +161,6 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_closed_pipe_is_no_error():
-    call = f'{sys.executable} -m specprefill_cli batch - --document "{MANUAL}" --max-new-tokens 2 --quiet | head -1'
-    shell = ["bash", "-o", "pipefail", "-c", f"(for n in 1 2 3 4 5; do echo Who?; done) | {call}"]
-    done = subprocess.run(shell, capture_output=True, text=True)
-    assert json.loads(done.stdout)["id"] == 1
-    assert done.stderr == ""
-    assert done.returncode == 0
-
-
-@pytest.mark.slow
 def test_workers_answer_as_this_process_does(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)
     rows = [
@@ -201,8 +175,5 @@ def test_workers_answer_as_this_process_does(call, tmp_path):
     done = subprocess.run(command, input=jsonl(*rows), capture_output=True, timeout=300)
     assert (done.returncode, local[0], done.stderr) == (3, 3, b"")
     keys = ("id", "question", "answer", "spans", "error", "generated_tokens")
-    records = [
-        [{key: json.loads(line).get(key) for key in keys} for line in out.splitlines()]
-        for out in (done.stdout, local[1])
-    ]
-    assert records[0] == records[1]
+    for worked, answered in zip(read_jsonl(done.stdout), read_jsonl(local[1]), strict=True):
+        assert [worked.get(key) for key in keys] == [answered.get(key) for key in keys]

@@ -2,18 +2,21 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import types
 from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
 
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.answering import stream as answer_stream
+from specprefill_cli.lab.benchmarks.prefill import QUESTION, prompt_of_length
+from specprefill_cli.lab.evaluation import runner
+from specprefill_cli.settings import Settings
+from tests.helpers.samples import HANDBOOK, write_jsonl
 
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 PHASES = "tokenize draft_prefill look_ahead scoring selection mapping checkpoints target_prefill first_token".split()
 
 
@@ -27,9 +30,8 @@ def test_answer_goes_to_stdout_and_table_to_stderr(call):
 
 
 def test_json_has_the_documented_keys(call):
-    code, out, err = call(
-        "ask", HANDBOOK, "Who is it?", "--json", "--mode", "select", "--keep", "0.2", "--max-new-tokens", "5"
-    )
+    options = "--json --mode select --keep 0.2 --max-new-tokens 5"
+    code, out, err = call("ask", HANDBOOK, "Who is it?", *options.split())
     assert (code, err) == (0, "")
     record = json.loads(out)
     assert record["schema"] == 1
@@ -56,57 +58,35 @@ def test_streamed_answer_equals_collected_answer(call):
     assert streamed.strip() == collected.strip() != ""
 
 
-def test_reads_document_from_standard_input(call):
-    code, out, _ = call(
-        "ask", "-", "Which color is the gate?", "--json", stdin=b"The gate of the farm is dark green. " * 5
-    )
-    assert code == 0
-    assert json.loads(out)["mode"] == "full"
-
-
-def test_help_imports_nothing_heavy():
-    script = (
-        "import sys; sys.argv = ['specprefill', '--help']\n"
-        "from specprefill_cli.cli.main import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'pypdf', 'bs4', 'accelerate'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "ask" in done.stdout
+def test_reads_document_from_standard_input(call_json):
+    document = b"The gate of the farm is dark green. " * 5
+    assert call_json("ask", "-", "Which color is the gate?", stdin=document)["mode"] == "full"
 
 
 @pytest.mark.slow
-def test_closed_pipe_is_no_error():
-    reader = f'{sys.executable} -m specprefill_cli ask "{HANDBOOK}" "Who?" --json --mode full | head -c 1'
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", reader], capture_output=True, text=True)
-    assert "rror" not in done.stderr
-    assert done.stdout == "{"
-    assert done.returncode == 0
-
-
-def test_rejects_distractors_without_contexts(call, tmp_path):
-    (tmp_path / "a.txt").write_text("The gate is green.")
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"documents": ["a.txt"], "question": "Which color?", "answers": ["green"]}\n')
-    code, _, err = call("evaluate", str(path), "--distractors", "2")
-    assert code == 2
-    assert "leave it out" in err
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ask", HANDBOOK, "Who?", "--json", "--mode", "full"),
+        ("batch", "-", "--document", HANDBOOK, "--mode", "full", "--max-new-tokens", "2", "--quiet"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_closed_pipe_is_no_error(arguments):
+    reader = f"{shlex.join((sys.executable, '-m', 'specprefill_cli', *arguments))} | head -c 1"
+    shell = ["bash", "-o", "pipefail", "-c", reader]
+    done = subprocess.run(shell, input="Who?\n" * 5, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
 
 
 @pytest.mark.slow
-def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
-    rows = [
-        {"id": "a", "context": "The gate is green. " * 40, "question": "Which color is the gate?", "answers": ["green"]}
-    ]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows * 3)))
+def test_evaluate_and_bench_print_their_rows_as_json(call, call_json, tmp_path):
+    row = {"id": "a", "context": "The gate is green. " * 40, "question": "Which color?", "answers": ["green"]}
+    questions = write_jsonl(tmp_path / "q.jsonl", row, row, row)
     answers = tmp_path / "answers.jsonl"
-    options = ("--keep", "0.3,auto", "--scorer", "question,random", "--json", "--answers", str(answers))
-    code, out, _ = call("evaluate", str(tmp_path / "q.jsonl"), *options)
-    assert code == 0
+    options = ("--keep", "0.3,auto", "--scorer", "question,random", "--answers", str(answers))
+    record = call_json("evaluate", questions, *options)
     assert {json.loads(line)["id"] for line in answers.read_text().splitlines()} == {"a"}
-    record = json.loads(out)
     assert [row["mode"] for row in record["rows"]] == ["full"] + ["select"] * 4
     assert set(record["rows"][1]) >= set(
         "mode keep scorer n em f1 f1_low f1_high f1_delta f1_delta_low f1_delta_high ttft_seconds ttft_ratio kept_ratio "
@@ -115,9 +95,7 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, tmp_path):
     assert record["rows"][0]["answer_kept"] == 100
     plot = tmp_path / "speedup.svg"
     sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1")
-    code, out, _ = call("bench", "prefill", *sizes, "--json", "--plot", str(plot))
-    assert code == 0
-    record = json.loads(out)
+    record = call_json("bench", "prefill", *sizes, "--plot", str(plot))
     modes = [(row["length"], row["mode"]) for row in record["rows"]]
     assert modes == [(300, "full"), (300, "select"), (300, "transformers")]
     assert record["rows"][0]["speedup"] == 1
@@ -133,26 +111,22 @@ def test_evaluate_leaves_out_long_documents_with_a_warning(call, tmp_path):
         {"id": "short", "context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]},
         {"id": "long", "context": "The gate is green. " * 5_000, "question": "Which color?", "answers": ["green"]},
     ]
-    path = tmp_path / "q.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    code, out, err = call("evaluate", str(path), "--modes", "full", "--json")
+    questions = write_jsonl(tmp_path / "q.jsonl", *rows)
+    code, out, err = call("evaluate", questions, "--modes", "full", "--json")
     assert code == 3
     assert "question long was left out: the prompt has" in " ".join(err.split())
     record = json.loads(out)
     assert record["left_out"] == ["long"]
     assert record["rows"][0]["n"] == 1
-    path.write_text(json.dumps(rows[1]))
-    code, out, err = call("evaluate", str(path), "--modes", "full", "--json")
+    write_jsonl(tmp_path / "q.jsonl", rows[1])
+    code, out, err = call("evaluate", questions, "--modes", "full", "--json")
     assert (code, out) == (1, "")
     assert "does not fit" in err
 
 
-def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypatch):
+def test_interrupted_evaluation_prints_partial_figures(call_json, tmp_path, monkeypatch):
     row = {"context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]}
-    path = tmp_path / "q.jsonl"
-    path.write_text("\n".join(json.dumps(row) for _ in range(4)))
-    from specprefill_cli.lab.evaluation import runner
-
+    questions = write_jsonl(tmp_path / "q.jsonl", row, row, row, row)
     calls, ask = [], runner.ask_and_check
 
     def interrupt(*arguments):
@@ -162,49 +136,15 @@ def test_interrupted_evaluation_prints_partial_figures(call, tmp_path, monkeypat
         return ask(*arguments)
 
     monkeypatch.setattr(runner, "ask_and_check", interrupt)
-    code, out, _ = call("evaluate", str(path), "--modes", "full", "--json")
-    assert code == 130
-    assert json.loads(out)["rows"][0]["n"] == 2
+    assert call_json("evaluate", questions, "--modes", "full", code=130)["rows"][0]["n"] == 2
 
 
 @pytest.mark.slow
-def test_bench_peer_measures_llama_cpp_and_the_modes(call, monkeypatch):
-    server_options = []
-
-    class Server:
-        def __init__(self, options):
-            server_options.append(options)
-
-        def handle_completions(self, request):
-            timings = {"predicted_per_second": request["max_tokens"]}
-            return {"choices": [{"logprobs": {"content": [{"id": request["prompt"][-1]}]}}], "timings": timings}
-
-    def make_options():
-        parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
-        return types.SimpleNamespace(**parts)
-
-    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=make_options))
-    sizes = ("--lengths", "300", "--keep", "0.2", "--repeat", "1", "--json")
-    code, out, err = call("bench", "peer", *sizes)
-    assert (code, err) == (0, "")
-    rows = json.loads(out)["rows"]
-    assert [row["mode"] for row in rows] == ["full", "select", "llama.cpp"]
-    assert rows[2]["decode_tokens_per_second"] > 1
-    assert server_options[0].n_ctx >= 300
-
-
-@pytest.mark.slow
-def test_bench_decode_compares_plain_and_speculative_decoding(call):
+def test_bench_decode_compares_plain_and_speculative_decoding(call_json):
     sizes = ("--length", "400", "--repeat", "1", "--max-new-tokens", "12")
-    code, out, _ = call("bench", "decode", *sizes, "--speculate", "auto,3", "--json")
-    assert code == 0
-    record = json.loads(out)
-    assert [(row["task"], row["speculate"]) for row in record["rows"]] == [
-        ("quote", "auto"),
-        ("quote", "3"),
-        ("short", "auto"),
-        ("short", "3"),
-    ]
+    record = call_json("bench", "decode", *sizes, "--speculate", "auto,3")
+    order = [("quote", "auto"), ("quote", "3"), ("short", "auto"), ("short", "3")]
+    assert [(row["task"], row["speculate"]) for row in record["rows"]] == order
     assert all(row["identical"] and row["speedup"] > 0 for row in record["rows"])
     # Stop tokens do not end a quote, so all four have the requested length.
     assert record["rows"][0]["answer_tokens"] == record["rows"][1]["answer_tokens"] == 48
@@ -212,20 +152,7 @@ def test_bench_decode_compares_plain_and_speculative_decoding(call):
     assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
-@pytest.mark.slow
-def test_json_describes_speculation(call):
-    code, out, _ = call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "3", "--max-new-tokens", "24")
-    assert code == 0
-    record = json.loads(out)
-    assert record["speculation"] == {"state": "on", "reason": None}
-    assert set(record) >= {"acceptance_rate", "accepted_length_mean", "accepted_histogram", "proposer"}
-    assert json.loads(call("ask", HANDBOOK, "Who is it?", "--json", "--speculate", "off")[1])["acceptance_rate"] is None
-
-
 def test_bench_prompts_have_the_given_length(tiny_session):
-    from specprefill_cli.lab.benchmarks.prefill import QUESTION, prompt_of_length
-    from specprefill_cli.settings import Settings
-
     for length in (200, 5_000):
         collection = prompt_of_length(tiny_session, length, Settings())
         prompt_tokens = tiny_session.request(collection, QUESTION, Settings()).prompt.length
@@ -266,8 +193,6 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch, number, code):
-    from specprefill_cli.answering import stream as answer_stream
-
     def decode(*_, emit, **__):
         yield from emit(300)
         os.kill(os.getpid(), number)
@@ -285,20 +210,16 @@ def test_questions_may_hold_lone_surrogates(call, tmp_path):
     for command in ("ask", "plan"):
         code, out, _ = call(command, str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
         assert (code, json.loads(out)["schema"]) == (0, 1)
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(
-        json.dumps({"context": "The \ud83d gate is green.", "question": "Who \ud83d?", "answers": ["green"]})
-    )
-    code, out, _ = call("evaluate", str(rows), "--modes", "full", "--json", "--max-new-tokens", "2")
+    row = {"context": "The \ud83d gate is green.", "question": "Who \ud83d?", "answers": ["green"]}
+    questions = write_jsonl(tmp_path / "rows.jsonl", row)
+    code, out, _ = call("evaluate", questions, "--modes", "full", "--json", "--max-new-tokens", "2")
     assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
 
 
 @pytest.mark.slow
 def test_closed_standard_error_is_no_failure(tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
-    command = (
-        f'"{sys.executable}" -m specprefill_cli ask "{tmp_path / "a.txt"}" "Which colour?" --max-new-tokens 4 2>&-'
-    )
-    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=False, text=True)
+    command = f'"{sys.executable}" -m specprefill_cli ask "{tmp_path / "a.txt"}" "Which?" --max-new-tokens 4 2>&-'
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0
     assert "unexpected" not in done.stdout

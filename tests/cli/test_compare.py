@@ -1,45 +1,32 @@
 """`specprefill compare`: figures side by side, reuse of KV, commands of the session, keys at a terminal."""
 
-import json
 import math
 import os
 import re
 import signal
 import sys
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 from bs4 import BeautifulSoup
-from rich.console import Console
 
 from specprefill_cli.answering.comparison import compare_modes, kl_divergence
 from specprefill_cli.cli.compare import Comparer, split_question
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.record import Comparison
 from specprefill_cli.reporting.html import render_page
 from specprefill_cli.reporting.table import comparison_table
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
+from tests.helpers.output import text_of
+from tests.helpers.samples import MANUAL, collection_of
 
-MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
+COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(keep=0.4, max_new_tokens=4, scorer="question")
-
-
-def collection(text=TEXT):
-    return Collection((one_page_document("doc", text, "text/plain"),))
-
-
-def text_of(renderable):
-    console = Console(width=160, record=True, file=StringIO(), color_system=None)
-    console.print(renderable)
-    return console.export_text()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +48,7 @@ def test_last_argument_is_the_question_if_it_reads_like_one(arguments, expected)
 
 
 def compare(session, *modes, question="When?"):
-    return compare_modes(session, collection(), question, SETTINGS, modes)
+    return compare_modes(session, COLLECTION, question, SETTINGS, modes)
 
 
 def test_modes_are_compared_with_full(random_session):
@@ -109,7 +96,7 @@ def test_a_single_mode_reuses_what_earlier_questions_left(random_session):
 
 def page_facts(comparison):
     """The facts on each card of a comparison's page, by label."""
-    page = BeautifulSoup(render_page(collection(), comparison), "html.parser")
+    page = BeautifulSoup(render_page(COLLECTION, comparison), "html.parser")
     return [
         {label.get_text(): value.get_text() for label, value in zip(card("dt"), card("dd"), strict=True)}
         for card in page.select(".card")
@@ -128,7 +115,7 @@ def test_page_shows_the_differences_from_full(random_session):
 
 
 @pytest.mark.slow
-def test_one_question_gives_table_page_or_object(call, tmp_path):
+def test_one_question_gives_table_page_or_object(call, call_json, tmp_path):
     page = tmp_path / "compare.html"
     options = ("--keep", "0.3", "--max-new-tokens", "6")
     code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *options, "--html", str(page))
@@ -136,8 +123,7 @@ def test_one_question_gives_table_page_or_object(call, tmp_path):
     for word in ("full", "select", "answer", "TTFT", "target prefill", "speedup", "kept", "KL", "agreement", "drop"):
         assert word in out
     assert "How heavy is the pump?" in page.read_text()
-    code, out, _ = call("compare", MANUAL, "How heavy is the pump?", *options, "--json")
-    record = json.loads(out)
+    record = call_json("compare", MANUAL, "How heavy is the pump?", *options)
     assert [row["mode"] for row in record["rows"]] == ["full", "select"]
     assert record["rows"][0]["speedup"] == 1
     assert set(record["rows"][1]) >= {"speedup", "first_token_kl", "agreement", "reused", "phases"}
@@ -155,7 +141,7 @@ def test_session_reads_lines_from_a_pipe(call):
 @pytest.fixture
 def comparer(random_session):
     session = random_session.with_cache(DocumentCache())
-    return Comparer(session, collection(), SETTINGS, ("full", "select"), Notes(quiet=True))
+    return Comparer(session, COLLECTION, SETTINGS, ("full", "select"), Notes(quiet=True))
 
 
 def test_a_session_changes_modes_and_keep_ratio(comparer):

@@ -1,7 +1,5 @@
 """`config`: values, their sources, and careful changes of the file."""
 
-import json
-
 import pytest
 
 from specprefill_cli.cli.sources import merge_settings
@@ -73,13 +71,11 @@ def test_a_faulty_file_is_named(call, file):
     assert "not valid TOML" in call("config", "set", "seed", "1")[2]
 
 
-def test_show_names_the_file_and_the_source_of_each_value(call, file, monkeypatch):
+def test_show_names_the_file_and_the_source_of_each_value(call, call_json, file, monkeypatch):
     file.parent.mkdir()
     file.write_text("keep = 0.5\nseed = 1\n")
     monkeypatch.setenv("SPECPREFILL_SEED", "7")
-    code, out, _ = call("config", "show", "--json")
-    assert code == 0
-    rows = {row["name"]: row for row in json.loads(out)["settings"]}
+    rows = {row["name"]: row for row in call_json("config", "show")["settings"]}
     assert rows["keep"] == {"name": "keep", "value": 0.5, "source": "file", "place": str(file)}
     assert rows["seed"] == {"name": "seed", "value": 7, "source": "environment", "place": "SPECPREFILL_SEED"}
     assert rows["mode"]["source"] == "default"

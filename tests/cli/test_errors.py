@@ -3,12 +3,10 @@
 import shlex
 
 import pytest
-from fpdf import FPDF
-from PIL import Image
 
 from specprefill_cli.resources import packaged_folder
+from tests.helpers.samples import HANDBOOK
 
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 ENDPOINT = "http://localhost:1/v1#m"
 EXAMPLE = "missing; for example: specprefill"
 
@@ -18,26 +16,14 @@ def bad_inputs(tmp_path, monkeypatch):
     """The current directory, with documents that cannot be read and others."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    good, locked, images = FPDF(), FPDF(), FPDF()
-    good.add_page()
-    good.set_font("helvetica", size=12)
-    good.multi_cell(0, text="Some text that is long enough to be read as a page of prose.")
-    content = bytes(good.output())
-    (tmp_path / "truncated.pdf").write_bytes(content[: len(content) // 2])
-    locked.set_encryption(owner_password="owner", user_password="user")
-    locked.add_page()
-    locked.set_font("helvetica", size=12)
-    locked.cell(text="secret")
-    locked.output("encrypted.pdf")
-    Image.new("RGB", (40, 40), "red").save("picture.png")
-    for _ in range(2):
-        images.add_page()
-        images.image("picture.png")
-    images.output("images.pdf")
-    (tmp_path / "named.pdf").write_bytes((tmp_path / "picture.png").read_bytes())
-    (tmp_path / "empty.txt").write_bytes(b"")
+    files = {
+        "named.pdf": b"\x89PNG\r\n\x1a\nrest",
+        "report.txt": b"The fee is 3 euros. " * 30,
+        "questions.jsonl": b'{"documents": ["report.txt"], "question": "What is the fee?", "answers": ["3 euros"]}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "report.txt").write_text("The fee is 3 euros. " * 30)
     return tmp_path
 
 
@@ -53,15 +39,12 @@ def check_error(call, line, code, words, stdin=b""):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("ask encrypted.pdf Who?", "encrypted"),
-        ("ask truncated.pdf Who?", "truncated.pdf"),
-        ("ask images.pdf Who?", "pages 1-2"),
-        ("ask empty.txt Who?", "empty"),
         ("ask named.pdf Who?", "PNG"),
         ("ask missing.pdf Who?", "missing.pdf"),
         ("ask empty Who?", "folder"),
         ("ask - Who?", "stdin"),
         ("ask HANDBOOK Who? --max-new-tokens 16380", "does not fit tiny:target's context of 16,384"),
+        ("plan HANDBOOK Who? --max-new-tokens 16380", "does not fit tiny:target's context of 16,384"),
         ("ask HANDBOOK Who? --target some/model", "some/model: not in the model cache"),
         ("ask HANDBOOK Who? --target no/such-model --mode full --offline", "no/such-model: not in the model cache"),
         ("ask HANDBOOK Who? --adapter some/adapter", "some/adapter: not in the model cache"),
@@ -94,15 +77,15 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
         ("ask HANDBOOK Who? --keep 1.7", "--keep 1.7"),
         ("ask HANDBOOK Who? --mode fast", "--mode fast: unknown; use one of auto, full, select"),
         ("ask HANDBOOK Who? --scorer best", "--scorer best: unknown"),
-        ("plan HANDBOOK Who? --scorer best", "--scorer best: unknown"),
-        ("ask HANDBOOK Who? --proposer oracle", "--proposer oracle: unknown; use one of auto, draft, lookup"),
-        ("ask HANDBOOK Who? --speculate 0", "--speculate 0: must be at least 1"),
         ("ask HANDBOOK Who? --pair giant", "pair 'giant': unknown"),
-        ("ask HANDBOOK Who? --prompt nonesuch", "prompt 'nonesuch': no such template"),
+        (
+            "ask HANDBOOK Who? --prompt nonesuch",
+            "'nonesuch': no such template; known are ask, smollm2, smollm2-full, tiny",
+        ),
         ("ask HANDBOOK Who? --devices cuda:99", "cuda:99"),
         ("ask HANDBOOK Who? --style full", "--style full: only the pair smollm2 has styles"),
-        ("ask HANDBOOK Who? --dtype int3", "--dtype int3"),
-        ("ask HANDBOOK Who? --quantization int3", "--quantization int3: unknown; use one of none, int8"),
+        ("ask HANDBOOK Who? --confirm --temperature 0.7", "--confirm: a sampled answer"),
+        ("ask HANDBOOK Who? --confirm --target ENDPOINT", "--confirm: an endpoint takes text only"),
         ("ask HANDBOOK Who? --html none/a.html", "the folder"),
         ("ask HANDBOOK Who? --html .", "this is a folder; give a file name"),
         ("ask HANDBOOK Who? --html -", "give a file name"),
@@ -120,12 +103,15 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
         ("batch --workers 2 --mode fast --document HANDBOOK", "--mode fast"),
         ("batch report.txt --document HANDBOOK --resume --out report.txt", "this is the file of questions"),
         ("evaluate report.txt --answers report.txt", "this is the file of questions"),
+        ("evaluate questions.jsonl --distractors 2", "leave it out"),
+        ("study questions.jsonl --out questions.jsonl/o", "cannot be made"),
+        ("calibrate --heads questions.jsonl --out questions.jsonl", "questions.jsonl: cannot be made"),
         ("bench decode --tasks poem", "--tasks poem: unknown; use some of quote, short"),
-        ("bench decode --tasks quote --length 60", "--length"),
         ("bench prefill --shapes tiny:tiny --quantization int8", "--quantization needs a checkpoint"),
         ("bench prefill --plot missing/a.svg", "--plot missing/a.svg: the folder missing does not exist; create it"),
         ("bench prefill --plot a.svg --modes select", "--modes must have full and another mode"),
         ("bench prefill --plot a.svg --modes full --no-baseline", "--modes must have full and another mode"),
+        ("bench throughput --concurrency 1,0", "--concurrency 0: not a whole number of at least 1, or 'auto'"),
         ("bench throughput --server --keep 0.1", "give it only --clients and --seconds"),
         ("plan HANDBOOK Who? --target ENDPOINT", "an endpoint has no weights here"),
         ("batch - --document HANDBOOK --workers 2 --target ENDPOINT", "give --concurrency N"),
@@ -141,7 +127,8 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
         ("serve --upstream http://a:k@host/v1 --http 127.0.0.1:0", "--upstream: an address with a user"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exits_with_2(call, bad_inputs, line, words):
+def test_wrong_usage_is_one_line_and_exits_with_2(call, bad_inputs, monkeypatch, line, words):
+    monkeypatch.setattr("specprefill_cli.models.loading.load_model", None)
     before = {path: path.read_bytes() for path in bad_inputs.iterdir() if path.is_file()}
     check_error(call, line, 2, words)
     assert before == {path: path.read_bytes() for path in bad_inputs.iterdir() if path.is_file()}
@@ -157,6 +144,10 @@ def test_commands_that_load_a_target_honour_quantization(call, command):
     assert code == 1
     assert "--quantization nf4 needs a CUDA device" in " ".join((out + err).split())
     assert "Traceback" not in err
+
+
+def test_a_quote_needs_a_longer_prompt(call):
+    check_error(call, "bench decode --tasks quote --length 60", 2, "--length")
 
 
 def test_a_load_needs_a_server(call, bad_inputs):

@@ -1,10 +1,7 @@
 """`--help` and its examples, shell completion without torch, and docs/reference.md."""
 
-import json
 import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import specprefill_cli
 from specprefill_cli.cli.main import command_line
 from specprefill_cli.cli.options import complete
 from specprefill_cli.settings import SETTINGS
+from tests.helpers.programs import run_main
 
 COMMANDS = typer.main.get_command(command_line())
 OURS = ("ask", "compare", "passages", "plan", "doctor", "config show", "config set")
@@ -51,20 +49,10 @@ def test_completes_the_last_value_of_a_list():
     ],
 )
 def test_completes_in_the_shell_without_torch(line, expected):
-    script = (
-        "import sys; sys.argv = ['specprefill']\n"
-        "from specprefill_cli.cli.main import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "sys.exit('imported torch' if 'torch' in sys.modules or 'transformers' in sys.modules else 0)"
-    )
-    shell = {
-        "_SPECPREFILL_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split()) - 1),
-    }
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | shell)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [expected]
+    place = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = run_main(environment=os.environ | place | {"_SPECPREFILL_COMPLETE": "complete_bash"})
+    assert done.out.split() == [expected]
+    assert not {"torch", "transformers"} & done.modules
 
 
 @pytest.mark.parametrize("path", [path for path, _ in every_command(COMMANDS)], ids="-".join)
@@ -98,11 +86,9 @@ def test_every_option_that_takes_a_value_shows_its_default(name):
     assert [option.name for option in options if option.default is None and option.show_default is True] == []
 
 
-def test_a_value_equal_to_the_default_wins_over_the_environment(call, monkeypatch):
+def test_a_value_equal_to_the_default_wins_over_the_environment(call_json, monkeypatch):
     monkeypatch.setenv("SPECPREFILL_PAIR", "qwen3-8b")
-    code, out, _ = call("doctor", "--pair", "tiny", "--json")
-    assert code == 0
-    assert "pair tiny" in [check["name"] for check in json.loads(out)["checks"]]
+    assert "pair tiny" in [check["name"] for check in call_json("doctor", "--pair", "tiny")["checks"]]
 
 
 def test_the_reference_is_up_to_date():
@@ -110,16 +96,12 @@ def test_the_reference_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == reference(), f"stale; run `{command}`"
 
 
-def test_the_reference_has_every_setting_and_command():
+def test_the_reference_has_every_setting_and_command_and_no_place_on_this_machine():
     page = reference()
     for setting in SETTINGS.values():
         assert f"| `{setting.name}` |" in page
         assert f"`{setting.variable}`" in page
     for info in (*command_line().registered_commands, *command_line().registered_groups):
         assert f"### specprefill {info.name}\n" in page
-
-
-def test_the_reference_names_no_place_on_this_machine():
-    page = reference()
     assert str(Path.home()) not in page
     assert str(ROOT) not in page

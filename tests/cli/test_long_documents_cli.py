@@ -1,10 +1,9 @@
 """The commands on a document beyond the context of `tiny`."""
 
-import json
-
 import pytest
 
 from tests.answering.test_long_documents import varied_prose
+from tests.helpers.samples import read_jsonl, write_jsonl
 
 SELECT = ("--mode", "select", "--keep", "0.05", "--max-new-tokens", "8", "--quiet")
 
@@ -23,32 +22,30 @@ def test_batch_reads_a_long_document_once_for_all_rows(call, report, tmp_path):
     questions = b"What is the secret code of the north tower?\nHow long may the cable be?\n"
     cache = ("--cache-dir", str(tmp_path / "cache"))
     _, out, _ = call("batch", "--document", str(report), *SELECT, *cache, stdin=questions)
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = read_jsonl(out)
     assert [(row["mode"], row["positions"]) for row in rows] == [("select", "compact")] * 2
     assert rows[0]["answer"] == "7315"
+    assert 0 < rows[0]["position_factor"] < 1
     assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
     _, out, _ = call("batch", "--document", str(report), *SELECT, *cache, stdin=questions)
-    later = [json.loads(line) for line in out.splitlines()]
+    later = read_jsonl(out)
     assert [row["answer"] for row in later] == [row["answer"] for row in rows]
     assert later[0]["reused"] == ["draft document KV"]
 
 
-def test_evaluate_answers_with_select_and_leaves_full_out(call, report):
-    rows = report.parent / "rows.jsonl"
+def test_evaluate_answers_with_select_and_leaves_full_out(call, call_json, report):
     row = {"document": report.name, "question": "What is the secret code of the north tower?", "answers": ["7315"]}
-    rows.write_text(json.dumps(row), encoding="utf-8")
-    code, out, _ = call("evaluate", str(rows), "--modes", "select", *SELECT[2:], "--json")
-    assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
-    code, _, err = call("evaluate", str(rows), "--modes", "full", *SELECT[2:-1])
+    rows = write_jsonl(report.parent / "rows.jsonl", row)
+    assert call_json("evaluate", rows, "--modes", "select", *SELECT[2:])["rows"][0]["n"] == 1
+    code, _, err = call("evaluate", rows, "--modes", "full", *SELECT[2:-1])
     assert code != 0
     assert "use --mode select" in err
 
 
-def test_bench_prefill_refuses_full_and_measures_select(call):
+def test_bench_prefill_refuses_full_and_measures_select(call, call_json):
     sizes = ("--lengths", "17000", "--keep", "0.05", "--repeat", "1", "--no-baseline", "--json")
-    code, out, _ = call("bench", "prefill", *sizes, "--modes", "select")
-    row = json.loads(out)["rows"][0]
-    assert (code, row["mode"], row["speedup"]) == (0, "select", None)
+    (row,) = call_json("bench", "prefill", *sizes, "--modes", "select")["rows"]
+    assert (row["mode"], row["speedup"]) == ("select", None)
     assert row["kept_ratio"] < 0.1
     code, _, err = call("bench", "prefill", *sizes, "--modes", "full,select")
     assert code == 1
@@ -63,12 +60,10 @@ def test_the_page_and_the_table_show_compact_positions(call, report, tmp_path):
     assert "compact, gaps between kept spans x 0." in page.read_text(encoding="utf-8")
 
 
-def test_bench_needles_counts_right_answers_and_draws_a_plot(call, report, tmp_path):
+def test_bench_needles_counts_right_answers_and_draws_a_plot(call, call_json, report, tmp_path):
     plot = tmp_path / "needles.svg"
     arguments = ("bench", "needles", "--text", str(report), "--limit", "2", "--kept-tokens", "1000", "--quiet")
-    code, out, _ = call(*arguments, "--lengths", "2000,17000", "--plot", str(plot), "--json")
-    rows = json.loads(out)["rows"]
-    assert code == 0
+    rows = call_json(*arguments, "--lengths", "2000,17000", "--plot", str(plot))["rows"]
     assert [(row["length"], row["n"]) for row in rows] == [(2_000, 2), (17_000, 2)]
     assert all(0.7 * row["length"] < row["prompt_tokens"] < 1.3 * row["length"] for row in rows)
     assert all(row["kept_tokens"] <= 1_000 for row in rows)

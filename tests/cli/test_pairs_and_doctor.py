@@ -17,51 +17,55 @@ def test_pairs_as_json(call):
     assert "Qwen/Qwen2.5-7B-Instruct" in call("pairs")[1]
 
 
-def test_doctor_finds_a_pair_without_a_usable_prompt(call):
-    code, out, _ = call("doctor", "--draft", "tiny:draft", "--target", "tiny:target", "--json")
+@pytest.fixture
+def doctor(call_json):
+    """Run `doctor`, and return its checks by name."""
+
+    def run(*arguments, code=0):
+        record = call_json("doctor", *arguments, code=code)
+        assert record["ok"] == (code == 0)
+        return {check["name"]: check for check in record["checks"]}
+
+    return run
+
+
+def broken(checks):
+    return {name: check["detail"] for name, check in checks.items() if check["state"] == "broken"}
+
+
+def test_doctor_finds_a_pair_without_a_usable_prompt(doctor):
+    faults = broken(doctor("--draft", "tiny:draft", "--target", "tiny:target", code=1))
     # A custom pair gets the chat prompt, and this target has no chat template.
-    assert (code, [check["name"] for check in json.loads(out)["checks"] if check["state"] == "broken"]) == (
-        1,
-        ["prompt"],
-    )
+    assert list(faults) == ["prompt"]
+    assert "no chat template" in faults["prompt"]
 
 
-def test_doctor_passes_a_complete_installation(call):
-    code, out, err = call("doctor", "--json")
-    record = json.loads(out)
-    assert (code, err) == (0, ""), [check for check in record["checks"] if check["state"] == "broken"]
-    names = [check["name"] for check in record["checks"]]
-    assert record["ok"] is True
-    assert {"python", "torch", "cpu", "pair tiny", "select", "draft-kv", "speculative decoding", "context"} <= set(
-        names
-    )
-    (target,) = [check for check in record["checks"] if check["name"] == "target tiny:target"]
-    assert target["detail"].startswith("float32: weights 25 MiB")
-    assert "pair tiny" in call("doctor")[1]
+def test_doctor_passes_a_complete_installation(call, doctor):
+    checks = doctor()
+    expected = {"pair tiny", "speculative decoding", *"python torch cpu select draft-kv context".split()}
+    assert expected <= set(checks)
+    assert checks["target tiny:target"]["detail"].startswith("float32: weights 25 MiB")
+    code, out, err = call("doctor")
+    assert (code, err, "pair tiny" in out) == (0, "", True)
 
 
-def test_doctor_counts_memory_for_the_prompt(call, monkeypatch):
+def test_doctor_counts_memory_for_the_prompt(doctor, monkeypatch):
     monkeypatch.setattr(diagnostics, "main_memory", lambda: (80 * 2**20, 2**30))
-    code, out, _ = call("doctor", "--devices", "cpu", "--tokens", "16000", "--json")
-    assert code == 1
-    (fit,) = [check for check in json.loads(out)["checks"] if check["name"] == "pair tiny"]
+    fit = doctor("--devices", "cpu", "--tokens", "16000", code=1)["pair tiny"]
     assert fit["state"] == "broken"
     assert "use a smaller pair" in fit["detail"]
-    assert call("doctor", "--devices", "cpu", "--tokens", "100")[0] == 0
+    doctor("--devices", "cpu", "--tokens", "100")
 
 
-def test_doctor_names_what_is_broken_and_checks_the_rest(call, monkeypatch):
+def test_doctor_names_what_is_broken_and_checks_the_rest(doctor, monkeypatch):
     def fail():
         raise RuntimeError("driver too old")
         yield
 
     monkeypatch.setattr(diagnostics, "list_devices", fail)
-    code, out, _ = call("doctor", "--json")
-    record = json.loads(out)
-    assert (code, record["ok"]) == (1, False)
-    broken = {check["name"]: check["detail"] for check in record["checks"] if check["state"] == "broken"}
-    assert broken == {"devices": "RuntimeError: driver too old"}
-    assert "pair tiny" in [check["name"] for check in record["checks"]]
+    checks = doctor(code=1)
+    assert broken(checks) == {"devices": "RuntimeError: driver too old"}
+    assert "pair tiny" in checks
 
 
 @pytest.mark.parametrize(
@@ -71,20 +75,18 @@ def test_doctor_names_what_is_broken_and_checks_the_rest(call, monkeypatch):
         (("--offline",), "leave out --offline to download it"),
     ],
 )
-def test_doctor_tells_how_to_fetch_the_configuration_of_a_pair(call, arguments, remedy):
-    code, out, _ = call("doctor", "--pair", "qwen3-8b", *arguments, "--json")
-    assert code == 0
-    (target,) = [check for check in json.loads(out)["checks"] if check["name"].startswith("target ")]
+def test_doctor_tells_how_to_fetch_the_configuration_of_a_pair(doctor, arguments, remedy):
+    (target,) = [
+        check for name, check in doctor("--pair", "qwen3-8b", *arguments).items() if name.startswith("target ")
+    ]
     assert target["state"] == "no"
     assert remedy in target["detail"]
 
 
-def test_doctor_counts_the_memory_of_a_model_without_its_weights(call, tmp_path):
-    source = BUNDLED_FOLDER / "target"
+def test_doctor_counts_the_memory_of_a_model_without_its_weights(doctor, tmp_path):
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(source / name, tmp_path)
-    _, out, _ = call("doctor", "--target", str(tmp_path), "--dtype", "float32", "--tokens", "1000", "--json")
-    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+        shutil.copy(BUNDLED_FOLDER / "target" / name, tmp_path)
+    checks = doctor("--target", str(tmp_path), "--dtype", "float32", "--tokens", "1000", code=1)
     assert checks[f"target {tmp_path}"]["detail"] == "float32: weights 25 MiB, KV of 1,000 tokens 6 MiB"
 
 

@@ -1,15 +1,11 @@
-"""`plan`, and `ask --html`."""
+"""`plan`, `passages`, and `ask --html`."""
 
-import json
 import os
 import re
 
 from bs4 import BeautifulSoup
 
-from specprefill_cli.resources import packaged_folder
-
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
+from tests.helpers.samples import HANDBOOK, QUESTION
 
 
 def test_plan_prints_facts_and_estimates(call, monkeypatch):
@@ -30,10 +26,8 @@ def test_plan_says_why_auto_takes_full(call, tmp_path):
     assert re.search(r"auto takes +full; before scoring, select promises only 0\.\dx", out)
 
 
-def test_plan_json_is_one_object(call):
-    code, out, _ = call("plan", HANDBOOK, QUESTION, "--json", "--keep", "0.2")
-    assert code == 0
-    record = json.loads(out)
+def test_plan_json_is_one_object(call_json):
+    record = call_json("plan", HANDBOOK, QUESTION, "--keep", "0.2")
     assert record["schema"] == 1
     assert record["kept_ratio"] < 0.21
     best = max(record["chunks"], key=lambda chunk: chunk["importance"])
@@ -53,3 +47,31 @@ def test_the_page_of_ask_is_written(call, tmp_path):
     assert file.stat().st_size < 1_500_000
     assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o640
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_best_passages_hold_the_answer_in_document_order(call_json):
+    record = call_json("passages", HANDBOOK, QUESTION, "--top", "4")
+    assert any("42 pence" in passage["text"] for passage in record["passages"])
+    places = [passage["start"] for passage in record["passages"]]
+    assert places == sorted(places)
+    assert record["kept_words"] < record["document_words"] / 10
+    assert len(record["passages"]) <= 4
+
+
+def test_keep_ratio_bounds_the_text_and_ends_at_sentences(call):
+    words = []
+    for keep in ("0.05", "0.3"):
+        _, out, _ = call("passages", HANDBOOK, QUESTION, "--keep", keep)
+        assert "42 pence" in out
+        assert f"[{HANDBOOK}, page 8]" in out
+        words.append(len(out.split()))
+    assert words[0] < words[1] / 2
+
+
+def test_lexical_passages_need_no_draft(call):
+    code, out, _ = call("passages", HANDBOOK, QUESTION, "--scorer", "lexical", "--top", "2")
+    assert (code, "42 pence" in out) == (0, True)
+
+
+def test_top_must_be_positive(call):
+    assert call("passages", HANDBOOK, QUESTION, "--top", "0")[0] == 2

@@ -9,11 +9,10 @@ import pytest
 
 from specprefill_cli.cli.options import complete
 from specprefill_cli.prefill.registry import MODES, SCORERS
-from specprefill_cli.resources import packaged_folder
+from tests.helpers.samples import MANUAL, write_jsonl
 
 pytestmark = pytest.mark.slow
 
-MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")
 MODULE = """
     from specprefill_cli.prefill.modes import FullMode
     from specprefill_cli.prefill.scorers.lexical import RandomScorer
@@ -83,10 +82,8 @@ def plugin_checks(run, **options):
 
 
 def test_doctor_lists_plugins(run):
-    assert plugin_checks(run) == {
-        "mode copy": ("ok", "example_plugin:CopyMode"),
-        "scorer coin": ("ok", "example_plugin:CoinScorer"),
-    }
+    mode, scorer = ("ok", "example_plugin:CopyMode"), ("ok", "example_plugin:CoinScorer")
+    assert plugin_checks(run) == {"mode copy": mode, "scorer coin": scorer}
 
 
 def test_doctor_names_each_broken_plugin(run):
@@ -121,14 +118,13 @@ def test_plugins_are_completed(run):
 
 def test_bench_and_evaluate_run_plugins(run, tmp_path):
     sizes = ("--lengths", "300", "--repeat", "1", "--no-baseline", "--json")
-    code, out, err = run("bench", "prefill", "--modes", "copy,select", "--scorer", "coin", "--keep", "0.3", *sizes)
+    chosen = ("--modes", "copy,select", "--scorer", "coin", "--keep", "0.3")
+    code, out, err = run("bench", "prefill", *chosen, *sizes)
     assert code == 0, err
     assert [row["mode"] for row in json.loads(out)["rows"]] == ["copy", "select"]
-    questions = tmp_path / "questions.jsonl"
     row = {"context": "The gate is green. " * 40, "question": "Which color is the gate?", "answers": ["green"]}
-    questions.write_text(json.dumps(row))
-    flags = ("--modes", "copy,select", "--scorer", "coin", "--keep", "0.3", "--max-new-tokens", "2", "--json")
-    code, out, err = run("evaluate", str(questions), *flags)
+    questions = write_jsonl(tmp_path / "questions.jsonl", row)
+    code, out, err = run("evaluate", questions, *chosen, "--max-new-tokens", "2", "--json")
     assert code == 0, err
     assert [(row["mode"], row["scorer"]) for row in json.loads(out)["rows"]] == [("copy", None), ("select", "coin")]
 

@@ -19,9 +19,9 @@ PAGE = (
 )
 TEXTS = [PARAGRAPH, None, "Beta is the second page."]
 FILES = {
-    "pdf": ("a.pdf", document_files.pdf(TEXTS)),
-    "pdf, plain streams": ("a.pdf", document_files.pdf(TEXTS, compressed=False)),
-    "pdf, encrypted": ("a.pdf", document_files.pdf(TEXTS, owner="secret")),
+    "pdf": ("a.pdf", document_files.make_pdf(TEXTS)),
+    "pdf, plain streams": ("a.pdf", document_files.make_pdf(TEXTS, compressed=False)),
+    "pdf, encrypted": ("a.pdf", document_files.make_pdf(TEXTS, owner="secret")),
     "docx": ("a.docx", document_files.word()),
     "pptx": ("a.pptx", document_files.slides()),
     "xlsx": ("a.xlsx", document_files.workbook()),

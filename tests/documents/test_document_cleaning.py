@@ -8,12 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.cleaning import (
-    clean_characters,
-    clean_text,
-    normalise_nfc,
-    replace_surrogates,
-)
+from specprefill_cli.documents.cleaning import clean_characters, clean_text, normalise_nfc, replace_surrogates
 
 ODD_CHARACTERS = (
     "ab \t\n\r-\u00ad\u200b\u200c\u2060\ufeff\x00\x0c\u2028\ufb01\ufb03\ufb05\ud83d\ude00\u0301\u0323é\u0344"

@@ -2,7 +2,6 @@
 
 import codecs
 import gzip
-import subprocess
 import sys
 
 import pytest
@@ -13,7 +12,7 @@ from specprefill_cli.documents import html, registry
 from specprefill_cli.documents.reader import Limits, SourceFile
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.errors import DocumentError
-from tests.helpers.document_files import refusal
+from tests.helpers.document_files import make_pdf, refusal
 
 GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."
 
@@ -122,11 +121,11 @@ def test_html_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "reading took longer than 0.05 s" in refusal(PAGE.encode(), "a.html", Limits(max_seconds=0.05))
 
 
-@given(
-    st.lists(st.sampled_from(["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]))
-)
+MARKUP = ["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]
+
+
+@given(st.lists(st.sampled_from(MARKUP)))
 def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
-    """Any markup gives the text before it, or a DocumentError."""
     try:
         text = read_document(("x" + "".join(pieces)).encode(), "a.html").text
     except DocumentError as error:
@@ -183,7 +182,7 @@ def test_size_limits() -> None:
     assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", Limits(max_characters=4))
 
 
-def test_content_comes_before_the_suffix(make_pdf) -> None:
+def test_content_comes_before_the_suffix() -> None:
     data = make_pdf(["Alpha"])
     for name in ("a.txt", "a.md", "stdin", "noext"):
         assert read_document(data, name).media_type == "application/pdf"
@@ -191,12 +190,6 @@ def test_content_comes_before_the_suffix(make_pdf) -> None:
     assert read_document(b"A PDF starts with %PDF- and a version.", "a.txt").media_type == "text/plain"
     assert read_document(b"<!doctype html><p>x", "stdin").media_type == "text/html"
     assert read_document(b"<html>x", "a.md").text == "<html>x"
-
-
-def test_parsers_are_loaded_only_when_needed() -> None:
-    code = "import sys, specprefill_cli.documents; print({'pypdf', 'charset_normalizer'} & set(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "set()"
 
 
 def test_utf8_with_a_cut_or_stray_byte_stays_utf8() -> None:
@@ -208,7 +201,5 @@ def test_utf8_with_a_cut_or_stray_byte_stays_utf8() -> None:
     page = b'<html><head><meta charset="utf-8"></head><body><p>Caf\xc3\xa9 \xff</p></body></html>'
     assert read_document(page, "a.html").text.startswith("Café")
     # Without a valid multi-byte character the text is not UTF-8.
-    assert (
-        "cp125"
-        in read_document("Der Mieter trägt die Kosten für Gebäude und Türen.".encode("cp1252"), "a.txt").warnings[0]
-    )
+    western = "Der Mieter trägt die Kosten für Gebäude und Türen.".encode("cp1252")
+    assert "cp125" in read_document(western, "a.txt").warnings[0]

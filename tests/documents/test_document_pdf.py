@@ -13,6 +13,7 @@ from specprefill_cli.documents import pdf
 from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
 from specprefill_cli.documents.registry import read_document, read_pages
 from tests.helpers import document_files
+from tests.helpers.document_files import make_pdf, page_texts
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
 
@@ -23,9 +24,9 @@ def refusal(data: bytes, limits: Limits | None = None) -> str:
     return message
 
 
-def test_pages_have_their_text_and_range(make_pdf) -> None:
+def test_pages_have_their_text_and_range() -> None:
     document = read_document(make_pdf(TEXTS), "report.pdf")
-    assert document_files.page_texts(document) == TEXTS
+    assert page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
     assert (document.name, document.media_type, document.warnings) == ("report.pdf", "application/pdf", ())
     start = document.text.index("second")
@@ -33,36 +34,32 @@ def test_pages_have_their_text_and_range(make_pdf) -> None:
     assert document.pages_between(0, len(document.text)) == (1, 2, 3)
 
 
-def test_lines_of_a_paragraph_are_joined(make_pdf) -> None:
+def test_lines_of_a_paragraph_are_joined() -> None:
     paragraph = "The lazy dog sleeps while the quick brown fox jumps over it. " * 6
     assert read_document(make_pdf([paragraph]), "a.pdf").text == paragraph.strip()
 
 
 @pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_256])
-def test_an_empty_user_password_opens_the_pdf(make_pdf, method: EncryptionMethod) -> None:
+def test_an_encrypted_pdf_is_refused_unless_its_user_password_is_empty(method: EncryptionMethod) -> None:
     document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
     assert document.text == "\n\n".join(TEXTS)
-
-
-@pytest.mark.parametrize("method", [EncryptionMethod.RC4, EncryptionMethod.AES_256])
-def test_an_encrypted_pdf_is_refused(make_pdf, method: EncryptionMethod) -> None:
     message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
     assert "the PDF is encrypted; remove the password first" in message
     assert "qpdf" in message
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_a_truncated_pdf_is_refused(make_pdf, share: float) -> None:
+def test_a_truncated_pdf_is_refused(share: float) -> None:
     data = make_pdf(TEXTS)
     assert "truncated" in refusal(data[: int(len(data) * share)])
 
 
-def test_a_damaged_pdf_is_refused(make_pdf) -> None:
+def test_a_damaged_pdf_is_refused() -> None:
     assert "the PDF is damaged" in refusal(b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF")
 
 
 @pytest.mark.parametrize("filter_name", ["JBIG2Decode", "A85"])
-def test_a_page_in_an_unsupported_encoding_is_a_warning(make_pdf, filter_name: str) -> None:
+def test_a_page_in_an_unsupported_encoding_is_a_warning(filter_name: str) -> None:
     data = make_pdf(TEXTS).replace(b"/Filter /FlateDecode", f"/Filter /{filter_name}".ljust(20).encode(), 1)
     document = read_document(data, "report.pdf")
     assert document.text == f"{TEXTS[1]}\n\n{TEXTS[2]}"
@@ -79,9 +76,7 @@ PAGE_ERRORS = [
 
 
 @pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
-def test_the_other_pages_survive_whatever_pypdf_raises(
-    make_pdf, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_the_other_pages_survive_whatever_pypdf_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_on_page(monkeypatch, 2, error)
     document = read_document(make_pdf(TEXTS), "report.pdf")
     assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
@@ -90,23 +85,23 @@ def test_the_other_pages_survive_whatever_pypdf_raises(
     assert (str(error) or type(error).__name__) in warning
 
 
-def test_a_pdf_without_a_readable_page_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_on_page(monkeypatch, 1, KeyError("/Font"))
     assert "no text can be read from the PDF: page 1 could not be read" in refusal(make_pdf(TEXTS[:1]))
 
 
-def test_a_scanned_pdf_is_refused(make_pdf) -> None:
+def test_a_scanned_pdf_is_refused() -> None:
     message = refusal(make_pdf([None, None, None]))
     assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
 
 
-def test_scanned_pages_are_a_warning(make_pdf) -> None:
+def test_scanned_pages_are_a_warning() -> None:
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
     assert document.warnings == ("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf",)
     assert document.text == "Alpha\n\nBeta"
 
 
-def test_repaired_damage_is_a_warning(make_pdf) -> None:
+def test_repaired_damage_is_a_warning() -> None:
     data = make_pdf(TEXTS)
     broken = data.replace(b"startxref\n", b"startxref\n9", 1)
     assert broken != data
@@ -115,16 +110,15 @@ def test_repaired_damage_is_a_warning(make_pdf) -> None:
     assert "text may be missing or wrong" in document.warnings[0]
 
 
-def test_a_pdf_beyond_the_limits_is_refused(make_pdf) -> None:
+def test_a_pdf_beyond_the_limits_is_refused() -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
-    assert "the limit of 20 characters of text (reached on page 2)" in refusal(
-        make_pdf(TEXTS), Limits(max_characters=20)
-    )
+    message = refusal(make_pdf(TEXTS), Limits(max_characters=20))
+    assert "the limit of 20 characters of text (reached on page 2)" in message
     assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
 @pytest.mark.slow
-def test_a_page_that_takes_too_long_is_refused(make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     extract = pypdf.PageObject.extract_text
 
@@ -141,7 +135,7 @@ def test_a_page_that_takes_too_long_is_refused(make_pdf, monkeypatch: pytest.Mon
     assert "reading took longer than 2 s (page 1 of 3 read)" in message
 
 
-def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
+def test_an_abandoned_parser_stops_inside_the_page() -> None:
     class StopOnSecondPage(threading.Event):
         def is_set(self) -> bool:
             return len(file.texts) == 1 and next(checks) > 3
@@ -154,7 +148,7 @@ def test_an_abandoned_parser_stops_inside_the_page(make_pdf) -> None:
     assert next(checks) == 5  # checked at each of the page's operators
 
 
-def test_pypdf_complains_to_its_own_thread_and_not_to_the_terminal(make_pdf, capfd) -> None:
+def test_pypdf_complains_to_its_own_thread_and_not_to_the_terminal(capfd) -> None:
     logger, complaints = logging.getLogger("pypdf._reader"), pdf.COMPLAINTS.collect()
     other = threading.Thread(target=logger.warning, args=("of another thread",))
     other.start()
@@ -176,7 +170,7 @@ def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception)
     monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
 
 
-def test_pages_are_counted_while_they_are_read(make_pdf) -> None:
+def test_pages_are_counted_while_they_are_read() -> None:
     steps: list[str] = []
     read_document(make_pdf(["One.", "Two.", "Three."]), "a.pdf", step=steps.append)
     assert steps == [f"reading a.pdf: page {page} of 3" for page in (1, 2, 3)]

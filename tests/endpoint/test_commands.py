@@ -2,15 +2,15 @@
 
 import json
 import re
+import sys
 
 import pytest
 
-from specprefill_cli.resources import packaged_folder
+from tests.helpers.samples import HANDBOOK, QUESTION, read_jsonl, write_jsonl
 from tests.helpers.upstream import error, piece, reply_with, says, stream_parts
 
 pytestmark = pytest.mark.slow
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
+
 ROWS = 60
 # One of each in sixty: a tenth of the rows fails.
 FAULTS = {
@@ -24,21 +24,10 @@ FAULTS = {
 
 
 def test_ask_prints_the_answer_and_both_parts_of_the_time(call, upstream, monkeypatch):
-    monkeypatch.setattr(
-        "specprefill_cli.serving.control.server_for", lambda *_: pytest.fail("no server of ours is asked")
-    )
+    monkeypatch.setattr("specprefill_cli.serving.control.server_for", lambda *_: pytest.fail("our server is asked"))
     code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target)
     assert (code, out.strip()) == (0, "42 pence")
     assert re.search(r"TTFT .*draft prefill .* \+ upstream", " ".join(err.split()))
-
-
-def test_ask_ends_with_one_line_where_the_server_refuses(call, upstream, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-secret-key")
-    upstream.script = lambda _body: error(401, "bad key sk-a-secret-key")
-    code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")
-    assert (code, out) == (1, "")
-    assert err.startswith(f"specprefill: {upstream.url}: refuses the key (401: bad key ***)")
-    assert err.count("\n") == 1
 
 
 def test_an_answer_that_is_cut_off_ends_its_line_before_the_error(call, upstream):
@@ -60,17 +49,17 @@ def test_the_page_has_a_bar_for_the_endpoint(call, upstream, tmp_path):
 @pytest.fixture
 def batch(call, tmp_path, upstream):
     """Run a batch of rows about short documents; its records."""
-    questions, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    out = tmp_path / "answers.jsonl"
     (tmp_path / "gate.txt").write_text("The gate is open from nine to five. " * 20)
     rows = [{"id": f"r{number}", "question": f"What has number {number}?"} for number in range(ROWS)]
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    questions = write_jsonl(tmp_path / "questions.jsonl", *rows)
 
     def run(*options):
         code, _, err = call(
-            "batch", str(questions), "--document", str(tmp_path / "gate.txt"), "--target", upstream.target,
+            "batch", questions, "--document", str(tmp_path / "gate.txt"), "--target", upstream.target,
             "--out", str(out), "--mode", "select", "--scorer", "lexical", *options,
         )  # fmt: skip
-        return code, [json.loads(text) for text in out.read_text().splitlines()], err
+        return code, read_jsonl(out.read_text()), err
 
     return run
 
@@ -89,9 +78,8 @@ def test_no_row_is_lost_or_doubled_and_failed_ones_are_asked_again(batch, upstre
     names = [record["id"] for record in records]
     expected = [f"r{number}" for number in range(ROWS)]
     assert code == 3
-    assert (sorted(names) if "--unordered" in options else names) == (
-        sorted(expected) if "--unordered" in options else expected
-    )
+    assert sorted(names) == sorted(expected)
+    assert names == expected or "--unordered" in options
     failed = {record["id"]: record["error"] for record in records if "error" in record}
     assert set(failed) == {f"r{number}" for number in FAULTS}
     assert {fault["type"] for fault in failed.values()} == {"EndpointError", "PromptTooLong"}
@@ -122,12 +110,10 @@ def test_compare_shows_both_with_the_tokens_sent(call, upstream):
 
 
 def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
-    questions = tmp_path / "questions.jsonl"
     context = "The gate is open from nine to five. " * 40 + "The fee is 42 pence a mile. " + "Dogs are welcome. " * 40
-    questions.write_text(
-        json.dumps({"id": "a", "context": context, "question": "What is the fee?", "answers": ["42 pence"]})
-    )
-    code, out, _ = call("evaluate", str(questions), "--target", upstream.target, "--json")
+    row = {"id": "a", "context": context, "question": "What is the fee?", "answers": ["42 pence"]}
+    questions = write_jsonl(tmp_path / "questions.jsonl", row)
+    code, out, _ = call("evaluate", questions, "--target", upstream.target, "--json")
     rows = {row["mode"]: row for row in json.loads(out)["rows"]}
     assert code == 0
     assert (rows["select"]["em"], rows["select"]["scorer"], rows["select"]["answer_kept"]) == (100.0, "blend", 100.0)
@@ -135,7 +121,7 @@ def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
 
 
 def test_without_the_package_the_message_names_the_extra(call, upstream, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    monkeypatch.setitem(sys.modules, "openai", None)
     code, _, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target)
     assert code == 1
     assert "endpoint" in err

@@ -29,6 +29,7 @@ def answer(client, **settings):
     return "".join(client.send(MESSAGES, Settings(**settings)))
 
 
+NO_STREAM = "the reply is no streamed chat completion"
 FAULTS = {
     "401": (error(401, f"bad key {KEY}"), "refuses the key (401: bad key ***)"),
     "404": (error(404, "model 'x' not found"), "no such model or address (404: model 'x' not found)"),
@@ -37,17 +38,11 @@ FAULTS = {
     "no json": (reply_with(500, "<h1>Oops</h1>\n", "text/html"), "failed (500"),
     "cut": (stream_parts(piece("42")), "cut off"),
     "cut in a part": (stream_parts(piece("42"), length=10_000), "cut off"),
-    "wrong json": (stream_parts(b"data: {oops\n\n"), "the reply is no streamed chat completion"),
-    "other json": (stream_parts(event(["a list"])), "the reply is no streamed chat completion"),
-    "page": (reply_with(200, "<html></html>", "text/html"), "the reply is no streamed chat completion"),
-    "not streamed": (
-        reply_with(200, {"choices": [{"message": {"content": "42"}}]}),
-        "the reply is no streamed chat completion",
-    ),
-    "error in the stream": (
-        stream_parts(piece("42"), event({"error": {"message": "the GPU is gone"}})),
-        "the GPU is gone",
-    ),
+    "wrong json": (stream_parts(b"data: {oops\n\n"), NO_STREAM),
+    "other json": (stream_parts(event(["a list"])), NO_STREAM),
+    "page": (reply_with(200, "<html></html>", "text/html"), NO_STREAM),
+    "not streamed": (reply_with(200, {"choices": [{"message": {"content": "42"}}]}), NO_STREAM),
+    "error inside": (stream_parts(piece("42"), event({"error": {"message": "the GPU is gone"}})), "the GPU is gone"),
 }
 
 
@@ -67,12 +62,7 @@ def test_a_fault_is_one_line_with_its_cause_and_a_remedy(upstream, client, reply
 @pytest.mark.parametrize(
     "body",
     [
-        {
-            "error": {
-                "message": "This model's maximum context length is 4096 tokens.",
-                "code": "context_length_exceeded",
-            }
-        },
+        {"error": {"message": "This model's maximum context length is 4096.", "code": "context_length_exceeded"}},
         {"error": {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"}},
         {"object": "error", "message": "The prompt is too long: 9000"},
     ],

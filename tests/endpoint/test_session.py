@@ -7,21 +7,19 @@ from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.endpoint.choosing import SHORT_TOKENS
-from specprefill_cli.endpoint.client import EndpointError
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
 from specprefill_cli.record import json_line
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
-from tests.helpers.upstream import error, piece, says, stream_parts
+from tests.helpers.samples import HANDBOOK, QUESTION
+from tests.helpers.upstream import error, says
 
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
 ANSWER_SENTENCE = "If you use your own car, the company pays a mileage allowance of 42 pence per mile"
 
 
 @pytest.fixture(scope="module")
 def handbook():
-    return read_collection([str(packaged_folder("sample_docs") / "harbour-handbook.pdf")])
+    return read_collection([HANDBOOK])
 
 
 def test_the_kept_text_is_sent_as_prose_with_the_question_last(session, upstream, handbook):
@@ -106,15 +104,6 @@ def test_what_an_endpoint_cannot_do_is_refused_by_name(session, upstream, handbo
         with pytest.raises(UsageError, match=f"{named}: an endpoint takes text only"):
             refusing()
     assert upstream.bodies == []
-
-
-def test_pieces_come_as_they_are_sent_and_a_cut_answer_is_an_error(session, upstream, handbook):
-    upstream.script = lambda _body: stream_parts(piece(" 42 "), piece("pen"))
-    stream = session.ask(handbook, QUESTION)
-    pieces = iter(stream)
-    assert [next(pieces), next(pieces)] == ["42 ", "pen"]
-    with pytest.raises(EndpointError, match="cut off"):
-        next(pieces)
 
 
 def test_an_answer_at_its_longest_says_so(session, upstream, handbook):

@@ -1,17 +1,15 @@
 """Confirmations beside other answers: results, priorities, and a Ctrl-C that loses nothing."""
 
-import threading
-
 import pytest
 
 from specprefill_cli.decoding.reader import ModelReader
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.request import LAST, Done, Piece, Provisional, Request, Started
+from specprefill_cli.engine.request import Done, Piece, Provisional, Request, Started
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache
 from specprefill_cli.record import UNCONFIRMED
 from specprefill_cli.settings import Settings
 from tests.helpers.asker import Asker
+from tests.helpers.samples import collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 QUESTIONS = ("When does it open?", "What do tickets cost?", "Who lives there?", "Why at nine?")
@@ -20,7 +18,7 @@ FULL = CONFIRM.varied(mode="full", confirm=False, speculate="off")
 
 
 def make_document(number=0):
-    return Collection((one_page_document("doc", f"House {number}. {TEXT}", "text/plain"),))
+    return collection_of(f"House {number}. {TEXT}")
 
 
 def make_asker(session, **options):
@@ -68,9 +66,8 @@ def test_confirmations_take_no_place_and_hold_one_full_prompt_at_a_time(session)
     prompts_held = set()
     while asker.engine.busy:
         asker.engine.step()
-        prompts_held.add(
-            sum(ticket.confirming and ticket.bytes > 0 for ticket in tickets if ticket in asker.engine.running)
-        )
+        running = [ticket for ticket in tickets if ticket in asker.engine.running]
+        prompts_held.add(sum(ticket.confirming and ticket.bytes > 0 for ticket in running))
     assert prompts_held == {0, 1}
     ends = [name for name, event in asker.log if isinstance(event, Done)]
     provisional = [name for name, event in asker.log if isinstance(event, Provisional)]
@@ -117,26 +114,3 @@ def test_cancelling_a_confirmation_leaves_other_answers_complete(session):
     asker.finish()
     assert asker.record("a").confirmed is None
     assert asker.record("b").answer == session.ask(make_document(), "Why?", FULL).finished().answer
-
-
-def test_two_clients_at_once_get_what_full_prefill_answers(session):
-    engine, records = LocalEngine(session.with_cache(DocumentCache()), independent=True), {}
-    done = threading.Barrier(3)
-
-    def ask(question):
-        def take(event):
-            if isinstance(event, LAST):
-                records[question] = event.result
-                threading.Thread(target=done.wait).start()
-
-        engine.submit(Request(documents=make_document(), question=question, settings=CONFIRM), take)
-
-    worker = threading.Thread(target=engine.run)
-    worker.start()
-    for question in QUESTIONS[:2]:
-        threading.Thread(target=ask, args=(question,)).start()
-    done.wait(60)
-    engine.close()
-    worker.join()
-    for question in QUESTIONS[:2]:
-        assert records[question].answer == session.ask(make_document(), question, FULL).finished().answer

@@ -8,7 +8,6 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import (
@@ -29,6 +28,7 @@ from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, Do
 from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.settings import Settings
 from tests.helpers.asker import Asker
+from tests.helpers.samples import collection_of
 
 DEVICE_ERROR = "CUDA error: an illegal memory access was encountered"
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 8
@@ -38,10 +38,11 @@ FULL = Settings(mode="full", speculate="off", max_new_tokens=12)
 
 
 def make_document(name="doc", new="nine"):
-    return Collection((one_page_document(name, TEXT.replace("nine", new), "text/plain"),))
+    return collection_of(TEXT.replace("nine", new), name)
 
 
 DOCUMENT = make_document()
+REQUEST = Request(documents=DOCUMENT, question="Who?", settings=FULL)
 DOCUMENTS = [
     make_document("ten", "ten"),
     make_document("eleven", "half past eleven"),
@@ -67,6 +68,13 @@ def asker(session):
     return make_asker(session)
 
 
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
 def answer_singly(session, question="Who?", settings=FULL, documents=DOCUMENT):
     return session.ask(documents, question, settings).finished()
 
@@ -83,10 +91,7 @@ def answer_together(session, requests, **options):
     for number, (documents, question, settings) in enumerate(requests):
         asker.submit(number, question, settings, documents)
     asker.finish()
-    for number in range(len(requests)):
-        if isinstance(asker.last(number), Failed):
-            raise asker.last(number).error
-    records = [asker.last(number).result for number in range(len(requests))]
+    records = [asker.record(number) for number in range(len(requests))]
     assert [asker.text(number) for number in range(len(requests))] == [record.answer for record in records]
     return records
 
@@ -139,24 +144,18 @@ def test_an_answer_comes_in_pieces_and_then_as_a_record(session, asker):
 
 def test_no_request_is_written_out_while_it_is_answered(session, monkeypatch):
     """The text of a request has all of its documents and models: it takes as long as many passes."""
-
-    def fail(_ticket):
-        raise AssertionError("written out")
-
-    monkeypatch.setattr(Ticket, "__repr__", fail)
+    monkeypatch.setattr(Ticket, "__repr__", raising(AssertionError("written out")))
     assert all(answer.generated_tokens for answer in answer_together(session, make_requests()))
 
 
 def test_passes_of_several_answers_run_together(session, asker):
     widths = []
-    handle = session.pair.target.model.model.layers[0].register_forward_pre_hook(
-        lambda _layer, states: widths.append(states[0].shape[1])
-    )
-    for question in QUESTIONS:
-        asker.submit(question, question)
-    asker.finish()
-    handle.remove()
-    assert {asker.last(question).result.generated_tokens for question in QUESTIONS} == {12}
+    first_layer = session.pair.target.model.model.layers[0]
+    with first_layer.register_forward_pre_hook(lambda _layer, states: widths.append(states[0].shape[1])):
+        for question in QUESTIONS:
+            asker.submit(question, question)
+        asker.finish()
+    assert {asker.record(question).generated_tokens for question in QUESTIONS} == {12}
     # Each question begins two passes after the one before.
     assert widths.count(4) >= 5
 
@@ -183,7 +182,7 @@ def test_requests_without_an_answer_run_beside_answers(session, asker, task):
     assert not any(isinstance(event, Done) for event in asker.events("a"))
     asker.finish()
     assert asker.text("a") == answer_singly(session, settings=long).answer
-    assert asker.last("b").result.question == "Who?"
+    assert asker.record("b").question == "Who?"
 
 
 def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_path):
@@ -192,8 +191,8 @@ def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_
     asker.submit("a", documents=(str(tmp_path / "doc.txt"),))
     asker.submit("lost", documents=(str(tmp_path / "lost.txt"),))
     asker.finish()
-    assert asker.last("a").result.startup_seconds > 7.0
-    assert asker.last("a").result.answer == answer_singly(session).answer
+    assert asker.record("a").startup_seconds > 7.0
+    assert asker.record("a").answer == answer_singly(session).answer
     assert "no such file" in str(asker.last("lost").error)
 
 
@@ -279,10 +278,8 @@ def test_a_failed_batched_pass_is_run_for_each_question_separately(session):
         if states[0].shape[1] == len(QUESTIONS):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(fail)
-    answers = [answer.answer for answer in answer_together(session, requests)]
-    handle.remove()
-    assert answers == expected
+    with session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(fail):
+        assert [answer.answer for answer in answer_together(session, requests)] == expected
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
@@ -335,9 +332,8 @@ def test_cancelling_in_prefill_ends_the_question_at_its_next_pass(session, asker
         asker.engine.cancel(ticket)
 
     ticket = asker.submit("a", settings=FULL.varied(prefill_chunk=32))
-    handle = session.pair.target.model.model.layers[0].register_forward_pre_hook(cancel)
-    asker.step_until("a", Failed)
-    handle.remove()
+    with session.pair.target.model.model.layers[0].register_forward_pre_hook(cancel):
+        asker.step_until("a", Failed)
     assert isinstance(asker.last("a").error, Cancelled)
     assert len(passes) == 1
     asker.submit("b")
@@ -364,9 +360,8 @@ def test_ctrl_c_ends_the_answer_of_a_caller_that_waits_for_it(session):
         if len(passes) == 4:
             raise KeyboardInterrupt
 
-    handle = session.pair.target.model.model.rotary_emb.register_forward_pre_hook(interrupt)
-    *pieces, last = engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL))
-    handle.remove()
+    with session.pair.target.model.model.rotary_emb.register_forward_pre_hook(interrupt):
+        *pieces, last = engine.ask(REQUEST)
     text = "".join(event.text for event in pieces if isinstance(event, Piece))
     assert last.result.stopped == "interrupt"
     assert last.result.answer == text.strip()
@@ -384,21 +379,15 @@ def test_ctrl_c_at_the_end_of_an_answer_leaves_it_complete(session, monkeypatch)
 
     monkeypatch.setattr(AnswerStream, "result", interrupt)
     engine = LocalEngine(session)
-    *_, last = engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL))
+    *_, last = engine.ask(REQUEST)
     assert last.result.answer == answer_singly(session).answer
     assert not engine.busy
 
 
 def test_ctrl_c_in_prefill_reaches_the_caller(session):
-    engine = LocalEngine(session)
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        list(engine.ask(Request(documents=DOCUMENT, question="Who?", settings=FULL)))
-    handle.remove()
+    engine, layer = LocalEngine(session), session.pair.target.model.model.layers[1].mlp
+    with pytest.raises(KeyboardInterrupt), layer.register_forward_pre_hook(raising(KeyboardInterrupt)):
+        list(engine.ask(REQUEST))
     assert not engine.busy
 
 
@@ -408,7 +397,7 @@ def test_independent_answers_learn_nothing_from_each_other(session):
     for name in "abc":
         asker.submit(name, settings=settings)
     asker.finish()
-    assert len({asker.last(name).result.reason for name in "abc"}) == 1
+    assert len({asker.record(name).reason for name in "abc"}) == 1
     assert asker.submit("d").session.speculation is not session.speculation
 
 
@@ -417,20 +406,17 @@ def test_a_template_is_that_of_its_request(session, asker):
     asker.submit("custom", template=template)
     asker.submit("common")
     asker.finish()
-    assert asker.last("custom").result.prompt_tokens > asker.last("common").result.prompt_tokens
+    assert asker.record("custom").prompt_tokens > asker.record("common").prompt_tokens
 
 
 def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
-    def fail(*_):
-        raise RuntimeError(DEVICE_ERROR)
-
     asker.submit("running")
     asker.step_until("running", Piece)
     for name in "ab":
         asker.submit(name)
-    handle = session.pair.target.model.model.layers[1].mlp.register_forward_pre_hook(fail)
-    asker.engine.run()
-    handle.remove()
+    layer = session.pair.target.model.model.layers[1].mlp
+    with layer.register_forward_pre_hook(raising(RuntimeError(DEVICE_ERROR))):
+        asker.engine.run()
     for name in ("running", "a", "b"):
         assert DEVICE_ERROR in str(asker.last(name).error)
     assert not asker.engine.busy
@@ -457,10 +443,7 @@ class AcceleratorError(RuntimeError):
 @pytest.mark.parametrize(
     ("error", "failed"),
     [
-        (
-            AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."),
-            True,
-        ),
+        (AcceleratorError(f"{DEVICE_ERROR}\nCUDA kernel errors might be ..."), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasGemmEx"), True),
         (AcceleratorError("CUDA error: out of memory"), False),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),

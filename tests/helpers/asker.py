@@ -35,7 +35,7 @@ class Asker:
 
     def record(self, name):
         last = self.last(name)
-        assert isinstance(last, Done)
+        assert isinstance(last, Done), last.error
         return last.result
 
     def step_until(self, name, event_type):

@@ -22,7 +22,7 @@ from specprefill_cli.errors import DocumentError
 ROWS = [["", "2019", "2020"], ["mass", None, 7]]
 
 
-def pdf(
+def make_pdf(
     texts: list[str | None],
     password: str | None = None,
     owner: str | None = None,

@@ -7,14 +7,10 @@ import pytest
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab import plots
-from specprefill_cli.lab.plots import Series, heat_map, line_plot, require_matplotlib
+from specprefill_cli.lab.plots import Series, line_plot, require_matplotlib
+from tests.helpers.output import SVG, svg_texts
 
 DOCS = Path(__file__).parents[2] / "docs"
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def texts(svg):
-    return [node.text for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def line(name="a", **options):
@@ -22,10 +18,9 @@ def line(name="a", **options):
 
 
 def test_plot_text_is_kept_as_svg_text():
-    svg = line_plot(
-        "Title", "x label", "y label", [line(bound=[(1, 2), (2, 4)])], bound_name="limit", baseline=("b", 1)
-    )
-    assert {"Title", "x label", "y label", "a", "limit", "b", "1", "2"} <= set(texts(svg))
+    bounded = [line(bound=[(1, 2), (2, 4)])]
+    svg = line_plot("Title", "x label", "y label", bounded, bound_name="limit", baseline=("b", 1))
+    assert {"Title", "x label", "y label", "a", "limit", "b", "1", "2"} <= set(svg_texts(svg))
     assert ElementTree.fromstring(svg).get("aria-label") == "Title"
 
 
@@ -44,7 +39,7 @@ def test_plots_are_deterministic_and_undated():
     ],
 )
 def test_labels_of_the_axis_do_not_run_into_one_another(places, scale, shown, left_out):
-    labels = set(texts(line_plot("T", "x", "y", [Series("a", [(x, 1) for x in places])], **{scale: True})))
+    labels = set(svg_texts(line_plot("T", "x", "y", [Series("a", [(x, 1) for x in places])], **{scale: True})))
     assert shown <= labels
     assert not left_out & labels
 
@@ -58,14 +53,10 @@ def test_the_plots_of_the_documentation_need_no_colours_of_the_page(name):
     assert "var(" not in svg
 
 
-def test_heat_map_marks_missing_values():
-    assert {"0.50", "-"} <= set(texts(heat_map("T", [[0.0, 0.5], [1.0, None]], "layer", "depth")))
-
-
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "$x_1$ and $", "a & b", "\u202e\x1b[2J", "\u6a21\u578b"])
 def test_hostile_names_are_shown_but_inert(name, recwarn):
     svg = line_plot("T", "x", "y", [line(name)])
-    shown = [text for text in texts(svg) if text not in ("T", "x", "y")]
+    shown = [text for text in svg_texts(svg) if text not in ("T", "x", "y")]
     if name.isprintable():
         assert name in shown
     assert not {"\u202e", "\x1b"} & set(svg)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specprefill_cli.lab.readme_numbers import BEGIN, END, PLAN, measure, with_table
+from tests.helpers.samples import write_jsonl
 
 # The plan's options with many questions or tokens, made small.
 SMALL = (
@@ -33,9 +34,9 @@ def figures(call, tmp_path):
         {"id": str(n), "context": f"The {name} gate is painted {colour}.", "question": "Which gate?", "answers": [name]}
         for n, (name, colour) in enumerate((("north", "red"), ("south", "blue"), ("west", "green")))
     ]
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return measure([make_small(step) for step in PLAN[1:]], questions, tmp_path, lambda arguments: call(*arguments)[1])
+    write_jsonl(tmp_path / "questions.jsonl", *rows)
+    steps = [make_small(step) for step in PLAN[1:]]
+    return measure(steps, tmp_path / "questions.jsonl", tmp_path, lambda arguments: call(*arguments)[1])
 
 
 def test_the_table_has_the_figures_and_replaces_only_what_stands_between_the_marks(figures, tmp_path):

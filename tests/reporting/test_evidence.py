@@ -1,24 +1,18 @@
-import io
 from dataclasses import replace
+from io import StringIO
 
-from rich.console import Console
-
+from specprefill_cli.cli.console import console
 from specprefill_cli.record import Fate, Passage, SpanRecord
 from specprefill_cli.reporting.evidence import confidence_lines, evidence_view, highlight
-from specprefill_cli.reporting.table import short_table
+from specprefill_cli.reporting.table import plain_table, short_table
 from tests.helpers.answers import make_answer
+from tests.helpers.output import text_of
 
 PASSAGE = Passage(document="a.pdf", page=8, start=0, end=9, text="The fee\nis 42 pence\x1b[2J.", importance=0.5)
 
 
-def print_to_text(renderable):
-    console = Console(file=io.StringIO(), width=200)
-    console.print(renderable)
-    return console.file.getvalue()
-
-
 def test_passages_show_place_and_text_without_control_characters():
-    text = print_to_text(evidence_view(make_answer(passages=[PASSAGE])))
+    text = text_of(evidence_view(make_answer(passages=[PASSAGE])))
     assert "a.pdf, page 8" in text
     assert "The fee is 42 pence" in text
     assert "\x1b[2J" not in text
@@ -26,7 +20,7 @@ def test_passages_show_place_and_text_without_control_characters():
 
 def test_neighbouring_passages_of_a_page_share_its_heading():
     passages = [replace(PASSAGE, text=text, page=page) for text, page in (("One.", 8), ("Two.", 8), ("Three.", 9))]
-    lines = [line.strip() for line in print_to_text(evidence_view(make_answer(passages=passages))).splitlines()]
+    lines = [line.strip() for line in text_of(evidence_view(make_answer(passages=passages))).splitlines()]
     assert lines == ["a.pdf, page 8", "One.", "...", "Two.", "a.pdf, page 9", "Three."]
 
 
@@ -52,8 +46,19 @@ def test_short_table_has_seven_rows_at_most_and_keeps_warnings():
         SpanRecord(start=32, end=96, fate=Fate.DROP, pages=[1], risk=None),
     ]
     answer = make_answer(spans=spans, reason="auto: pays", expected_speedup=2.4, warnings=["too short"])
-    lines = [line for line in print_to_text(short_table(answer)).splitlines() if line.strip()]
+    lines = [line for line in text_of(short_table(answer)).splitlines() if line.strip()]
     labels = "mode prompt kept TTFT speedup recompute dropped warning"
     assert [line.split()[0] for line in lines] == labels.split()
     assert "2.4x" in lines[4]
     assert "64 tokens" in lines[6]
+
+
+def test_lines_of_a_pipe_end_without_spaces():
+    pipe = StringIO()
+    table = plain_table("name", "value")
+    table.add_row("a long name", "1")
+    table.add_row("b", "22")
+    console(pipe).print(table)
+    lines = pipe.getvalue().splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert [line.split() for line in lines] == [["name", "value"], ["a", "long", "name", "1"], ["b", "22"]]

@@ -20,16 +20,12 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J[
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 
 
-def full_answer():
-    return make_answer(mode="full", phases={"target_prefill": 0.8})
-
-
 def collection_of(*texts, name="a.txt"):
     text, pages = join_pages(texts)
     return Collection((Document(name, text, pages, "text/plain"),))
 
 
-def cells_of(collection, mode="select", chunk=8):
+def cells_of(collection, mode, chunk=8):
     count = len(collection.text)
     offsets = np.array([(place, place + 1) for place in range(count)])
     if mode == "full":
@@ -39,17 +35,20 @@ def cells_of(collection, mode="select", chunk=8):
     return document_cells(collection, offsets, plan, torch.arange(count).float(), chunk)
 
 
-def page_of(collection, *answers, question="Which allowance?", chunk=8):
+def page_of(collection, *answers, question="Which allowance?"):
     compared = [
-        ModeAnswer(mode=answer.mode, answer=answer, cells=cells_of(collection, answer.mode, chunk))
-        for answer in answers
+        ModeAnswer(mode=answer.mode, answer=answer, cells=cells_of(collection, answer.mode)) for answer in answers
     ]
     return render_page(collection, Comparison(question=question, answers=compared))
 
 
+def soup_of(*arguments):
+    return BeautifulSoup(page_of(*arguments), "html.parser")
+
+
 def test_the_page_shows_the_whole_text_page_by_page_for_every_mode():
     texts = ("First  page,\n\tas it stands.", "", "Third page with 42 pence in it.")
-    soup = BeautifulSoup(page_of(collection_of(*texts), make_answer(), full_answer()), "html.parser")
+    soup = soup_of(collection_of(*texts), make_answer(), make_answer(mode="full", phases={"target_prefill": 0.8}))
     assert [block.get_text() for block in soup.select(".text")] == [texts[0], texts[2]] * 2
     assert [head.get_text() for head in soup.select("h3.page")] == ["page 1", "page 2", "page 3"] * 2
     assert len(soup.select("details[open]")) == 1
@@ -60,7 +59,7 @@ def test_the_page_shows_the_whole_text_page_by_page_for_every_mode():
 
 
 def test_every_cell_of_the_strip_leads_to_its_text():
-    soup = BeautifulSoup(page_of(collection_of("Some text to be cut into cells. " * 4), make_answer()), "html.parser")
+    soup = soup_of(collection_of("Some text to be cut into cells. " * 4), make_answer())
     links = soup.select(".strips a")
     assert len(links) == 16
     assert all(soup.find(id=link["href"][1:]) for link in links)
@@ -73,22 +72,18 @@ def test_every_cell_of_the_strip_leads_to_its_text():
 
 def test_memory_of_the_process_stands_once_and_on_no_card():
     modes = (make_answer(peak_memory_bytes=2**30), make_answer(mode="full", peak_memory_bytes=2**31))
-    soup = BeautifulSoup(page_of(collection_of("Some text."), *modes), "html.parser")
+    soup = soup_of(collection_of("Some text."), *modes)
     assert "peak memory" not in "".join(card.get_text() for card in soup.select(".card"))
     assert soup.header.get_text().count("peak memory of the whole process: 2,048 MiB") == 1
-    unknown = BeautifulSoup(page_of(collection_of("Some text."), make_answer()), "html.parser")
+    unknown = soup_of(collection_of("Some text."), make_answer())
     assert "peak memory" not in unknown.get_text()
 
 
 def test_the_source_of_the_answer_is_marked_and_linked():
     collection = collection_of("Nothing here.", "The allowance is 42 pence per mile.")
     start = collection.text.index("42 pence")
-    soup = BeautifulSoup(
-        page_of(
-            collection, make_answer(citations=[Citation("a.txt", 2, start, start + 8, "The allowance is 42 pence.")])
-        ),
-        "html.parser",
-    )
+    answer = make_answer(citations=[Citation("a.txt", 2, start, start + 8, "The allowance is 42 pence.")])
+    soup = soup_of(collection, answer)
     assert "".join(mark.get_text() for mark in soup.select(".text mark")) == "42 pence"
     target = soup.find(id=soup.select_one(".sources a")["href"][1:])
     assert target.mark is not None
@@ -105,9 +100,8 @@ def test_the_page_needs_nothing_from_outside():
 
 def test_hostile_text_is_inert():
     collection = collection_of(HOSTILE * 3, name=HOSTILE)
-    answer = make_answer(
-        answer=HOSTILE, citations=[Citation(HOSTILE, 1, 3, 30, HOSTILE)], warnings=[HOSTILE], reason=HOSTILE
-    )
+    citations = [Citation(HOSTILE, 1, 3, 30, HOSTILE)]
+    answer = make_answer(answer=HOSTILE, citations=citations, warnings=[HOSTILE], reason=HOSTILE)
     page = page_of(collection, answer, question=HOSTILE)
     assert not OBEYED.search(unescape(page))
     soup = BeautifulSoup(page, "html.parser")

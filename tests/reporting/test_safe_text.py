@@ -2,16 +2,15 @@
 
 import json
 from dataclasses import replace
-from io import StringIO
 
 import pytest
-from rich.console import Console
 
 from specprefill_cli.documents.document import DocumentPages
 from specprefill_cli.record import Citation, Fate, SpanRecord, json_line
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_table
 from tests.helpers.answers import make_answer
+from tests.helpers.output import text_of
 
 BINDING_KEYS = set(
     "schema id question answer mode reason pair prompt_tokens kept_tokens kept_ratio document_kept_ratio ttft_seconds "
@@ -47,9 +46,7 @@ def test_control_characters_become_visible_codes():
 
 
 def test_the_table_shows_hostile_text_as_text():
-    out = StringIO()
-    Console(file=out, width=300, force_terminal=False).print(answer_table(hostile_answer()))
-    text = out.getvalue()
+    text = text_of(answer_table(hostile_answer()))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold red]x[/]" in text
@@ -71,14 +68,7 @@ def test_the_record_is_one_line_that_gives_everything_back():
     assert set(record) >= BINDING_KEYS
     assert record["answer"] == HOSTILE
     documents = [{"document": HOSTILE, "pages": [1, 2]}, {"document": "b", "pages": [1]}]
-    span = {
-        "start": 0,
-        "end": 32,
-        "fate": "recompute",
-        "pages": [1, 2],
-        "risk": None,
-        "documents": documents,
-    }
+    span = {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None, "documents": documents}
     assert record["spans"][0] == span
 
 

@@ -20,6 +20,11 @@ def no_network():
     """Allow these tests to use sockets on this machine."""
 
 
+def read_metric(client, name):
+    match = re.search(rf"^specprefill_{re.escape(name)} (\S+)", client.get("/metrics").text, re.MULTILINE)
+    return float(match[1]) if match else 0.0
+
+
 @dataclass
 class RunningServer:
     process: subprocess.Popen
@@ -44,13 +49,12 @@ class RunningServer:
         return httpx.Client(transport=transport, base_url="http://localhost", timeout=60)
 
     def over_http(self):
-        return httpx.Client(
-            base_url=self.address, headers={"Authorization": f"Bearer {self.token}"}, timeout=60, trust_env=False
-        )
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=60, trust_env=False)
 
     def answers(self):
         with self.over_socket() as client:
-            return float(re.search(r"^specprefill_answers_total (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
+            return read_metric(client, "answers_total")
 
     def run(self, *arguments, stdin=b"", **variables):
         command = [sys.executable, "-m", "specprefill_cli", *arguments]

@@ -231,28 +231,40 @@ def test_addresses_are_parsed():
 
 
 def backend_of(engine, is_private=False, **options):
-    return Backend(
-        engine=engine, documents=None, options=ServeOptions(**options), metrics=Metrics(), is_private=is_private
-    )
+    options = ServeOptions(**options)
+    return Backend(engine=engine, documents=None, options=options, metrics=Metrics(), is_private=is_private)
 
 
-def ask_often(backend, count):
-    """Ask a question `count` times at once, and return the responses."""
+def post(backend, path, values, count=1):
+    """Post a body `count` times at once, and return the responses."""
 
     async def run():
         transport = httpx.ASGITransport(chat_application(backend))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            values = {"question": "Who?", "documents": [{"text": "The gate is green.", "name": "gate.txt"}]}
-            return await asyncio.gather(*(client.post("/v1/ask", json=values) for _ in range(count)))
+            return await asyncio.gather(*(client.post(path, json=values) for _ in range(count)))
 
     return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def late_engine(session):
+    """An engine that begins to answer after 0.2 seconds."""
+    engine = LocalEngine(session, independent=True)
+    thread = threading.Timer(0.2, engine.run)
+    thread.start()
+    yield engine
+    engine.close()
+    thread.join(60)
+
+
+ASKED = {"question": "Who?", "documents": [{"text": "The gate is green.", "name": "gate.txt"}]}
 
 
 @pytest.mark.parametrize("log_requests", [False, True])
 def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_requests, capfd, monkeypatch):
     monkeypatch.setattr(api, "QUEUE_SECONDS", 0.2)
     engine = LocalEngine(random_session, independent=True)
-    responses = ask_often(backend_of(engine, queue=1, log_requests=log_requests), 2)
+    responses = post(backend_of(engine, queue=1, log_requests=log_requests), "/v1/ask", ASKED, 2)
     assert sorted(response.status_code for response in responses) == [429, 503]
     assert all(int(response.headers["retry-after"]) > 0 for response in responses)
     # A refused question does not stay in the queue.
@@ -265,30 +277,17 @@ def test_full_queue_and_long_waits_say_when_to_come_back(random_session, log_req
 
 def test_the_servers_own_user_waits_as_long_as_it_takes(random_session, monkeypatch):
     monkeypatch.setattr(api, "QUEUE_SECONDS", 0.0)
-    engine = LocalEngine(random_session, independent=True)
-    thread = threading.Timer(0.2, engine.run)
-    thread.start()
-    responses = ask_often(backend_of(engine, is_private=True, queue=0), 3)
-    engine.close()
-    thread.join(60)
+    with late_engine(random_session) as engine:
+        responses = post(backend_of(engine, is_private=True, queue=0), "/v1/ask", ASKED, 3)
     assert [response.status_code for response in responses] == [200, 200, 200]
 
 
 def test_a_stream_that_waits_sends_comments_and_then_its_events(random_session, monkeypatch):
     monkeypatch.setattr(api, "COMMENT_SECONDS", 0.01)
-    engine = LocalEngine(random_session, independent=True)
-    thread = threading.Timer(0.2, engine.run)
-    thread.start()
-    values = {"messages": [{"role": "user", "content": "The gate is green.\n\nWho?"}], "stream": True}
-
-    async def run():
-        transport = httpx.ASGITransport(chat_application(backend_of(engine, queue=1)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post("/v1/chat/completions", json={**values, "max_new_tokens": 4})
-
-    response = asyncio.run(run())
-    engine.close()
-    thread.join(60)
+    messages = [{"role": "user", "content": "The gate is green.\n\nWho?"}]
+    values = {"messages": messages, "stream": True, "max_new_tokens": 4}
+    with late_engine(random_session) as engine:
+        (response,) = post(backend_of(engine, queue=1), "/v1/chat/completions", values)
     assert response.status_code == 200
     assert response.text.startswith(api.COMMENT)
     assert response.text.endswith("data: [DONE]\n\n")
@@ -305,8 +304,7 @@ def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, st
 
     engine = LocalEngine(random_session, observe=observe)
     backend = backend_of(engine, is_private=True, queue=1)
-    values = {"question": "Who?", "documents": [{"text": "The gate is green."}], "stream": stream}
-    content = json.dumps(values | {"mode": "full", "max_new_tokens": 3_000}).encode()
+    content = json.dumps(ASKED | {"stream": stream, "mode": "full", "max_new_tokens": 3_000}).encode()
 
     async def check():
         listener = socket.create_server(("127.0.0.1", 0))

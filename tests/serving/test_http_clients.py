@@ -5,20 +5,21 @@ import json
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.documents.collect import read_documents
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
+from tests.helpers.samples import HANDBOOK, QUESTION
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="the tests' server needs a runtime folder"),
 ]
-HANDBOOK = packaged_folder("sample_docs") / "harbour-handbook.pdf"
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
+
 GATE = {"text": "The gate of the farm is dark green. " * 20, "name": "gate.txt"}
 
 
@@ -32,9 +33,9 @@ def stream_events(client, body):
 
 
 def test_ask_over_the_socket_reads_paths_text_and_bytes(server):
-    encoded = {"base64": base64.b64encode(HANDBOOK.read_bytes()).decode(), "name": "handbook.pdf"}
+    encoded = {"base64": base64.b64encode(Path(HANDBOOK).read_bytes()).decode(), "name": "handbook.pdf"}
     with server.over_socket() as client:
-        for document, name in (({"path": str(HANDBOOK)}, str(HANDBOOK)), (encoded, "handbook.pdf")):
+        for document, name in (({"path": HANDBOOK}, HANDBOOK), (encoded, "handbook.pdf")):
             record = client.post("/v1/ask", json={"id": "a", "question": QUESTION, "documents": [document]}).json()
             assert (record["id"], record["answer"]) == ("a", "42 pence")
             assert record["citations"][0]["document"] == name
@@ -44,7 +45,7 @@ def test_ask_over_the_socket_reads_paths_text_and_bytes(server):
 
 def test_stream_has_the_pieces_and_then_the_record(server):
     with server.over_socket() as client:
-        names, values = stream_events(client, {"question": QUESTION, "documents": [{"path": str(HANDBOOK)}]})
+        names, values = stream_events(client, {"question": QUESTION, "documents": [{"path": HANDBOOK}]})
     assert names == ["piece"] * (len(names) - 1) + ["answer"]
     assert "".join(value["text"] for value in values[:-1]).strip() == values[-1]["answer"] == "42 pence"
 
@@ -54,7 +55,7 @@ def test_concurrent_clients_get_the_answers_of_a_single_client(server):
     bodies = [
         {"question": question, "documents": [document], "mode": mode, "max_new_tokens": 16}
         for question in (QUESTION, wages, "Who signs for the keys?", "Which color?")
-        for document in ({"path": str(HANDBOOK)}, GATE)
+        for document in ({"path": HANDBOOK}, GATE)
         for mode in ("auto", "select")
     ]
 
@@ -70,20 +71,19 @@ def test_concurrent_clients_get_the_answers_of_a_single_client(server):
 
 def test_one_bad_request_harms_no_other(server):
     with server.over_http() as client:
-        bad = [
-            client.post(
-                "/v1/ask", json={"question": "Who?", "documents": [{"base64": "JVBERi0xLjQK", "name": "a.pdf"}]}
-            ),
-            client.post("/v1/ask", json={"question": "Who?", "documents": [GATE], "keep": 7}),
-            client.post("/v1/ask", json={"question": "Who?", "documents": [GATE], "pair": "tiny"}),
-            client.post("/v1/ask", json={"question": "Who?"}),
-            client.post("/v1/ask", content=b"{"),
-            client.post("/v1/ask", json={"question": "Who?", "documents": [{"text": "x y " * 40_000}], "mode": "full"}),
+        bodies = [
+            {"documents": [{"base64": "JVBERi0xLjQK", "name": "a.pdf"}]},
+            {"documents": [GATE], "keep": 7},
+            {"documents": [GATE], "pair": "tiny"},
+            {},
+            {"documents": [{"text": "x y " * 40_000}], "mode": "full"},
         ]
+        bad = [client.post("/v1/ask", content=b"{")]
+        bad += [client.post("/v1/ask", json={"question": "Who?", **body}) for body in bodies]
         assert [response.status_code for response in bad] == [400] * len(bad)
         assert all(response.json()["error"]["message"] for response in bad)
         assert bad[-1].json()["error"]["type"] == "prompt_too_long"
-        refused = client.post("/v1/ask", json={"question": "Who?", "documents": [{"path": str(HANDBOOK)}]})
+        refused = client.post("/v1/ask", json={"question": "Who?", "documents": [{"path": HANDBOOK}]})
         assert refused.status_code == 403
         assert client.post("/v1/ask", json={"question": "Which color?", "documents": [GATE]}).status_code == 200
 
@@ -116,33 +116,25 @@ def chat(server):
         yield ai
 
 
-def test_openai_completion_and_stream_agree(chat):
-    from specprefill_cli.documents.collect import read_documents
+@pytest.fixture(scope="module")
+def asked():
+    (document,) = read_documents([HANDBOOK])
+    return {"model": "tiny", "messages": [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]}
 
-    (document,) = read_documents([str(HANDBOOK)])
+
+def test_openai_completion_and_stream_agree(chat, asked):
     assert [model.id for model in chat.models.list()] == ["tiny"]
-    messages = [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]
-    reply = chat.chat.completions.create(model="tiny", messages=messages, extra_body={"mode": "select", "keep": 0.2})
+    asked = {**asked, "extra_body": {"mode": "select", "keep": 0.2}}
+    reply = chat.chat.completions.create(**asked)
     assert "42 pence" in reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage.prompt_tokens_details.kept_tokens < 0.25 * reply.usage.prompt_tokens
-    stream = chat.chat.completions.create(
-        model="tiny",
-        messages=messages,
-        stream=True,
-        stream_options={"include_usage": True},
-        extra_body={"mode": "select", "keep": 0.2},
-    )
-    chunks = list(stream)
+    chunks = list(chat.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == reply.choices[0].message.content
     assert chunks[-1].usage.total_tokens == reply.usage.total_tokens
 
 
-def test_an_answer_ends_before_a_stop_text(chat):
-    from specprefill_cli.documents.collect import read_documents
-
-    (document,) = read_documents([str(HANDBOOK)])
-    asked = {"model": "tiny", "messages": [{"role": "user", "content": f"{document.text}\n\n{QUESTION}"}]}
+def test_an_answer_ends_before_a_stop_text(chat, asked):
     for stop in (" pen", ["mile", "2 pence"]):
         reply = chat.chat.completions.create(**asked, stop=stop, extra_body={"mode": "full", "stp": "x"})
         expected = "42" if stop == " pen" else "4"
@@ -185,7 +177,7 @@ def test_openai_errors_are_clear(chat):
 
 
 def test_a_confirmed_stream_has_both_records(server):
-    body = {"question": QUESTION, "documents": [str(HANDBOOK)], "confirm": True, "mode": "select", "keep": 0.05}
+    body = {"question": QUESTION, "documents": [HANDBOOK], "confirm": True, "mode": "select", "keep": 0.05}
     with server.over_socket() as client:
         names, values = stream_events(client, body)
         full = client.post("/v1/ask", json={**body, "mode": "full", "confirm": False}).json()

@@ -1,9 +1,6 @@
 """The proxy in front of a scripted server: requests that reach it, and replies that come back; with real clients."""
 
 import json
-import re
-import shutil
-import subprocess
 from itertools import takewhile
 
 import httpx
@@ -12,7 +9,7 @@ import pytest
 
 from specprefill_cli.documents.collect import read_documents
 from specprefill_cli.models.tokenizers import count_tokens
-from specprefill_cli.resources import packaged_folder
+from tests.helpers.samples import HANDBOOK, QUESTION
 from tests.helpers.upstream import (
     completion,
     error,
@@ -23,10 +20,10 @@ from tests.helpers.upstream import (
     stream_until_left,
     wait_until_left,
 )
-from tests.serving.conftest import running_server
+from tests.serving.conftest import read_metric, running_server
 
 pytestmark = pytest.mark.slow
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
+
 ANSWER = "a mileage allowance of 42 pence per mile"
 PATIENCE = 60
 # Most scrapes of the metrics until they count the answer to an unthinned request.
@@ -36,11 +33,10 @@ MAX_SCRAPES = 5_000
 @pytest.fixture(scope="module")
 def servers():
     """A scripted server and the proxy in front of it."""
+    options = ("--http", "127.0.0.1:0", "--scorer", "heads")
     with (
         running_upstream() as upstream,
-        running_server(
-            "--upstream", upstream.url, "--http", "127.0.0.1:0", "--scorer", "heads", OPENAI_API_KEY="sk-up"
-        ) as proxy,
+        running_server("--upstream", upstream.url, *options, OPENAI_API_KEY="sk-up") as proxy,
     ):
         yield upstream, proxy
 
@@ -62,7 +58,7 @@ def client(servers, upstream):
 
 @pytest.fixture(scope="module")
 def handbook():
-    (document,) = read_documents([str(packaged_folder("sample_docs") / "harbour-handbook.pdf")])
+    (document,) = read_documents([HANDBOOK])
     return document.text
 
 
@@ -70,15 +66,9 @@ def chat(*texts, **fields):
     return {"model": "scripted", "messages": [{"role": "user", "content": "\n\n".join(texts)}], **fields}
 
 
-def read_metric(client, name):
-    match = re.search(rf"^specprefill_{re.escape(name)} (\S+)", client.get("/metrics").text, re.MULTILINE)
-    return float(match[1]) if match else 0.0
-
-
 def test_a_long_document_is_thinned_for_the_question(client, upstream, handbook):
-    reply = client.post(
-        "/v1/chat/completions", json=chat(handbook, QUESTION, temperature=0.5, specprefill={"keep": 0.1})
-    )
+    asked = chat(handbook, QUESTION, temperature=0.5, specprefill={"keep": 0.1})
+    reply = client.post("/v1/chat/completions", json=asked)
     assert reply.json()["choices"][0]["message"]["content"] == "42 pence"
     sent = upstream.bodies[0]
     assert {**sent, "messages": None} == {"model": "scripted", "messages": None, "temperature": 0.5}
@@ -109,11 +99,6 @@ def test_the_middle_survives_a_long_head_and_a_long_question(client, upstream, t
     assert kept < total
 
 
-def encode_unusually(body):
-    """Encode a body with blanks that no JSON library writes."""
-    return json.dumps(body, indent=3).replace(": ", " :  ").encode()
-
-
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -127,10 +112,10 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields
     question = fields.pop("question", QUESTION)
     body = chat(question, **fields) if reason == "short" else chat(handbook, question, **fields)
     body["messages"][0]["content"] = body.pop("content", body["messages"][0]["content"])
-    content = encode_unusually(body)
-    reply = client.post(
-        "/v1/chat/completions?x=1", content=content, headers={"content-type": "text/x", "x-own": "kept"}
-    )
+    # With blanks that no JSON library writes.
+    content = json.dumps(body, indent=3).replace(": ", " :  ").encode()
+    headers = {"content-type": "text/x", "x-own": "kept"}
+    reply = client.post("/v1/chat/completions?x=1", content=content, headers=headers)
     (method, path, headers, sent) = upstream.requests[0]
     assert (method, path, sent) == ("POST", "/v1/chat/completions?x=1", content)
     assert (headers["x-own"], headers["content-type"]) == ("kept", "text/x")
@@ -195,9 +180,8 @@ def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, re
     upstream.left.clear()
 
     if reply is stream_until_left:
-        with client.stream(
-            "POST", "/v1/chat/completions", json=chat(handbook, QUESTION, stream=True)
-        ) as streamed_reply:
+        asked = chat(handbook, QUESTION, stream=True)
+        with client.stream("POST", "/v1/chat/completions", json=asked) as streamed_reply:
             next(streamed_reply.iter_raw())
     else:
         with pytest.raises(httpx.ReadTimeout):
@@ -242,25 +226,11 @@ def test_the_openai_client_asks_through_the_proxy(servers, upstream, handbook, s
             **chat(handbook, QUESTION, stream=stream), extra_body={"specprefill": {"keep": 0.1}}
         )
         reply = raw_reply.parse()
-        pieces = (
-            [part.choices[0].delta.content or "" for part in reply] if stream else [reply.choices[0].message.content]
-        )
-    assert "".join(pieces) == "42 pence"
+        pieces = [part.choices[0].delta.content or "" for part in reply] if stream else []
+    assert ("".join(pieces) if stream else reply.choices[0].message.content) == "42 pence"
     kept, total = map(int, raw_reply.headers["x-specprefill-kept"].split("/"))
     assert kept < total / 4
     assert "specprefill" not in upstream.bodies[0]
-
-
-def test_curl_asks_through_the_proxy(servers, upstream, handbook):
-    if shutil.which("curl") is None:
-        pytest.skip("needs curl")
-    proxy, body = servers[1], json.dumps(chat(handbook, QUESTION))
-    command = ["curl", "-sS", "-i", "--noproxy", "*", "-H", f"Authorization: Bearer {proxy.token}", "-d", "@-"]
-    done = subprocess.run(
-        [*command, f"{proxy.address}/v1/chat/completions"], input=body, capture_output=True, text=True
-    )
-    assert re.search(r"^x-specprefill-kept: \d+/\d+\s*$", done.stdout, re.MULTILINE)
-    assert '"42 pence"' in done.stdout
 
 
 def test_an_upstream_that_is_not_there_is_a_bad_gateway(handbook):

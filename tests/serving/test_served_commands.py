@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 from tests.cli.test_batch import test_failed_rows_become_error_rows_and_overrides_apply  # noqa: F401
 from tests.cli.test_command_line import (  # noqa: F401
@@ -24,16 +23,16 @@ from tests.cli.test_command_line import (  # noqa: F401
     test_streamed_answer_equals_collected_answer,
 )
 from tests.cli.test_errors import bad_inputs, test_failures_are_one_line_and_exit_with_1  # noqa: F401
-from tests.cli.test_passages import (  # noqa: F401
+from tests.cli.test_plan import (  # noqa: F401
     test_best_passages_hold_the_answer_in_document_order,
     test_keep_ratio_bounds_the_text_and_ends_at_sentences,
     test_lexical_passages_need_no_draft,
-)
-from tests.cli.test_plan import (  # noqa: F401
     test_plan_json_is_one_object,
     test_plan_prints_facts_and_estimates,
     test_the_page_of_ask_is_written,
 )
+from tests.helpers.programs import run_main
+from tests.helpers.samples import HANDBOOK, QUESTION, read_jsonl, write_jsonl
 from tests.serving.conftest import running_server
 
 pytestmark = [
@@ -41,8 +40,7 @@ pytestmark = [
     pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets"),
 ]
 NOT_USED = re.compile(r"^specprefill: .*; running without it\n", re.MULTILINE)
-HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
-QUESTION = "What mileage allowance does the company pay if you use your own car?"
+
 # Times, memory and speeds.
 MEASURED = re.compile(r"[\d,.]+ (ms|s|MiB|tokens/s)\b|about [\d.]+ m?s")
 # Without a server, the expected speedup counts the KV that earlier rows of the batch left.
@@ -117,17 +115,10 @@ def test_the_server_answers_the_command(server):
     "arguments", [("ask", HANDBOOK, QUESTION), ("ask", HANDBOOK, QUESTION, "--json"), ("passages", HANDBOOK, QUESTION)]
 )
 def test_client_imports_no_models(server, arguments):
-    script = (
-        "import sys\n"
-        "from specprefill_cli.cli.main import main\n"
-        "try: main()\nexcept SystemExit as ended: code = ended.code\n"
-        "heavy = {'torch', 'transformers', 'numpy', 'asyncio', 'jinja2'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else code)"
-    )
-    command = [sys.executable, "-c", script, *arguments, "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, env=server.environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "42 pence" in done.stdout
+    done = run_main(*arguments, "--quiet", environment=server.environment)
+    assert not {"torch", "transformers", "numpy", "asyncio", "jinja2"} & done.modules
+    assert done.err == ""
+    assert "42 pence" in done.out
 
 
 def test_paths_streams_and_variables_are_the_callers(server, tmp_path, monkeypatch):
@@ -175,11 +166,10 @@ def test_batch_says_how_to_go_on_when_the_server_is_killed():
 
 
 def test_batch_sends_several_rows_at_once(server, tmp_path):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"id": n, "question": f"Who signs for key {n}?"}) + "\n" for n in range(12)))
+    rows = write_jsonl(tmp_path / "rows.jsonl", *({"id": n, "question": f"Who signs for key {n}?"} for n in range(12)))
     before = server.answers()
-    code, out, _ = server.run("batch", str(rows), "--document", HANDBOOK, "--max-new-tokens", "8", "--mode", "select")
-    assert (code, [json.loads(line)["id"] for line in out.splitlines()]) == (0, [*range(12)])
+    code, out, _ = server.run("batch", rows, "--document", HANDBOOK, "--max-new-tokens", "8", "--mode", "select")
+    assert (code, [row["id"] for row in read_jsonl(out)]) == (0, [*range(12)])
     assert server.answers() == before + 12
 
 
@@ -194,22 +184,18 @@ def test_second_start_says_so(server):
     assert json.loads(out)["server"]["process"] == server.process.pid
 
 
-def test_stop_drains_and_leaves_no_socket():
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_stop_drains_and_leaves_no_socket(options):
     with running_server("--idle", "10m") as server:
         folder = server.folder / "specprefill"
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / "http.sock").stat().st_mode & 0o777 == 0o600
-        code, _, err = server.run("serve", "--stop")
-        assert (code, err) == (0, "the server has stopped\n")
+        code, out, err = server.run("serve", "--stop", *options)
+        assert code == 0
+        assert json.loads(out)["server"] is None if options else err == "the server has stopped\n"
         assert server.process.wait(60) == 0
         assert not list(folder.glob("*.sock"))
         assert "no server is running" in server.run("serve", "--status")[2]
-
-
-def test_stop_prints_json():
-    with running_server() as server:
-        code, out, _ = server.run("serve", "--stop", "--json")
-        assert (code, json.loads(out)["server"]) == (0, None)
 
 
 @pytest.mark.parametrize("stop", ["signal", "command"])
@@ -243,11 +229,22 @@ def test_a_server_that_loads_says_so_and_can_be_stopped(stop):
             process.kill()
 
 
+def test_clients_of_a_load_get_the_answers_of_a_single_client(server):
+    load = "bench throughput --server --clients 3 --seconds 2 --json --quiet"
+    code, out, err = server.run(*load.split())
+    assert (code, err) == (0, "")
+    (row,) = json.loads(out)["rows"]
+    assert row["answers"] >= row["clients"] == 3
+    assert row["errors"] == 0
+    assert row["same_answer"] == row["questions"] == 30
+    assert 0 < row["ttft_median"] <= row["ttft_p99"]
+    assert row["memory_late_bytes"] > 0
+
+
 def test_batch_with_workers_does_without_the_server(server, tmp_path):
     pytest.importorskip("ray")
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"question": QUESTION, "document": HANDBOOK}) + "\n")
+    rows = write_jsonl(tmp_path / "rows.jsonl", {"question": QUESTION, "document": HANDBOOK})
     before = server.answers()
-    code, out, _ = server.run("batch", str(rows), "--workers", "1", "--max-new-tokens", "4")
+    code, out, _ = server.run("batch", rows, "--workers", "1", "--max-new-tokens", "4")
     assert (code, "42" in json.loads(out)["answer"]) == (0, True)
     assert server.answers() == before

@@ -1,5 +1,6 @@
 """Peers read the same tokens with their own code and are measured like a mode."""
 
+import json
 import sys
 import types
 from dataclasses import replace
@@ -26,7 +27,6 @@ BASE = Settings(max_new_tokens=1, speculate="off", scorer="question", keep=0.3)
 
 @pytest.mark.parametrize("random_pair", ["llama", "mistral", "gemma3", "phi3"], indirect=True)
 def test_transformers_peer_uses_its_own_attention_and_restores_ours(random_pair, monkeypatch):
-    """The peer gives the token of an untouched model, without running our attention function."""
     name = random_pair.target.name.split("-")[1]
     plain = build_model(name, seed=1, attention="sdpa")
     tokens = torch.arange(3, 140)
@@ -90,7 +90,9 @@ def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
     assert "transformers is not measured" in capsys.readouterr().err
 
 
-def test_llama_cpp_starts_cold_with_the_same_threads(monkeypatch, tmp_path):
+@pytest.fixture
+def requests(monkeypatch):
+    """The options and the request of each completion by a stand-in for llama.cpp, which repeats the last token."""
     requests = []
 
     class Server:
@@ -99,21 +101,34 @@ def test_llama_cpp_starts_cold_with_the_same_threads(monkeypatch, tmp_path):
 
         def handle_completions(self, request):
             requests.append((self.options, request))
-            return {"choices": [{"logprobs": {"content": [{"id": sum(request["prompt"])}]}}]}
+            timings = {"predicted_per_second": request["max_tokens"]}
+            return {"choices": [{"logprobs": {"content": [{"id": request["prompt"][-1]}]}}], "timings": timings}
 
     def make_options():
-        return types.SimpleNamespace(
-            **{name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
-        )
+        parts = {name: types.SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+        return types.SimpleNamespace(**parts)
 
-    stub = types.SimpleNamespace(Server=Server, CommonParams=make_options)
-    monkeypatch.setitem(sys.modules, "xllamacpp", stub)
-    peer = llama_cpp_peer(tmp_path / "a.gguf", 512, 3)
-    assert peer.read(torch.tensor([4, 5])) == 9
+    monkeypatch.setitem(sys.modules, "xllamacpp", types.SimpleNamespace(Server=Server, CommonParams=make_options))
+    return requests
+
+
+def test_llama_cpp_starts_cold_with_the_same_threads(requests, tmp_path):
+    assert llama_cpp_peer(tmp_path / "a.gguf", 512, 3).read(torch.tensor([4, 5])) == 5
     options, request = requests[0]
+    assert request["prompt"] == [4, 5]
     assert (request["cache_prompt"], request["max_tokens"], request["temperature"]) == (False, 1, 0)
     assert options.cpuparams.n_threads == options.cpuparams_batch.n_threads == 3
     assert (options.model.path, options.n_ctx, options.n_gpu_layers) == (str(tmp_path / "a.gguf"), 512, 0)
+
+
+@pytest.mark.slow
+def test_bench_peer_measures_llama_cpp_and_the_modes(call, requests):
+    code, out, err = call("bench", "peer", *"--lengths 300 --keep 0.2 --repeat 1 --json".split())
+    assert (code, err) == (0, "")
+    rows = json.loads(out)["rows"]
+    assert [row["mode"] for row in rows] == ["full", "select", "llama.cpp"]
+    assert rows[2]["decode_tokens_per_second"] > 1
+    assert requests[0][0].n_ctx >= 300
 
 
 def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):

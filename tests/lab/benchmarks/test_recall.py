@@ -1,23 +1,22 @@
 """`bench recall`: what counts as kept, paired differences, and the command."""
 
-import json
 from itertools import pairwise
 
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.benchmarks.recall import PassageScorer, bench_recall, passage_vectors
-from specprefill_cli.lab.evaluation.datasets import Item, read_items
+from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import wilson_interval
 from specprefill_cli.prefill.scorers.base import Scorer, Scores
 from specprefill_cli.settings import Settings
+from tests.helpers.samples import collection_of, write_jsonl
 
 FILLER = "Nothing of note is said here at all. "
 FIRST, SECOND = "The rent is nine pounds.", "Late rent costs two pounds more."
 TEXT = f"{FILLER * 40}{FIRST} {FILLER * 40}{SECOND} {FILLER * 40}"
-COLLECTION = Collection((one_page_document("lease", TEXT, "text/plain"),))
+COLLECTION = collection_of(TEXT)
 
 
 def place(part):
@@ -84,22 +83,11 @@ def test_passages_score_every_token(tiny_session):
     assert (importance[:-1] > 0).all()
 
 
-def test_the_command_reads_evidence(call, tmp_path):
-    path = tmp_path / "questions.jsonl"
+def test_the_command_reads_evidence(call_json, tmp_path):
     row = {"id": 1, "context": TEXT, "question": "What does late rent cost?", "answers": ["two pounds"]}
-    path.write_text(json.dumps(row | {"evidence": [SECOND]}))
-    code, out, _ = call(
-        "bench", "recall", str(path), "--scorer", "lexical,random", "--keep", "0.1", "--no-baseline", "--json"
-    )
-    assert code == 0
-    first, second = json.loads(out)["rows"]
+    path = write_jsonl(tmp_path / "questions.jsonl", row | {"evidence": [SECOND]})
+    options = "--scorer lexical,random --keep 0.1 --no-baseline --json"
+    first, second = call_json("bench", "recall", path, *options.split())["rows"]
     assert (first["scorer"], first["recall"], first["shown"], first["delta"]) == ("lexical", 100, 100, None)
     assert second["scorer"] == "random"
     assert second["delta"] is not None
-
-
-def test_evidence_that_does_not_stand_in_the_documents_is_an_error(tmp_path):
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"id": 7, "context": TEXT, "question": "q", "answers": ["a"], "evidence": ["absent"]}))
-    with pytest.raises(SpecprefillError, match="row 7: its evidence does not stand"):
-        read_items(path, None, 0, 0)

@@ -9,13 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.benchmarks import shapes
-from specprefill_cli.lab.benchmarks.shapes import (
-    CONTEXT,
-    named_config,
-    published_shapes,
-    shape_pair,
-    shaped_session,
-)
+from specprefill_cli.lab.benchmarks.prefill import bench_prefill
+from specprefill_cli.lab.benchmarks.shapes import CONTEXT, named_config, published_shapes, shape_pair, shaped_session
+from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.settings import Settings
 
 # Parameters in billions, as published with each model.
@@ -44,10 +40,8 @@ def test_rejects_unknown_shapes_and_lists_the_known_ones():
 def test_tiny_shapes_match_the_bundled_pair_with_a_longer_context(tiny_session):
     assert shape_pair("tiny:tiny") == ("tiny", "tiny")
     session = shaped_session("tiny:tiny", Settings(devices="cpu"))
-    for shaped, bundled in (
-        (session.pair.draft, tiny_session.pair.draft),
-        (session.pair.target, tiny_session.pair.target),
-    ):
+    for role in ("draft", "target"):
+        shaped, bundled = getattr(session.pair, role), getattr(tiny_session.pair, role)
         assert shaped.model.num_parameters() == bundled.model.num_parameters()
         assert shaped.context == shaped.config.max_position_embeddings == CONTEXT > 131_072 + 64
     assert named_config("tiny", "draft").hidden_size < named_config("tiny", "target").hidden_size
@@ -68,9 +62,6 @@ def test_pair_of_shapes_can_be_measured(monkeypatch):
     monkeypatch.setattr(shapes, "published_shapes", lambda: small)
     session = shaped_session("a:b", Settings(dtype="float32", devices="cpu"))
     assert session.pair.same_tokenizer
-    from specprefill_cli.lab.benchmarks.prefill import bench_prefill
-    from specprefill_cli.lab.evaluation.runner import Configuration
-
     requested = [Configuration("full"), Configuration("select", 0.2, "question")]
     base = Settings(max_new_tokens=1, speculate="off", scorer="question")
     warmed_modes = []

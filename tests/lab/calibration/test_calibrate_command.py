@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.commands.options import refuse_ranks
 from specprefill_cli.prefill.scoring_heads import load_heads
+from tests.helpers.samples import write_jsonl
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 2
 
@@ -14,22 +17,14 @@ def calibrate(call, random_session, tmp_path, monkeypatch):
     """Run the command on 20 questions; returns exit code, standard output and standard error."""
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
     random_session.pair.scoring_heads = None
-    path = tmp_path / "questions.jsonl"
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}
-    path.write_text("".join(json.dumps({"id": str(n), **row}) + "\n" for n in range(20)))
+    path = write_jsonl(tmp_path / "questions.jsonl", *({"id": str(n), **row} for n in range(20)))
 
     def run(*arguments):
         options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"))
-        return call("calibrate", "--heads", str(path), *options, *arguments)
+        return call("calibrate", "--heads", path, *options, *arguments)
 
     return run
-
-
-def test_rejects_unusable_output_folder_before_loading_models(calibrate, tmp_path, monkeypatch):
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", None)
-    code, _, err = calibrate("--out", str(tmp_path / "questions.jsonl"))
-    assert code == 2
-    assert "questions.jsonl: cannot be made" in err
 
 
 def test_heads_and_the_mass_of_keep_auto_are_stored(calibrate, random_session, tmp_path):
@@ -42,3 +37,8 @@ def test_heads_and_the_mass_of_keep_auto_are_stored(calibrate, random_session, t
     code, out, err = calibrate()
     assert (code, "warning" in err) == (0, False)
     assert "mass kept by --keep auto: " in out
+
+
+def test_several_ranks_are_refused():
+    with pytest.raises(UsageError, match="calibrate runs in one process"):
+        refuse_ranks(2, "calibrate")

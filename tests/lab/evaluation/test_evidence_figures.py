@@ -3,12 +3,13 @@ import re
 import numpy as np
 import pytest
 
-from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures, likely_text
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.record import Fate, Passage
 from tests.helpers.answers import make_answer
+from tests.helpers.samples import collection_of
 
 
 def answered_item(answer, references, passage, confidence):
@@ -37,7 +38,7 @@ def test_figures_count_passages_and_confidence():
 
 def test_an_answer_is_kept_where_the_target_computed_all_tokens_of_one_place_in_its_own_context():
     text = "red fox. blue cat, red fox ran. red fox."
-    collection = Collection((one_page_document("d", text, "text/plain"),))
+    collection = collection_of(text)
     context = text.index("blue"), text.index(" ran.") + len(" ran.")
     words = [match.span() for match in re.finditer(r"\w+|[.,]", text)]
     offsets = np.array(words)

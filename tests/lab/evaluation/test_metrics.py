@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
@@ -17,6 +16,7 @@ from specprefill_cli.lab.evaluation.statistics import auroc, mean_interval, rank
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.answers import make_answer
+from tests.helpers.samples import collection_of
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_auroc_is_the_fraction_of_correctly_ordered_pairs_and_none_with_too_few_
 
 
 def test_rows_compare_each_configuration_with_full():
-    item = Item("a", "?", ("red",), Collection((one_page_document("d", "x", "text/plain"),)), (0, 1))
+    item = Item("a", "?", ("red",), collection_of("x"), (0, 1))
     full, fast = (
         [(item, make_answer(answer=text, ttft_seconds=seconds)) for text, seconds in answers]
         for answers in ((("red", 2.0), ("red", 4.0)), (("red", 1.0), ("blue", 1.0)))
@@ -71,10 +71,6 @@ def test_rows_compare_each_configuration_with_full():
     first, second = rows({Configuration("full"): full, Configuration("select", 0.2, "question"): fast})
     assert [first[key] for key in ("f1", "f1_delta", "ttft_ratio", "right")] == [100, None, None, 2]
     assert [second[key] for key in ("f1", "f1_delta", "ttft_ratio", "right")] == [50, -50, 3.0, 1]
-
-
-def test_full_runs_once_for_all_keep_ratios():
-    assert len(configurations(["full", "select"], [0.1, 0.2, None], ["question", "random"])) == 7
 
 
 def test_mode_capabilities_decide_which_settings_vary(monkeypatch):
@@ -100,10 +96,8 @@ def write_rows(path, rows_):
 
 
 def test_contexts_are_hidden_among_distractors(tmp_path):
-    path = write_rows(
-        tmp_path / "q.jsonl.xz",
-        [{"id": n, "context": f"Paragraph {n}.", "question": "?", "answers": ["x"]} for n in range(30)],
-    )
+    rows = [{"id": n, "context": f"Paragraph {n}.", "question": "?", "answers": ["x"]} for n in range(30)]
+    path = write_rows(tmp_path / "q.jsonl.xz", rows)
     items = read_items(path, limit=10, distractors=4, seed=1)
     assert len(items) == 10
     positions = set()
@@ -141,6 +135,10 @@ def test_document_paths_are_relative_to_the_question_file_which_may_have_a_byte_
         ('{"question": "?", "answers": "Paris", "context": "x"}', "line 1: answers must be a list"),
         ('{"question": 3, "answers": [], "context": "x"}', "line 1: question and context must be strings"),
         ("", "holds no questions"),
+        (
+            '{"id": 7, "question": "?", "answers": [], "context": "x", "evidence": ["y"]}',
+            "row 7: its evidence does not",
+        ),
         ('{"question": "?", "answers": []}', "line 1: needs one of context, document, documents"),
     ],
 )

@@ -17,14 +17,8 @@ from specprefill_cli.models.attention_plan import AttentionDevice
 HANG = (
     "import subprocess, sys, threading; subprocess.Popen([sys.executable, '-c', 'input()']); threading.Event().wait()"
 )
-ROW = {
-    "length": 1024,
-    "ttft": 0.51234,
-    "note": "a|b",
-    "peak_bytes": 2**21,
-    "parts": {},
-    "tflops": {"draft": 1.23456, "target": 2},
-}
+ROW = {"length": 1024, "ttft": 0.51234, "note": "a|b", "peak_bytes": 2**21, "parts": {}}
+ROW["tflops"] = {"draft": 1.23456, "target": 2}
 FIGURES = f"import json; print(json.dumps({{'rows': [{ROW}]}}))"
 
 
@@ -145,11 +139,8 @@ def test_every_step_gives_figures_on_a_cpu(call, tmp_path, monkeypatch):
     monkeypatch.setattr(probes, "KEYS", 512)
     monkeypatch.setattr("specprefill_cli.lab.benchmarks.decode.QUOTES", 1)
     *steps, on_ranks = command.all_steps("tiny:tiny", [256])
-    assert [step.name for step in steps if step.missing] == [
-        "tests in float32",
-        "tests in bfloat16",
-        "synchronisations",
-    ]
+    missing = ["tests in float32", "tests in bfloat16", "synchronisations"]
+    assert [step.name for step in steps if step.missing] == missing
     for step in steps:
         if not step.missing:
             # In this process, which has torch already.

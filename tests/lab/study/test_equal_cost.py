@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import TOO_FEW
@@ -31,6 +30,7 @@ from specprefill_cli.lab.study.measurements import MAPPED_ONLY, REST_DROPPED, st
 from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
+from tests.helpers.samples import collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 SETTINGS = reference_settings(Settings(scorer="question", look_ahead=1))
@@ -38,8 +38,7 @@ KEPT = {"select": 0.4, "hybrid": 0.3}
 
 
 def item(number=0, text=TEXT):
-    collection = Collection((one_page_document("doc", text, "text/plain"),))
-    return Item(str(number), f"When, number {number}?", ("nine",), collection, (0, 10))
+    return Item(str(number), f"When, number {number}?", ("nine",), collection_of(text), (0, 10))
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.31, 0.62, 1.2, 9.0])
@@ -129,13 +128,11 @@ def test_shorter_wrong_document_is_repeated_to_fill_every_slot(random_session):
 
 
 def test_controls_differ_from_draft_kv_and_each_other(random_session):
-    """Each control prefills a different cache, and its plan states the fate of the document."""
     session = random_session
     # Long enough for the smallest budget to cover a chunk.
     text = TEXT * 4
-    wrong = mapped_kv(
-        session, item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56), SETTINGS
-    )
+    rain = item(1, "Rain fell on the harbour all day and nobody came to the market. " * 56)
+    wrong = mapped_kv(session, rain, SETTINGS)
     draft_alone = draft_session(session)
     streams = {
         condition.label: answer_with(

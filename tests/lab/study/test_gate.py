@@ -19,6 +19,7 @@ from specprefill_cli.lab.study.gate import (
     prompt_outcomes,
 )
 from specprefill_cli.settings import Settings
+from tests.helpers.samples import write_jsonl
 from tests.lab.study.test_equal_cost import item
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 2
@@ -31,17 +32,14 @@ def outcomes(pairs, signal=KV_ERROR):
     ]
 
 
-@pytest.mark.parametrize(("target", "threshold"), [(0.0, 0.1), (0.03, 0.2), (0.06, 0.3), (0.1, 0.4), (1.0, 0.5)])
-def test_the_threshold_is_the_largest_risk_with_a_mean_kl_within_the_target(target, threshold):
-    pairs = [(0.1, 0.0), (0.2, 0.05), (0.3, 0.1), (0.4, 0.15), (0.5, 0.9)]
-    random.Random(1).shuffle(pairs)
-    # Means up to each risk: 0, 0.025, 0.05, 0.075, 0.24.
-    assert largest_threshold(outcomes(pairs), target, 1) == threshold
+# Means up to each risk: 0, 0.025, 0.05, 0.075, 0.24.
+RISING = [(0.3, 0.1), (0.5, 0.9), (0.1, 0.0), (0.4, 0.15), (0.2, 0.05)]
 
 
 @pytest.mark.parametrize(
     ("pairs", "target", "threshold"),
     [
+        *((RISING, *case) for case in ((0.0, 0.1), (0.03, 0.2), (0.06, 0.3), (0.1, 0.4), (1.0, 0.5))),
         # A bad outcome at low risk may be outweighed, but not hidden.
         ([(0.1, 0.5), (0.2, 0.0), (0.3, 0.0)], 0.2, 0.3),
         ([(0.1, 0.5), (0.2, 0.0), (0.3, 0.2)], 0.2, 0.0),
@@ -51,7 +49,7 @@ def test_the_threshold_is_the_largest_risk_with_a_mean_kl_within_the_target(targ
         ([(0.1, 0.0), (0.2, 0.0), (0.2, 0.9)], 0.1, 0.1),
     ],
 )
-def test_thresholds_of_mixed_outcomes(pairs, target, threshold):
+def test_the_threshold_is_the_largest_risk_with_a_mean_kl_within_the_target(pairs, target, threshold):
     assert largest_threshold(outcomes(pairs), target, 1) == threshold
 
 
@@ -101,17 +99,13 @@ def questions(tmp_path, monkeypatch, random_session):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr(gate_calibration, "FEWEST_PROMPTS", 2)
-    path = tmp_path / "questions.jsonl"
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}
-    path.write_text("".join(json.dumps({"id": str(n), **row}) + "\n" for n in range(2)))
-    return path
+    return write_jsonl(tmp_path / "questions.jsonl", {"id": "0", **row}, {"id": "1", **row})
 
 
-def test_the_command_stores_gates_with_the_maps(call, questions, random_session, tmp_path):
+def test_the_command_stores_gates_with_the_maps(call_json, questions, random_session, tmp_path):
     options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"), "--json")
-    code, out, _ = call("calibrate", "--gate", str(questions), "--gate-kl", "0", *options)
-    assert code == 0
-    gate = json.loads(out)["gates"]["exact-0-draft"]
+    gate = call_json("calibrate", "--gate", questions, "--gate-kl", "0", *options)["gates"]["exact-0-draft"]
     assert (gate["threshold"], gate["target"], gate["n"]) == (0, 0, 2), "a random map gives nothing to accept"
     stored = load_calibration(tmp_path / "out", random_session.pair).kv_map.gate
     assert vars(stored) == gate

@@ -1,4 +1,6 @@
-"""The study on a random pair: its controls, and what checkpoint tokens observe."""
+"""The study on a random pair: its controls, and what checkpoint tokens observe; and the command."""
+
+import json
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.signals import OBSERVABLE, observe
 from specprefill_cli.lab.study.summary import stability, summary
 from specprefill_cli.settings import Settings
+from tests.helpers.samples import write_jsonl
 from tests.lab.study.test_equal_cost import TEXT, item
 
 SETTINGS = Settings(scorer="question", look_ahead=1, mode="draft-kv")
@@ -71,3 +74,25 @@ def test_observing_checkpoint_tokens_leaves_kv_unchanged(random_session):
         torch.testing.assert_close(old, new)
     assert [tuple(states.shape) for states in observed.states] == [(len(checkpoints), 64)] * 3
     assert observed.queries.layer(2).shape[1] == len(checkpoints)
+
+
+@pytest.mark.slow
+def test_study_writes_json_plots_and_html(call, random_session, tmp_path, monkeypatch):
+    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
+    monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
+    texts = ("The north gate opens at nine. " * 16, "Rain fell on the harbour all day. " * 12)
+    rows = [{"id": str(n), "context": text, "question": "When?", "answers": ["nine"]} for n, text in enumerate(texts)]
+    questions = write_jsonl(tmp_path / "questions.jsonl", *rows)
+    out = tmp_path / "a" / "study"
+    options = "--answers 2 --distractors 0 --scorer question --look-ahead 1 --quiet"
+    code, printed, _ = call("study", questions, "--out", str(out), *options.split())
+    assert code == 0
+    record = json.loads((out / "study.json").read_text())
+    assert record["schema"] == 1
+    assert record["questions"] == 2
+    assert {row["n"] for row in record["equal_cost"]["rows"]} == {2}
+    assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
+    plots = ("error_by_layer_and_depth", "error_by_layer", "kl_by_budget", "kl_by_token")
+    assert {path.name for path in out.iterdir()} == {"study.json", "study.html", *(f"{name}.svg" for name in plots)}
+    assert (out / "study.html").read_text().count("<svg") == 4
+    assert "same tokens, rest dropped" in printed

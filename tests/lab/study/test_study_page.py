@@ -3,34 +3,22 @@
 import re
 from copy import deepcopy
 from html import unescape
-from io import StringIO
-from xml.etree import ElementTree
 
 from bs4 import BeautifulSoup
-from rich.console import Console
 
 from specprefill_cli.lab.study.figures import budget_plot, finite, render_study, sections, study_plots, study_tables
+from tests.helpers.output import svg_texts, text_of
 
-SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\u202e ]]> &lt; \u200d"
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+COST = {"keep": None, "n": 500, "ttft_seconds": 0.5, "ttft_ratio": 1.0, "equal_ttft": True}
+COST |= {"first_token_kl": 0.25, "gap_recovered": 0.5, "same_answer": 0.75}
+
+
 def cost_row(name, f1, **fields):
-    return {
-        "name": name,
-        "keep": None,
-        "n": 500,
-        "f1": f1,
-        "f1_low": f1 - 2,
-        "f1_high": f1 + 2,
-        "ttft_seconds": 0.5,
-        "ttft_ratio": 1.0,
-        "equal_ttft": True,
-        "first_token_kl": 0.25,
-        "gap_recovered": 0.5,
-        "same_answer": 0.75,
-    } | fields
+    return {**COST, "name": name, "f1": f1, "f1_low": f1 - 2, "f1_high": f1 + 2, **fields}
 
 
 RECORD = {
@@ -92,16 +80,12 @@ RECORD = {
 }
 
 
-def texts(svg):
-    return [node.text for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-
-
 def test_plots_are_well_formed_and_show_their_data():
     plots = study_plots(RECORD)
     assert set(plots) == {"error_by_layer_and_depth", "error_by_layer", "kl_by_budget", "kl_by_token"}
-    assert {"0.12", "0.50", "-", "depth in the document"} <= set(texts(plots["error_by_layer_and_depth"]))
-    assert {"keys", "values", "target layer"} <= set(texts(plots["error_by_layer"]))
-    assert {"riskiest chunks", "random chunks", "15%"} <= set(texts(plots["kl_by_budget"]))
+    assert {"0.12", "0.50", "-", "depth in the document"} <= set(svg_texts(plots["error_by_layer_and_depth"]))
+    assert {"keys", "values", "target layer"} <= set(svg_texts(plots["error_by_layer"]))
+    assert {"riskiest chunks", "random chunks", "15%"} <= set(svg_texts(plots["kl_by_budget"]))
     risk, random = budget_plot(RECORD["first_token_by_budget"]).args[-1]
     assert risk.points == [(0.0, 0.6), (0.15, 0.2), (0.5, 0.1)]
     assert random.points == [(0.0, 0.6), (0.15, 0.4), (0.5, 0.3)]
@@ -151,14 +135,11 @@ def test_omits_parts_that_were_not_measured():
 
 
 def test_terminal_shows_the_tables():
-    out = StringIO()
-    Console(file=out, width=200, color_system=None).print(study_tables(RECORD))
+    shown = text_of(study_tables(RECORD))
     for label in ("25%, 50%, 75%, 88%", "select, keep 0.4", "41.5 [39.5, 43.5]", "mapped only", "-1.5 [-3.0, -0.5]"):
-        assert label in out.getvalue()
+        assert label in shown
 
 
 def test_non_finite_numbers_become_none():
-    assert finite({"a": [float("nan"), 1.0, (float("inf"), "x")], "b": True}) == {
-        "a": [None, 1.0, [None, "x"]],
-        "b": True,
-    }
+    values = {"a": [float("nan"), 1.0, (float("inf"), "x")], "b": True}
+    assert finite(values) == {"a": [None, 1.0, [None, "x"]], "b": True}

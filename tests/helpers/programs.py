@@ -1,0 +1,34 @@
+"""The program in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+REPORT_AT_EXIT = """
+import atexit, json, os, sys
+sys.argv[0] = "specprefill"
+from specprefill_cli.cli.main import main
+atexit.register(lambda: print(json.dumps([sorted(sys.modules), dict(os.environ)]), file=sys.stderr))
+main()
+"""
+
+
+@dataclass
+class Finished:
+    """What a run printed; its modules and its environment at exit."""
+
+    out: str
+    err: str
+    modules: set[str]
+    environment: dict[str, str]
+
+
+def run_main(*arguments, environment=os.environ):
+    """Run `specprefill ARGUMENTS`, which must succeed."""
+    command = [sys.executable, "-c", REPORT_AT_EXIT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    *lines, report = done.stderr.splitlines(keepends=True)
+    modules, variables = json.loads(report)
+    return Finished(done.stdout, "".join(lines), set(modules), variables)
