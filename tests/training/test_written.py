@@ -11,7 +11,7 @@ from specprefill_cli.training.encoder_tuning import (
     loss_of,
     neighbouring_contexts,
     question_probabilities,
-    recall,
+    recalls,
     some_questions,
 )
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
@@ -41,7 +41,7 @@ def test_the_chunk_with_the_answer_is_marked_and_ranked_first():
     probabilities, answers = question_probabilities(load_encoder("cpu"), document, 16)
     assert answers.sum() in (1, 2)
     assert probabilities.sum().item() == pytest.approx(1.0, abs=0.05)
-    assert recall(load_encoder("cpu"), [document], 0.1) == 100.0
+    assert recalls(load_encoder("cpu"), [document]) == [100.0, 100.0]
 
 
 def test_a_step_down_the_gradient_lowers_the_loss():
