@@ -51,14 +51,14 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     def compute() -> Tensor:
         return encoder.chunk_vectors(request.document_text, starts).half()
 
-    vectors = compute() if cache is None else cache.vectors(identity(request), compute)
+    vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
     cosines = vectors.float() @ encoder.text_vector(request.question)
     return (SHARPNESS * cosines).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
 
 
 def has_vectors(request: PrefillRequest) -> bool:
     """Whether a cache holds the document's vectors."""
-    return request.draft_prefixes is not None and request.draft_prefixes.has_vectors(identity(request))
+    return request.draft_prefixes is not None and identity(request) in request.draft_prefixes.embeddings
 
 
 def identity(request: PrefillRequest) -> str:
