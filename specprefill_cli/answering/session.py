@@ -256,7 +256,6 @@ class Session:
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
             confidence=self.confidence,
-            on_end=self.cache.write if self.cache is not None else None,
         )
 
     def warm_up(self, settings: Settings) -> None:

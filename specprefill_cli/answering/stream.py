@@ -40,13 +40,12 @@ from specprefill_cli.settings import Settings
 class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
-    prefilled: the prefilled or sent prompt; on_end: called when the answer ends, for whatever reason
+    prefilled: the prefilled or sent prompt
     """
 
     prefilled: Any
     memory: PeakMemory
     startup_seconds: float = 0.0
-    on_end: Callable[[], None] | None = None
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -213,10 +212,6 @@ class AnswerStream(TextStream):
         except KeyboardInterrupt:
             self.interrupted = True
             yield from self.emit(self.stop_filter.held + detokenizer.finish())
-        finally:
-            # Also runs if the caller stops iterating.
-            if self.on_end is not None:
-                self.on_end()
         if self.resolved.decoding.confirm and not self.interrupted:
             yield from confirm(self)
 

@@ -24,7 +24,7 @@ from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, U
 from specprefill_cli.files import STANDARD_INPUT, same_file
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
-from specprefill_cli.settings import AUTO, CACHE, Settings
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 PANEL = "Workers"
 # Ray's address of a cluster: `auto` for the cluster of this machine, or host and port.
 ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
-worker_option, output_option, cache_option = (
-    partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT, CACHE)
-)
+worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT))
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output")
@@ -77,10 +75,6 @@ def batch(
         float | None,
         worker_option(help="Give up a row after this many seconds.", min=0.1, show_default="none", metavar="SECONDS"),
     ] = None,
-    cache_dir: Annotated[
-        Path | None, cache_option(help="Keep the draft's KV of documents in this folder.", show_default=False)
-    ] = None,
-    cache_limit: Annotated[float, cache_option(help="Size limit of --cache-dir, in GiB.", min=0.001, max=1e6)] = 8.0,
     *,
     settings: Settings,
     quiet: Quiet = False,
@@ -122,7 +116,7 @@ def batch(
         try:
             with notes.progress("reading documents"):
                 collection = document_reader(settings)(names) if names else None
-            opener = EngineOpener(settings, names, collection, at_once, cache_dir, cache_limit)
+            opener = EngineOpener(settings, names, collection, at_once)
             if workers is not None or ray is not None:
                 engine = opener.open_workers(workers, ray, notes)
             else:
@@ -178,15 +172,13 @@ class EngineOpener:
 
     collection: the documents `names`, already read; None without names
     concurrency: rows that an engine answers at once; None: the engine's default
-    cache_dir, cache_limit: folder of the draft's KV, and its limit in GiB; folder: base of relative paths
+    folder: base of relative paths
     """
 
     settings: Settings
     names: tuple[str, ...]
     collection: Collection | None
     concurrency: int | None
-    cache_dir: Path | None
-    cache_limit: float
     folder: str = field(default_factory=os.getcwd)
 
     def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
@@ -206,9 +198,8 @@ class EngineOpener:
         return self.open(Notes(quiet=True))
 
     def find_or_open(self, notes: Notes) -> Engine:
-        """Use the running server if it can answer the rows: it has no cache folder, and cannot read our standard input."""
-        is_local = self.cache_dir is not None or STANDARD_INPUT in self.names
-        server = None if is_local else find_server(self.settings, notes)
+        """Use the running server if it can answer the rows: it cannot read our standard input."""
+        server = None if STANDARD_INPUT in self.names else find_server(self.settings, notes)
         if server is None:
             return self.open(notes)
         return replace(server, capacity=self.concurrency or server.capacity)
@@ -218,11 +209,9 @@ class EngineOpener:
         session = open_ready_session([self.settings], notes)
         from specprefill_cli.batching.rows import read_once
         from specprefill_cli.engine.local import LocalEngine
-        from specprefill_cli.prefill.disk_cache import DiskCache
         from specprefill_cli.prefill.prefix_cache import document_cache
 
-        store = DiskCache(self.cache_dir, int(self.cache_limit * 2**30), notes.warn) if self.cache_dir else None
-        session = session.with_cache(document_cache(self.settings.memory_cache, session.pair, store))
+        session = session.with_cache(document_cache(self.settings.memory_cache, session.pair))
         read_others = read_once(document_reader(self.settings))
 
         def read(names: tuple[str, ...]) -> Collection:

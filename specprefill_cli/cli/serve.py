@@ -61,14 +61,6 @@ def serve(
             help="Act as a proxy for this OpenAI-compatible server: URL, or URL#MODEL to shorten only requests to one model."
         ),
     ] = None,
-    shadow: Annotated[
-        float,
-        server_option(
-            help="With --upstream: also send this share of shortened requests in full, to compare the answers.",
-            min=0,
-            max=1,
-        ),
-    ] = 0.0,
     status: Annotated[bool, server_option("--status", help="Show the running server, and exit.")] = False,
     stop: Annotated[bool, server_option("--stop", help="Stop the running server, and exit.")] = False,
     *,
@@ -118,7 +110,6 @@ def serve(
         queue=queue,
         log_requests=log_requests,
         upstream=ref,
-        shadow=shadow,
     )
     raise typer.Exit(start(settings, collection, options, notes.tell))
 

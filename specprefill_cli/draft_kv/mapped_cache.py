@@ -97,9 +97,8 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
-    # A rank may have more heads than another.
-    heads = torch.tensor(float(len(head_share(model, ranks).queries)))
-    mass = ranks.summed(mass * heads) / ranks.summed(heads)
+    # A mean over heads, and every rank has equally many.
+    mass = ranks.summed(mass) / ranks.size
     return Inspection(*ranks.agree((mass, errors)), slots)
 
 

@@ -51,7 +51,7 @@ def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
     """Key-value heads of a layer that this process holds, and the size of each."""
     _, heads = head_counts(model.config)
     shards = (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
-    return max(1, heads // shards), attention_module(model, layer).head_dim
+    return heads // shards, attention_module(model, layer).head_dim
 
 
 @torch.inference_mode()

@@ -116,8 +116,6 @@ class EndpointStream(TextStream):
             # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
             self.reply.close()
-            if self.on_end is not None:
-                self.on_end()
 
     def warnings(self, length_stop: bool) -> list[str]:
         """All warnings: about documents, the choice of text, token counts, and the end of the answer."""
@@ -201,14 +199,7 @@ class EndpointSession(Session):
             upstream_seconds=time.perf_counter() - began,
             memory=memory,
             startup_seconds=self.startup_seconds,
-            on_end=self.write_cache,
         )
-
-    def write_cache(self) -> None:
-        """Store the draft's KV on disk, where a folder is set for it."""
-        if self.cache is not None:
-            with self.lock:
-                self.cache.write()
 
     def warm_up(self, settings: Settings) -> None:
         """Let the draft choose once, so that no question pays for lazy initialisation.
@@ -239,7 +230,7 @@ class EndpointEngine(RemoteEngine):
         assert request.task == ANSWER, "plans and passages need a target with weights here"
         stream = self.session.ask(request.read_documents(self.read), request.question, request.settings)
         yield Started()
-        # Closing the stream closes the connection and writes the draft's cache.
+        # Closing the stream closes the connection.
         with closing(iter(stream)) as pieces:
             for text in pieces:
                 yield Piece(text)

@@ -59,7 +59,7 @@ def run_pass(step: Pass) -> Tensor:
     """Run a pass by itself; returns what `run` does. Where it fails, its state is as it was."""
     quick = one_token_pass(step)
     with step.announced(), extend_states([step]):
-        return forward([step])[0] if quick is None else quick(step.tokens, step.positions, step.state)
+        return forward([step])[0] if quick is None else quick(step.tokens, step.positions, step.state.cache)
 
 
 def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:

@@ -176,22 +176,6 @@ def rollback(state: PrefillState, length: int) -> None:
     state.positions = state.positions[:length]
 
 
-def layer_tensors(state: PrefillState, length: int, layers: int) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values [1, kv_heads, length, head_size] of the first `length` slots in the lower `layers` layers."""
-    return [(layer.keys[..., :length, :], layer.values[..., :length, :]) for layer in list(state.layers)[:layers]]
-
-
-def restore_state(model: PreTrainedModel, tensors: Sequence[tuple[Tensor, Tensor]]) -> PrefillState:
-    """A state of a prompt's first K tokens from keys and values [1, kv_heads, K, head_size] of the lower layers."""
-    length = tensors[0][0].shape[-2]
-    state = new_state(length)
-    for number, (keys, values) in enumerate(tensors):
-        device = device_of(model.get_decoder().layers[number])
-        state.cache.update(keys.to(device), values.to(device), number)
-    state.positions = torch.arange(length)
-    return state
-
-
 def layer_count(model: PreTrainedModel) -> int:
     """Layers of a model."""
     return model.config.get_text_config().num_hidden_layers

@@ -20,7 +20,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import adapter_folder, auto_class, load_errors, quiet_library, source_of
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
@@ -209,7 +208,7 @@ def load_pair(
         # Read the adapter first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
         quantization = settings.quantization if placement.device_type == "cuda" else NONE
-        target = load_model(pair.target, placement, dtype, offline, quantization, ranks)
+        target = load_model(pair.target, placement, dtype, offline, quantization)
         if adapter is not None:
             merge_adapter(target.model, adapter)
         if quantization != settings.quantization:
@@ -220,7 +219,7 @@ def load_pair(
     if with_draft:
         near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
         place = draft_placement(placement, near)
-        draft = load_model(pair.draft, place, dtype, offline, NONE, ranks, may_be_whole=True)
+        draft = load_model(pair.draft, place, dtype, offline, may_be_whole=True)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft, ranks)
 
@@ -251,13 +250,12 @@ def load_model(
     dtype: str,
     offline: bool,
     quantization: str = NONE,
-    ranks: Ranks = ALONE,
     may_be_whole: bool = False,
 ) -> LoadedModel:
     """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
-    ranks: the processes that share it; may_be_whole: whether each rank may hold all of it where it cannot be divided
+    may_be_whole: whether each rank may hold all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
@@ -278,7 +276,7 @@ def load_model(
             **source,
             dtype=chosen_dtype,
             **({} if quantized is None else {"quantization_config": quantized}),
-            **how_to_place(placement, outline.config),
+            **how_to_place(placement),
             attn_implementation=ATTENTION,
             use_safetensors="gguf_file" not in source,
             output_loading_info=True,
@@ -291,7 +289,6 @@ def load_model(
             f"{name}: the checkpoint lacks weights ({', '.join(missing[:NAMED])}{rest}); download or export it again"
         )
     check_model(model, name)
-    divide_heads(model, placement.shards, ranks.rank)
     stops = stop_tokens(model, outline.tokenizer)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops, undivided=reason)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,13 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.cache import PrefillState, device_of
+from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.passes import Pass
 
 # Architectures with the layers that `OneTokenPass` computes, where they have no sliding window.
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # The pass of each model that has decoded; None where transformers must compute it.
 PREPARED: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDictionary()
+
+
+class KeyValueCache(Protocol):
+    """Keys and values [1, kv_heads, K, head_size] of each layer."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
+        """Add those [1, kv_heads, 1, head_size] of a token, and return all."""
 
 
 class OneTokenPass:
@@ -38,8 +45,11 @@ class OneTokenPass:
         ]
 
     @torch.inference_mode()
-    def __call__(self, token: Tensor, position: Tensor, state: PrefillState) -> Tensor:
-        """Run a token [1] at a position [1] after those of the state; return float32 logits [1, V]."""
+    def __call__(self, token: Tensor, position: Tensor, cache: KeyValueCache, mask: Tensor | None = None) -> Tensor:
+        """Run a token [1] at a position [1] after those of the cache; return float32 logits [1, V].
+
+        mask: [1, 1, 1, K] which slots of the cache the token sees (bool); None: all
+        """
         hidden = F.embedding(token, self.embeddings.weight)
         cos, sin = (factor[0] for factor in self.rotary(hidden, position[None]))
         half = cos.shape[-1] // 2
@@ -55,8 +65,10 @@ class OneTokenPass:
             if hasattr(attention, "q_norm"):
                 query, key = apply_norm(attention.q_norm, query), apply_norm(attention.k_norm, key)
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
-            keys, values = state.cache.update(key, value, number)
-            output = F.scaled_dot_product_attention(query, keys, values, scale=attention.scaling, enable_gqa=True)
+            keys, values = cache.update(key, value, number)
+            output = F.scaled_dot_product_attention(
+                query, keys, values, attn_mask=mask, scale=attention.scaling, enable_gqa=True
+            )
             hidden = hidden + to_output(output.view(1, -1))
             states = apply_norm(block.post_attention_layernorm, hidden)
             hidden = hidden + down(block.mlp.act_fn(gate(states)) * up(states))

@@ -14,14 +14,8 @@ from transformers import DistributedConfig, PretrainedConfig
 
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.head_division import (
-    can_divide,
-    divides_heads,
-    fitting_ranks,
-    head_counts,
-    repeated_projections,
-)
-from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, empty_model, free_memory
+from specprefill_cli.models.head_division import divides_heads, head_counts
+from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, free_memory
 
 # A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
 NEARLY_FULL = 0.25
@@ -146,15 +140,11 @@ def draft_placement(placement: Placement, near: int | None = None) -> Placement:
     return Placement({"": f"cuda:{gpu}"})
 
 
-def how_to_place(placement: Placement, config: PretrainedConfig) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that place the weights of a model with this configuration."""
+def how_to_place(placement: Placement) -> dict[str, Any]:
+    """The arguments of `from_pretrained` that place a model's weights."""
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
-    # The model's plan, except for projections that it divides too finely.
-    repeated = repeated_projections(config, placement.shards)
-    names = empty_model(config).tp_plan if repeated else ()
-    changes = {name: "replicate" for name in names if name.rpartition(".")[2] in repeated}
-    return {"distributed_config": DistributedConfig(tp_size=placement.shards, tp_plan=changes or None)}
+    return {"distributed_config": DistributedConfig(tp_size=placement.shards)}
 
 
 def explain_undivided(
@@ -166,23 +156,20 @@ def explain_undivided(
 
     Raises SpecprefillError for a target that cannot be divided.
     """
-    ranks, (heads, key_value_heads) = placement.shards, head_counts(config)
+    ranks, (_, key_value_heads) = placement.shards, head_counts(config)
     if ranks == 1:
         return None
-    fitting = fitting_ranks(heads, key_value_heads)
-    reason = None
-    if divides_heads(config) and not can_divide(heads, key_value_heads, ranks):
-        reason = (
-            f"its {heads} attention heads and {key_value_heads} key-value heads cannot be divided among {ranks} ranks"
-        )
-    elif quantized and repeated_projections(config, ranks):
-        reason = f"with quantised weights, its {key_value_heads} key-value heads cannot be divided among {ranks} ranks"
-        fitting = [number for number in fitting if key_value_heads % number == 0]
-    elif optional and (quantized or not getattr(config.get_text_config(), "base_model_tp_plan", None)):
-        reason = "its weights are quantised" if quantized else "transformers has no plan to divide it"
-    if reason is None or optional:
-        return reason
-    raise SpecprefillError(f"{name}: {reason}; use --tensor-parallel {' or '.join(map(str, fitting))}")
+    if divides_heads(config) and key_value_heads % ranks:
+        reason = f"its key-value heads ({key_value_heads}) cannot be divided evenly among {ranks} ranks"
+        if optional:
+            return reason
+        fitting = [str(number) for number in range(1, key_value_heads + 1) if key_value_heads % number == 0]
+        raise SpecprefillError(f"{name}: {reason}; use --tensor-parallel {' or '.join(fitting)}")
+    if optional and quantized:
+        return "its weights are quantised"
+    if optional and not getattr(config.get_text_config(), "base_model_tp_plan", None):
+        return "transformers has no plan to divide it"
+    return None
 
 
 def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> torch.dtype:

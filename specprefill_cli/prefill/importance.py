@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cache import PrefillState, copy_to, layer_keys
-from specprefill_cli.models.head_division import HeadShare
 from specprefill_cli.models.passes import QueryCapture
 
 POOL_KERNEL = 13
@@ -28,7 +28,7 @@ def attention_importance(
     prompt_tokens: int,
     document: tuple[int, int],
     layers: Sequence[int],
-    share: HeadShare | None = None,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
@@ -38,21 +38,20 @@ def attention_importance(
     attends mostly to BOS.
 
     positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
-    share: the heads that this rank holds, where ranks share the draft
+    ranks: the processes that hold the other heads, where ranks share the draft
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
     rows = capture.layer(layers[0]).shape[1]
     total = torch.zeros(document[1] - document[0])
-    for query_slice in query_slices(state, capture, prompt_tokens, layers[0], share):
+    for query_slice in query_slices(state, capture, prompt_tokens, layers[0]):
         best: Tensor | None = None
         for layer in layers:
             for scores in group_scores(state, capture, layer, query_slice, positions, prompt_tokens):
                 pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
-            best = best if share is None else share.ranks.maximum(best)
-            total += best.sum(0).cpu()
+            total += ranks.maximum(best).sum(0).cpu()
     return check_finite(total / rows)
 
 
@@ -82,13 +81,11 @@ def group_scores(
         yield scores
 
 
-def query_slices(
-    state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int, share: HeadShare | None = None
-) -> Iterator[slice]:
+def query_slices(state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int) -> Iterator[slice]:
     """Slices of the captured queries that may be scored at once; the same on every rank."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
-    group = heads // len(keys) if share is None else share.group
+    group = heads // len(keys)
     elements = CPU_SCORE_ELEMENTS if keys.device.type == "cpu" else GPU_SCORE_ELEMENTS
     block = max(1, elements // max(1, prompt_tokens * group))
     return (slice(first, first + block) for first in range(0, rows, block))

@@ -56,7 +56,6 @@ class ServeOptions:
     """Options of `serve` that are not settings.
 
     idle_seconds: None for no limit; queue: most questions that wait; upstream: the server that a proxy forwards to
-    shadow: share of thinned requests that the proxy also sends unthinned
     """
 
     http: str | None = None
@@ -66,7 +65,6 @@ class ServeOptions:
     queue: int
     log_requests: bool = False
     upstream: EndpointRef | None = None
-    shadow: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

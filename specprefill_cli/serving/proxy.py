@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import httpx
-from prometheus_client import Counter, Histogram
-from starlette.background import BackgroundTask
+from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from specprefill_cli.answering.comparison import word_f1
 from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_characters
@@ -35,7 +32,6 @@ from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import Backend, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.metrics import RATIOS
 from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, replace_texts, texts_of
 from specprefill_cli.settings import OFF, Settings
 
@@ -57,13 +53,12 @@ class Proxy:
     """Forwards requests.
 
     upstream: the server, and the only model whose requests are thinned ("": all models)
-    chats: counts chat requests by outcome; agreement: of the answers to a thinned and an unthinned request
+    chats: counts chat requests by outcome
     """
 
     upstream: EndpointRef
     client: httpx.AsyncClient
     chats: Counter
-    agreement: Histogram
 
     def request(self, incoming: Request, content: bytes) -> httpx.Request:
         """Build the request to the upstream: with its key, and with `content` as the body."""
@@ -95,18 +90,6 @@ class Proxy:
             status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
         raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
 
-    async def compare(self, request: httpx.Request, response: httpx.Response, pieces: list[bytes]) -> None:
-        """Send an unthinned request, and measure how far its answer agrees with that to the thinned request.
-
-        response, pieces: the reply to the thinned request, and its body
-        """
-        try:
-            reply = httpx.Response(200, headers=response.headers, content=b"".join(pieces)).text
-            unthinned_reply = (await self.client.send(request)).text
-            self.agreement.observe(word_f1(answer_in(reply), answer_in(unthinned_reply)))
-        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
-            log_line(f"{self.upstream.url}: no answer to compare with ({type(error).__name__})")
-
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     """Open a session with the draft, and let it read once, so that no request pays for lazy initialisation."""
@@ -117,17 +100,10 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
 
 def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
-    registry = backend.metrics.registry
     proxy = Proxy(
         upstream=upstream,
         client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
-        chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=registry),
-        agreement=Histogram(
-            "specprefill_shadow_agreement",
-            "F1 of the words of the answers to a thinned request and to the whole one.",
-            buckets=RATIOS,
-            registry=registry,
-        ),
+        chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=backend.metrics.registry),
     )
     return build_application(backend, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
 
@@ -135,7 +111,6 @@ def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
 async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
-    shadow = None
     if request.method == "POST" and request.url.path == CHAT:
         body, overrides = await asyncio.to_thread(split_settings, content)
         content = content if overrides is None else json.dumps(body).encode()
@@ -145,34 +120,21 @@ async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(thinned).encode()
             backend.metrics.kept.observe(kept / total)
-            if random.random() < backend.options.shadow:
-                unthinned = {key: value for key, value in body.items() if key != "stream_options"} | {"stream": False}
-                shadow = proxy.request(request, json.dumps(unthinned).encode())
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
         proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
-
-    pieces, comparison = None, None
-    if shadow is not None and response.status_code == 200:
-        pieces = list[bytes]()
-        comparison = BackgroundTask(proxy.compare, shadow, response, pieces)
-    relayed = StreamingResponse(relay(response, pieces), response.status_code, background=comparison)
+    relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     relayed.headers.update(headers_added)
     return relayed
 
 
-async def relay(response: httpx.Response, pieces: list[bytes] | None) -> AsyncIterator[bytes]:
-    """Yield the body of a reply, byte for byte. A client that leaves early closes the connection to the upstream.
-
-    pieces: collects the body
-    """
+async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the body of a reply, byte for byte. A client that leaves early closes the connection to the upstream."""
     try:
         async for piece in response.aiter_raw():
-            if pieces is not None:
-                pieces.append(piece)
             yield piece
     except httpx.HTTPError as error:
         # Raised again to cut the client's connection too.
@@ -236,15 +198,3 @@ def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list
 def tokens_in(body: Mapping[str, Any]) -> int:
     """Count the tokens of all messages of a chat request with the bundled tokenizer."""
     return sum(count_tokens(text) for *_, text in texts_of(body.get("messages")))
-
-
-def answer_in(reply: str) -> str:
-    """The text of a chat completion, streamed or not.
-
-    Raises ValueError, LookupError, TypeError or AttributeError for any other reply.
-    """
-    events = [line.removeprefix("data:").strip() for line in reply.split("\n") if line.startswith("data:")]
-    replies = [json.loads(text) for text in [event for event in events if event != "[DONE]"] or [reply]]
-    choices = (choice for values in replies for choice in values["choices"][:1])
-    messages = [choice.get("delta") or choice.get("message") or {} for choice in choices]
-    return "".join(message.get("content") or "" for message in messages)

@@ -18,19 +18,14 @@ def report(tmp_path_factory):
     return path
 
 
-def test_batch_reads_a_long_document_once_for_all_rows(call, report, tmp_path):
+def test_batch_reads_a_long_document_once_for_all_rows(call, report):
     questions = b"What is the secret code of the north tower?\nHow long may the cable be?\n"
-    cache = ("--cache-dir", str(tmp_path / "cache"))
-    _, out, _ = call("batch", "--document", str(report), *SELECT, *cache, stdin=questions)
+    _, out, _ = call("batch", "--document", str(report), *SELECT, stdin=questions)
     rows = read_jsonl(out)
     assert [(row["mode"], row["positions"]) for row in rows] == [("select", "compact")] * 2
     assert rows[0]["answer"] == "7315"
     assert 0 < rows[0]["position_factor"] < 1
     assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
-    _, out, _ = call("batch", "--document", str(report), *SELECT, *cache, stdin=questions)
-    later = read_jsonl(out)
-    assert [row["answer"] for row in later] == [row["answer"] for row in rows]
-    assert later[0]["reused"] == ["draft document KV"]
 
 
 def test_evaluate_answers_with_select_and_leaves_full_out(call, call_json, report):

@@ -24,12 +24,12 @@ from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_iden
 from tests.helpers.architectures import VOCABULARY, build_model
 
 
-def random_calibrated_pair(name, tokenizer, draft_sizes=None):
-    """Build a pair of one architecture, with the bundled tokenizer. draft_sizes: changes to the draft's sizes."""
+def random_calibrated_pair(name, tokenizer, draft_sizes=None, target_sizes=None):
+    """Build a pair of one architecture, with the bundled tokenizer. draft_sizes, target_sizes: changes to their sizes."""
     stop = frozenset({VOCABULARY - 2})
     models = [
         LoadedModel(f"random-{name}-{seed}", build_model(name, seed=seed, **sizes), tokenizer, 4_096, stop)
-        for seed, sizes in ((1, {}), (2, draft_sizes or {}))
+        for seed, sizes in ((1, target_sizes or {}), (2, draft_sizes or {}))
     ]
     # Layer 1 sees the whole document on every architecture but Mistral.
     heads = ScoringHeads(

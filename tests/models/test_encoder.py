@@ -88,7 +88,9 @@ def test_similarity_adds_the_chunk_s_cosine_and_the_mean_of_the_best_matches():
 
 
 def test_a_long_question_is_compared_token_by_token_too(monkeypatch):
-    document = DocumentVectors(chunks=torch.zeros(4, WIDTH), tokens=torch.randn(30, TOKEN_WIDTH), chunk_of=torch.arange(30) // 8)
+    document = DocumentVectors(
+        chunks=torch.zeros(4, WIDTH), tokens=torch.randn(30, TOKEN_WIDTH), chunk_of=torch.arange(30) // 8
+    )
     question = QuestionVectors(whole=torch.zeros(WIDTH), tokens=torch.randn(40, TOKEN_WIDTH))
     in_blocks = document.similarity(question)
     monkeypatch.setattr(module, "QUESTION_BLOCK", 100)

@@ -1,29 +1,34 @@
 """Which heads each rank computes."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from specprefill_cli.models.head_division import can_divide, fitting_ranks, share_of
+from specprefill_cli.distributed.ranks import Ranks
+from specprefill_cli.models.head_division import head_share
+from tests.helpers.architectures import ARCHITECTURES
 
-# Query heads and key-value heads of Llama 3.1 8B and 70B, and of Qwen2.5 0.5B, 1.5B and 32B.
-MODELS = {"8B": (32, 8), "70B": (64, 8), "0.5B": (14, 2), "1.5B": (12, 2), "32B": (40, 8), "one": (4, 1)}
+# Query heads and key-value heads of Llama 3.1 8B and 70B, and of Qwen2.5 0.5B and 32B, with numbers of ranks.
+MODELS = {"8B": (32, 8, 8), "70B": (64, 8, 4), "0.5B": (14, 2, 2), "32B": (40, 8, 8)}
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_query_head_is_on_one_rank_together_with_its_keys(model):
-    heads, key_value_heads = MODELS[model]
-    for ranks in fitting_ranks(heads, key_value_heads):
-        shares = [share_of(heads, key_value_heads, ranks, rank) for rank in range(ranks)]
-        assert [head for queries, _ in shares for head in queries] == list(range(heads))
-        for queries, keys in shares:
-            # As many query heads to each key-value head: attention takes no other division.
-            assert len(queries) % len(keys) == 0
-            group = heads // key_value_heads
-            assert {head // group for head in queries} == set(keys)
-        sizes = [len(queries) for queries, _ in shares]
-        assert max(sizes) - min(sizes) <= 1
+    heads, key_value_heads, size = MODELS[model]
+    divided = divided_model("llama", heads, key_value_heads, size)
+    shares = [head_share(divided, Ranks(rank, size)) for rank in range(size)]
+    assert [head for share in shares for head in share.queries] == list(range(heads))
+    assert [head for share in shares for head in share.keys] == list(range(key_value_heads))
+    for share in shares:
+        assert {head * key_value_heads // heads for head in share.queries} == set(share.keys)
 
 
-def test_few_key_value_heads_do_not_limit_the_ranks():
-    assert [ranks for ranks in (2, 4, 8, 16, 32) if can_divide(64, 8, ranks)] == [2, 4, 8, 16, 32]
-    assert [ranks for ranks in (2, 4, 8, 16) if can_divide(14, 2, ranks)] == [2, 4, 8]
-    assert [ranks for ranks in (2, 3, 6, 64) if can_divide(32, 8, ranks)] == [2]
+def test_a_model_with_fused_projections_has_all_heads_on_every_rank():
+    share = head_share(divided_model("phi3", 32, 8, 2), Ranks(1, 2))
+    assert (share.queries, share.keys, share.ranks.size) == (range(32), range(8), 1)
+
+
+def divided_model(architecture, heads, key_value_heads, size):
+    config = ARCHITECTURES[architecture]()
+    config.update({"num_attention_heads": heads, "num_key_value_heads": key_value_heads})
+    return SimpleNamespace(config=config, _tp_size=size)

@@ -13,7 +13,7 @@ from specprefill_cli.draft_kv.raw_kv import embedded_states, finished_keys, raw_
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.cache import device_of, layer_tensors, restore_state
+from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.loading import LoadedModel, check_model
 from specprefill_cli.models.placement import Placement, draft_placement, prefer_one_gpu, spread
 from specprefill_cli.prefill.calibration import weights_fingerprint
@@ -39,13 +39,12 @@ def test_offloaded_model_computes_the_same(offloaded):
     assert LoadedModel("offloaded", offloaded, None, 4_096, frozenset()).devices == {torch.device("cpu")}
     tokens, positions = torch.arange(3, 30), torch.arange(27)
     expected, state = prefill(in_memory, tokens, positions, 100)
-    logits, ours = prefill(offloaded, tokens, positions, 100)
+    logits, _ = prefill(offloaded, tokens, positions, 100)
     torch.testing.assert_close(logits, expected)
     assert weights_fingerprint(offloaded) == weights_fingerprint(in_memory)
     for model in (offloaded, in_memory):
         keys, _ = raw_keys_values(model, 0, embedded_states(model, tokens))
         torch.testing.assert_close(finished_keys(model, 0, keys, positions), state.cache.layers[0].keys[0])
-    assert restore_state(offloaded, layer_tensors(ours, 20, 3)).length == 20
 
 
 def test_module_device_is_where_its_hook_executes():

@@ -7,9 +7,9 @@ from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 
 
-def caching(session, store=None, **options):
-    """The session with empty caches. store, options: of the draft's."""
-    return session.with_cache(DocumentCache(draft=PrefixCache(store, **options)))
+def caching(session, **options):
+    """The session with empty caches. options: of the draft's."""
+    return session.with_cache(DocumentCache(draft=PrefixCache(**options)))
 
 
 def shorten_context(session, draft, target=None):

@@ -3,7 +3,6 @@
 import pytest
 
 from specprefill_cli.prefill.auto_mode import automatic_mode
-from specprefill_cli.prefill.disk_cache import DiskCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.sessions import GATES, collection_of
@@ -66,9 +65,3 @@ def test_layers_or_windows_that_are_missing_are_not_cached(session):
     for changed in ({"scorer": "question"}, {"draft_window": "off"}):
         request = session.request(COLLECTION, "Who?", SETTINGS.varied(mode="select", **changed))
         assert MODES["select"].cost(request) == MODES["select"].cost(request.without_caches())
-
-
-def test_a_state_on_disk_counts_as_cached(tiny_session, tmp_path):
-    first, second = (caching(tiny_session, DiskCache(tmp_path, 2**30, print)) for _ in range(2))
-    ask_before(first, "select")
-    assert choice(second)[1].endswith("cached for select")

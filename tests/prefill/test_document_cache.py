@@ -6,11 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.models import memory_plan as module
 from specprefill_cli.models.cache import state_bytes
 from specprefill_cli.models.memory_plan import GIBIBYTE, MemoryPlan, token_bytes
-from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, document_cache
 from specprefill_cli.settings import Settings
 from tests.helpers.sessions import collection_of
@@ -87,16 +85,6 @@ def test_other_ranks_have_the_same_limit(random_session):
         assert (received.name, received.capacity_bytes, len(received.prefixes)) == (cache.name, cache.capacity_bytes, 0)
 
 
-def test_a_draft_that_ranks_share_is_not_stored_on_disk(random_session, monkeypatch, tmp_path):
-    warnings = []
-    store = DiskCache(tmp_path, 2**30, warnings.append)
-    assert document_cache(0.25, random_session.pair, store).draft.store is store
-    monkeypatch.setattr(random_session.pair.draft.model, "_tp_size", 2)
-    random_session.pair.ranks = Ranks(0, 2)
-    assert document_cache(0.25, random_session.pair, store).draft.store is None
-    assert "2 ranks share the draft" in warnings[0]
-
-
 # No two windows are alike.
 TEXT = " ".join(
     f"Gate {number} opens at nine. The keeper of house {2 * number} lives by the mill." for number in range(90)
@@ -111,22 +99,14 @@ def short(random_session):
     return shorten_context(random_session, 400)
 
 
-def disk(folder, capacity=2**30):
-    return DiskCache(folder, capacity, pytest.fail)
-
-
-@pytest.mark.parametrize("place", ["memory", "disk"])
-def test_later_questions_find_the_windows_and_get_the_same_answers(short, tmp_path, place):
+def test_later_questions_find_the_windows_and_get_the_same_answers(short):
     shared = caching(short)
     for number, question in enumerate(QUESTIONS):
-        if place == "disk":
-            shared = caching(short, disk(tmp_path))
         first, second = (session.ask(COLLECTION, question, SETTINGS) for session in (short, shared))
         importances = first.prefilled.importance, second.prefilled.importance
         torch.testing.assert_close(*importances, rtol=1e-3, atol=1e-6)
         assert first.finished().answer == (answer := second.finished()).answer
-        tokens = [TOKENS] if place == "memory" else []
-        assert answer.reused == ([*tokens, DRAFT_PREFIX] if number else [])
+        assert answer.reused == ([TOKENS, DRAFT_PREFIX] if number else [])
 
 
 def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(short):
@@ -140,20 +120,3 @@ def test_a_document_larger_than_the_memory_does_not_evict_its_own_windows(short)
         answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
         assert (DRAFT_PREFIX in answer.reused) == bool(number)
         assert session.cache.draft.prefixes.bytes <= limit
-
-
-def test_a_document_larger_than_the_disk_limit_keeps_its_first_windows(short, tmp_path):
-    roomy = caching(short, disk(tmp_path / "roomy"))
-    roomy.ask(COLLECTION, "When?", SETTINGS).finished()
-    files = sorted((tmp_path / "roomy").glob(f"*{SUFFIX}"))
-    limit = sum(path.stat().st_size for path in files) // 2
-    for number in range(2):
-        session = caching(roomy, disk(tmp_path / "half", limit))
-        answer = session.ask(COLLECTION, "When?", SETTINGS).finished()
-        assert (DRAFT_PREFIX in answer.reused) == bool(number)
-        assert 0 < len(list((tmp_path / "half").glob(f"*{SUFFIX}"))) < len(files)
-
-
-def test_files_that_another_process_removes_are_no_fault(tmp_path):
-    (tmp_path / f"gone{SUFFIX}").symlink_to(tmp_path / "nowhere")
-    disk(tmp_path).trim()

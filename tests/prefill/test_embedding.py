@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from specprefill_cli.models.encoder import Encoder
-from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.blend import HEADS_WEIGHT
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
@@ -78,23 +77,3 @@ def test_vectors_serve_the_next_question(tiny_session, encodings):
     assert len(encodings) == 1
     cold = SCORERS["blend"].score(second.without_caches())
     torch.testing.assert_close(scores.importance, cold.importance, rtol=1e-2, atol=1e-5)
-
-
-def test_vectors_outlive_the_session_on_disk(tiny_session, encodings, tmp_path):
-    warnings = []
-
-    def ask():
-        session = caching(tiny_session, DiskCache(tmp_path, 2**30, warnings.append))
-        importance = score(session, "embedding")
-        session.cache.write()
-        return importance
-
-    first, again = ask(), ask()
-    torch.testing.assert_close(first, again)
-    assert len(encodings) == 1
-    (path,) = tmp_path.glob(f"*{SUFFIX}")
-    path.write_bytes(path.read_bytes()[:-100])
-    torch.testing.assert_close(first, ask())
-    assert len(encodings) == 2
-    assert len(warnings) == 1
-    assert "damaged" in warnings[0]

@@ -1,12 +1,8 @@
-"""Document state reuse: same logits, plans and answers as without a cache, and a disk cache that survives damage."""
-
-import os
+"""Document state reuse: same logits, plans and answers as without a cache."""
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from specprefill_cli.prefill.disk_cache import SUFFIX, DiskCache
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, PrefixCache
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, failing
@@ -90,78 +86,3 @@ def test_an_interrupted_prefill_leaves_the_cached_state_usable(random_session):
     with failing(random_session.pair.target.model.model.layers[1].mlp, KeyboardInterrupt):
         ask(shared, "When?", mode="full")
     assert ask(shared, "When?", mode="full")[0].tokens == ask(random_session, "When?", mode="full")[0].tokens
-
-
-@pytest.fixture
-def disk(tmp_path):
-    warnings = []
-    return lambda limit=2**30: DiskCache(tmp_path, limit, warnings.append), tmp_path, warnings
-
-
-def select(session, store, collection=COLLECTION):
-    return ask(caching(session, store), "Who?", collection, mode="select", scorer="question")[0]
-
-
-def test_a_state_on_disk_is_reused_by_the_next_session(random_session, disk):
-    store, folder, warnings = disk
-    first = select(random_session, store())
-    assert first.result().reused == []
-    second = select(random_session, store())
-    assert second.result().reused == [DRAFT_PREFIX]
-    torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
-    assert len(list(folder.glob(f"*{SUFFIX}"))) == 1
-    # Other weights under the same name are another model.
-    with torch.no_grad():
-        next(random_session.pair.draft.model.parameters()).add_(0.01)
-    assert select(random_session, store()).result().reused == []
-    assert len(list(folder.glob(f"*{SUFFIX}"))) == 2
-    assert warnings == []
-
-
-def flip_bit(data):
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"something else", flip_bit],
-    ids=["truncated", "empty", "foreign", "one bit"],
-)
-def test_a_damaged_file_is_detected_and_rewritten(random_session, disk, damage):
-    store, folder, warnings = disk
-    first = select(random_session, store())
-    (path,) = folder.iterdir()
-    undamaged = path.read_bytes()
-    path.write_bytes(damage(undamaged))
-    second = select(random_session, store())
-    assert second.result().reused == []
-    assert torch.equal(first.prefilled.importance, second.prefilled.importance)
-    assert len(warnings) == 1
-    assert "damaged document state" in warnings[0]
-    assert path.read_bytes() == undamaged
-
-
-def test_the_folder_evicts_the_least_recently_used_file(random_session, disk):
-    store, folder, _ = disk
-    select(random_session, store())
-    (first,) = folder.iterdir()
-    room = store(int(2.5 * first.stat().st_size))
-    select(random_session, room, collection=OTHER)
-    (second,) = set(folder.iterdir()) - {first}
-    # File timestamps may be too coarse to order the two files.
-    os.utime(first, ns=(1, 1))
-    os.utime(second, ns=(2, 2))
-    assert select(random_session, room).result().reused != [], "this makes the first file the most recently used"
-    third = collection_of(TEXT.replace(" is ", " was ").replace("The ", "A "))
-    select(random_session, room, collection=third)
-    assert first.exists()
-    assert not second.exists()
-    assert all(load_file(path) for path in folder.iterdir())
-
-
-def test_a_state_above_the_cache_limit_is_not_stored(random_session, disk):
-    store, folder, warnings = disk
-    select(random_session, store(1_000))
-    assert list(folder.iterdir()) == []
-    assert "exceeds --cache-limit" in warnings[0]

@@ -1,7 +1,6 @@
 """The proxy in front of a scripted server: requests that reach it, and replies that come back; with real clients."""
 
 import json
-from itertools import takewhile
 
 import httpx
 import openai
@@ -26,8 +25,6 @@ pytestmark = pytest.mark.slow
 
 ANSWER = "a mileage allowance of 42 pence per mile"
 PATIENCE = 60
-# Most scrapes of the metrics until they count the answer to an unthinned request.
-MAX_SCRAPES = 5_000
 
 
 @pytest.fixture(scope="module")
@@ -187,19 +184,6 @@ def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, re
         with pytest.raises(httpx.ReadTimeout):
             client.post("/v1/chat/completions", json=chat(QUESTION), timeout=httpx.Timeout(PATIENCE, read=0.5))
     assert upstream.left.wait(PATIENCE)
-
-
-@pytest.mark.parametrize("share", [0, 1])
-def test_a_share_of_requests_is_also_sent_unthinned(upstream, handbook, share):
-    upstream.script = lambda body: says("42 ", "pence") if body.get("stream") else completion("pence")
-    options = ("--upstream", upstream.url, "--http", "127.0.0.1:0", "--scorer", "lexical", "--shadow", str(share))
-    with running_server(*options) as proxy, proxy.over_http() as client:
-        body = chat(handbook, QUESTION, stream=True, stream_options={"include_usage": True})
-        client.post("/v1/chat/completions", json=body)
-        scrapes = takewhile(lambda _: read_metric(client, "shadow_agreement_count") < share, range(MAX_SCRAPES))
-        assert sum(1 for _ in scrapes) < MAX_SCRAPES
-        assert read_metric(client, "shadow_agreement_sum") == pytest.approx(share * 2 / 3)
-    assert upstream.bodies[1:] == [chat(handbook, QUESTION, stream=False)] * share
 
 
 def test_metrics_count_requests_by_outcome(client, upstream, handbook):

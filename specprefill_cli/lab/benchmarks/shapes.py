@@ -17,7 +17,6 @@ from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.head_division import divide_heads
 from specprefill_cli.models.hub import model_class, model_source, quiet_library
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
@@ -103,7 +102,7 @@ def open_shapes(shapes: str, settings: Settings, ranks: Ranks) -> Session:
     target_config = named_config(target_name, "target")
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     dtype = choose_dtype(settings.dtype, placement, target_config)
-    make = partial(random_model, tokenizer=AutoTokenizer.from_pretrained(model_source("tiny:target")), ranks=ranks)
+    make = partial(random_model, tokenizer=AutoTokenizer.from_pretrained(model_source("tiny:target")))
     try:
         check_memory(target_config, f"--shapes {shapes}, target", placement, dtype)
         target = make(f"random {target_name} target", target_config, placement, dtype)
@@ -127,7 +126,6 @@ def random_model(
     dtype: torch.dtype,
     *,
     tokenizer: PreTrainedTokenizerBase,
-    ranks: Ranks,
     may_be_whole: bool = False,
 ) -> LoadedModel:
     """Make a model with random weights and without stop tokens; may_be_whole: as in `load_model`."""
@@ -141,12 +139,11 @@ def random_model(
     # transformers initialises missing weights on their devices; an empty state dict lacks all of them.
     placement_options: dict[str, Any] = {
         "state_dict": {},
-        **how_to_place(prefer_one_gpu(placement, needed_bytes), config),
+        **how_to_place(prefer_one_gpu(placement, needed_bytes)),
     }
     with quiet_library(name):
         model: Any = model_class(config)
         model = model.from_pretrained(
             None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options
         )
-    divide_heads(model, placement.shards, ranks.rank)
     return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), undivided=reason)

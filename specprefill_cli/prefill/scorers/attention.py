@@ -75,7 +75,7 @@ class AttentionScorer(Scorer):
             decoded = capture.layer(layers[0]).shape[1] - len(queries)
             positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
             importance = attention_importance(
-                state, capture, positions, prompt.length, prompt.document, layers, request.draft_share
+                state, capture, positions, prompt.length, prompt.document, layers, request.draft_share.ranks
             )
         return importance, state, cached
 

@@ -51,14 +51,14 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     def compute() -> DocumentVectors:
         return encoder.document_vectors(request.document_text, starts)
 
-    vectors = compute() if cache is None else cache.vectors(identity(request), compute)
+    vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
     similarity = vectors.similarity(encoder.question_vectors(request.question))
     return (SHARPNESS * similarity).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
 
 
 def has_vectors(request: PrefillRequest) -> bool:
     """Whether a cache holds the document's vectors."""
-    return request.draft_prefixes is not None and request.draft_prefixes.has_vectors(identity(request))
+    return request.draft_prefixes is not None and identity(request) in request.draft_prefixes.embeddings
 
 
 def identity(request: PrefillRequest) -> str:

@@ -163,6 +163,6 @@ def cached_windows(request: PrefillRequest, windows: Sequence[Window], layers: i
     sizes = (cache_bytes(draft.config, part.draft_prompt.length + HEADROOM, draft.model.dtype) for part in requests)
     needed = accumulate(size * layers // layer_count(draft.model) for size in sizes)
     return [
-        part if total <= prefixes.limit_bytes else replace(part, draft_prefixes=None)
+        part if total <= prefixes.capacity_bytes else replace(part, draft_prefixes=None)
         for part, total in zip(requests, needed, strict=True)
     ]
