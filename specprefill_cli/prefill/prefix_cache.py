@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
