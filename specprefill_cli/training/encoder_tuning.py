@@ -40,7 +40,7 @@ from specprefill_cli.training.synthesis import Block, Question
 # Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.
 SHARPNESS, CHUNK_TOKENS = 20.0, (28, 38)
 CHARACTERS = (3_000, 9_000)
-QUESTIONS = 12
+QUESTIONS = 24
 CLIP = 1.0
 # Documents whose tokens determine the first projection.
 PROJECTION_DOCUMENTS = 25
@@ -57,7 +57,7 @@ class TuningSettings:
     updates: int = 300
     warmup: int = 20
     measure_every: int = 40
-    written: float = 0.4
+    written: float = 0.7
     seed: int = 1
 
     def rate_at(self, update: int) -> float:
