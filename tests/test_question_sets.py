@@ -1,4 +1,4 @@
-"""The question sets `unseen` and `ordinary`: complete, and never tuned on."""
+"""The question sets `unseen`, `ordinary` and `twostep`: complete, and never tuned on."""
 
 import re
 from collections import Counter, defaultdict
@@ -8,9 +8,11 @@ import pytest
 
 from specprefill_cli.lab.evaluation.datasets import read_items, read_rows
 from specprefill_cli.lab.evaluation.metrics import contains_answer
+from specprefill_cli.training.corpus import LONGEST_CONTEXT
 
 DATA = Path(__file__).with_name("data")
 UNSEEN, ORDINARY = DATA / "unseen" / "questions.jsonl", DATA / "ordinary" / "questions.jsonl"
+TWO_STEP = DATA / "twostep" / "questions.jsonl.xz"
 LONGEST_QUOTE = 4
 
 
@@ -56,3 +58,9 @@ def test_an_ordinary_answer_stands_in_its_evidence():
         assert len(item.facts) >= 2 or row["kind"] != "two-step", item.identifier
         evidence = [item.collection.text[start:end] for start, end in item.facts]
         assert not item.answers or any(answer in text for answer in item.answers for text in evidence), item.identifier
+
+
+def test_two_step_evidence_stands_in_several_places_of_a_context_that_training_leaves_out():
+    for row, item in zip(read_rows(TWO_STEP), read_items(TWO_STEP, None, 0, 0), strict=True):
+        assert len(set(item.facts)) >= 2, item.identifier
+        assert len(row["context"]) > LONGEST_CONTEXT, item.identifier

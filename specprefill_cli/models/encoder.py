@@ -1,7 +1,8 @@
 """The sentence encoder that ships with the package: all-MiniLM-L6-v2, a BERT of six layers, tuned to find answers' chunks.
 
 Chunks of a document are encoded late (arXiv 2409.04701): the encoder reads overlapping stretches of text, and a chunk's vector
-is the mean of its tokens' final states, so that it reflects the text around the chunk.
+is the mean of its tokens' final states, so that it reflects the text around the chunk. Single tokens have a short vector too:
+each of the question's tokens looks for its best match in a chunk (late interaction, arXiv 2004.12832).
 """
 
 from __future__ import annotations
@@ -24,12 +25,55 @@ from specprefill_cli.resources import ENCODER_FOLDER
 
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 LAYERS, HEADS, WIDTH = 6, 12, 384
+# The projection of final states to the vectors of single tokens, and the width of these.
+TOKENS, TOKEN_WIDTH = "tokens", 64
+# Tokens of a question that are compared with a document's at once.
+QUESTION_BLOCK = 16
 NORM_EPSILON = 1e-12
 # Tokens of a stretch with its two special tokens, tokens that neighbouring stretches share, and stretches of a pass.
 STRETCH, OVERLAP = 256, 32
 CPU_BATCH, GPU_BATCH = 4, 64
 # The suffix of the name of a matrix's scales, and columns of a 4-bit matrix that share a scale.
 SCALE, GROUP = ".scale", 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionVectors:
+    """A question for the encoder: unit vectors of the whole [WIDTH] and of each token [m, TOKEN_WIDTH], float32 on the CPU."""
+
+    whole: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentVectors:
+    """A document for the encoder: unit vectors on the CPU.
+
+    chunks: [n, WIDTH] of each chunk, zeros for a chunk without a token
+    tokens: [t, TOKEN_WIDTH] of each token; chunk_of: [t] the chunk that it is in
+    """
+
+    chunks: Tensor
+    tokens: Tensor
+    chunk_of: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.chunks.nbytes + self.tokens.nbytes + self.chunk_of.nbytes
+
+    def similarity(self, question: QuestionVectors) -> Tensor:
+        """How near each chunk is to a question: [n], -2 to 2.
+
+        The cosine of the whole question with the chunk, and the mean over the question's tokens of the cosine with their best
+        match in the chunk.
+        """
+        tokens, count = self.tokens.float(), len(self.chunks)
+        matches = torch.zeros(count)
+        for block in question.tokens.split(QUESTION_BLOCK):
+            lowest = torch.full((len(block), count), -1.0)
+            chunk_of = self.chunk_of.expand(len(block), -1)
+            matches = matches + lowest.scatter_reduce(1, chunk_of, block @ tokens.T, "amax").sum(0)
+        return self.chunks.float() @ question.whole + matches / max(1, len(question.tokens))
 
 
 @dataclass(frozen=True)
@@ -50,33 +94,42 @@ class Encoder:
         return vocabulary["[CLS]"], vocabulary["[SEP]"]
 
     @torch.inference_mode()
-    def text_vector(self, text: str) -> Tensor:
-        """The unit vector [WIDTH] of the first `STRETCH` tokens of a question or passage; float32 on the CPU."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids[: STRETCH - 2]
-        states = self.states(self.framed(torch.tensor([ids], dtype=torch.long)))
-        return F.normalize(states.float().mean(1), dim=-1)[0].cpu()
+    def question_vectors(self, question: str) -> QuestionVectors:
+        """The vectors of the first `STRETCH` tokens of a question or passage."""
+        ids = self.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
+        states = self.states(self.framed(torch.tensor([ids], dtype=torch.long)))[0]
+        return QuestionVectors(
+            whole=F.normalize(states.float().mean(0), dim=-1).cpu(), tokens=self.token_vectors(states[1:-1])
+        )
 
     @torch.inference_mode()
-    def chunk_vectors(self, text: str, starts: np.ndarray) -> Tensor:
-        """The unit vectors [n, WIDTH] of a text's chunks, float32 on the CPU; zeros for a chunk without a token.
+    def document_vectors(self, text: str, starts: np.ndarray) -> DocumentVectors:
+        """The vectors of a text's chunks and tokens, float16.
 
         starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         token_starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
-        chunks = torch.from_numpy(np.searchsorted(starts, token_starts, side="right") - 1).clamp(min=0)
-        sums = torch.zeros(len(starts), WIDTH)
+        chunk_of = torch.from_numpy(np.searchsorted(starts, token_starts, side="right") - 1).clamp(min=0)
+        sums, tokens = torch.zeros(len(starts), WIDTH), torch.zeros(len(chunk_of), TOKEN_WIDTH, dtype=torch.float16)
         ids = torch.tensor(encoding.ids, dtype=torch.long)
         stretches = divide(len(ids))
         size = CPU_BATCH if self.weights["words"].device.type == "cpu" else GPU_BATCH
+        done = 0
         for place in range(0, len(stretches), size):
             batch = stretches[place : place + size]
             rows = torch.stack([ids[stretch.start : stretch.end] for stretch in batch])
-            states = self.states(self.framed(rows))[:, 1:-1].float().cpu()
-            for stretch, row in zip(batch, states, strict=True):
-                low, high = stretch.core
-                sums.index_add_(0, chunks[low:high], row[low - stretch.start : high - stretch.start])
-        return F.normalize(sums, dim=-1)
+            states = self.states(self.framed(rows))[:, 1:-1]
+            core = torch.cat([row[stretch.inner] for stretch, row in zip(batch, states, strict=True)])
+            span = slice(done, done + len(core))
+            sums.index_add_(0, chunk_of[span], core.float().cpu())
+            tokens[span] = self.token_vectors(core)
+            done = span.stop
+        return DocumentVectors(chunks=F.normalize(sums, dim=-1).half(), tokens=tokens, chunk_of=chunk_of)
+
+    def token_vectors(self, states: Tensor) -> Tensor:
+        """Unit vectors [t, TOKEN_WIDTH] of tokens by their final states [t, WIDTH]; float32 on the CPU."""
+        return F.normalize(F.linear(states, self.weights[TOKENS]).float(), dim=-1).cpu()
 
     def framed(self, ids: Tensor) -> Tensor:
         """Rows of token ids [rows, tokens] with the special tokens around them."""
@@ -116,6 +169,11 @@ class Stretch:
     start: int
     end: int
     core: tuple[int, int]
+
+    @property
+    def inner(self) -> slice:
+        """The tokens of `core` among those of the stretch."""
+        return slice(self.core[0] - self.start, self.core[1] - self.start)
 
 
 def divide(tokens: int) -> list[Stretch]:

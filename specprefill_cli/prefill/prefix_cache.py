@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
+from specprefill_cli.models.encoder import DocumentVectors
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.memory_plan import MemoryPlan, token_bytes
 from specprefill_cli.models.tokenizers import encode_text
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Memory for a model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
 # Bytes for the embeddings and the tokens of documents, and of a token: its id is a Python number in a list.
-EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**26, 2**28, 40
+EMBEDDING_BYTES, ENCODING_BYTES, ID_BYTES = 2**28, 2**28, 40
 DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV", "document tokens"
 
 
@@ -44,7 +44,7 @@ class PrefixCache:
     def __init__(self, capacity_bytes: int = DEFAULT_BYTES, name: str | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.prefixes: ByteCache[PrefillState] = ByteCache(capacity_bytes, state_bytes)
-        self.embeddings: ByteCache[Tensor] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
+        self.embeddings: ByteCache[DocumentVectors] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
         self.name = name or uuid.uuid4().hex
 
     def __reduce__(self) -> tuple[Any, ...]:

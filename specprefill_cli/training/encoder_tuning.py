@@ -20,7 +20,17 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specprefill_cli.models.encoder import STRETCH, Encoder, divide, load_encoder
+from specprefill_cli.models.encoder import (
+    STRETCH,
+    TOKEN_WIDTH,
+    TOKENS,
+    WIDTH,
+    DocumentVectors,
+    Encoder,
+    QuestionVectors,
+    divide,
+    load_encoder,
+)
 from specprefill_cli.models.placement import cpu_has_bfloat16
 from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
@@ -30,8 +40,12 @@ from specprefill_cli.training.synthesis import Block, Question
 # Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.
 SHARPNESS, CHUNK_TOKENS = 20.0, (28, 38)
 CHARACTERS = (3_000, 9_000)
-QUESTIONS = 12
+QUESTIONS = 24
 CLIP = 1.0
+# Documents whose tokens determine the first projection.
+PROJECTION_DOCUMENTS = 25
+# For measuring: shares of the chunks, and tokens of a chunk.
+MEASURED_RATIOS, MEASURED_CHUNK = (0.05, 0.1), 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +56,8 @@ class TuningSettings:
     rate: float = 5e-5
     updates: int = 300
     warmup: int = 20
-    measure_every: int = 25
-    written: float = 0.4
+    measure_every: int = 40
+    written: float = 0.7
     seed: int = 1
 
     def rate_at(self, update: int) -> float:
@@ -83,14 +97,15 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     chunks = torch.arange(len(ids)) // chunk_tokens
     stretches = divide(len(ids))
     rows = torch.stack([ids[stretch.start : stretch.end] for stretch in stretches])
-    states = states_of(encoder, rows)[:, 1:-1]
-    core = torch.cat([row[s.core[0] - s.start : s.core[1] - s.start] for s, row in zip(stretches, states, strict=True)])
-    vectors = F.normalize(torch.zeros(count, core.shape[1]).index_add(0, chunks, core), dim=-1)
-    asked = torch.stack([question_vector(encoder, question.text) for question in document.questions])
-    probabilities = (SHARPNESS * asked @ vectors.T).softmax(-1)
+    states = states_of(encoder, encoder.framed(rows))[:, 1:-1]
+    core = torch.cat([row[stretch.inner] for stretch, row in zip(stretches, states, strict=True)])
+    sums = torch.zeros(count, core.shape[1]).index_add(0, chunks, core)
+    vectors = DocumentVectors(chunks=F.normalize(sums, dim=-1), tokens=encoder.token_vectors(core), chunk_of=chunks)
+    similarities = [vectors.similarity(question_vectors(encoder, question.text)) for question in document.questions]
+    probabilities = (SHARPNESS * torch.stack(similarities)).softmax(-1)
     padded = F.pad(probabilities, (1, 1))
     smoothed = (probabilities + 0.5 * (padded[:, :-2] + padded[:, 2:])) / 2
-    answers = torch.zeros(len(asked), count, dtype=torch.bool)
+    answers = torch.zeros(len(similarities), count, dtype=torch.bool)
     for row, question in enumerate(document.questions):
         place = int(np.searchsorted(token_starts, question.start, side="right")) - 1
         end = int(np.searchsorted(token_starts, question.start + len(question.answer)))
@@ -98,16 +113,17 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     return smoothed, answers
 
 
-def question_vector(encoder: Encoder, question: str) -> Tensor:
-    """The unit vector [width] of a question, with its gradient."""
+def question_vectors(encoder: Encoder, question: str) -> QuestionVectors:
+    """`Encoder.question_vectors`, with its gradient."""
     ids = encoder.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
-    return F.normalize(states_of(encoder, torch.tensor([ids])).mean(1), dim=-1)[0]
+    states = states_of(encoder, encoder.framed(torch.tensor([ids])))[0]
+    return QuestionVectors(whole=F.normalize(states.mean(0), dim=-1), tokens=encoder.token_vectors(states[1:-1]))
 
 
 def states_of(encoder: Encoder, rows: Tensor) -> Tensor:
     """The final states [rows, tokens, width] of rows of token ids, computed in bfloat16 where the processor has it."""
     with torch.autocast("cpu", torch.bfloat16, enabled=cpu_has_bfloat16()):
-        return encoder.states(encoder.framed(rows)).float()
+        return encoder.states(rows).float()
 
 
 def loss_of(encoder: Encoder, document: Block, chunk_tokens: int) -> Tensor:
@@ -118,20 +134,21 @@ def loss_of(encoder: Encoder, document: Block, chunk_tokens: int) -> Tensor:
 
 
 @torch.no_grad()
-def recall(encoder: Encoder, documents: Sequence[Block], ratio: float) -> float:
-    """Percentage of questions whose answer lies in the best `ratio` of a document's chunks."""
-    kept = []
-    for document in documents:
-        probabilities, answers = question_probabilities(encoder, document, 32)
-        best = probabilities.topk(max(1, round(ratio * probabilities.shape[1])), 1).indices
-        chosen = torch.zeros_like(answers).scatter(1, best, True)
-        kept += [bool((chosen | ~needed).all()) for chosen, needed in zip(chosen, answers, strict=True)]
-    return 100 * sum(kept) / max(1, len(kept))
-
-
 def recalls(encoder: Encoder, documents: Sequence[Block]) -> list[float]:
-    """Percentage of questions whose answer lies in the best 5 % and 10 % of a document's chunks."""
-    return [round(recall(encoder, documents, ratio), 1) for ratio in (0.05, 0.1)]
+    """Percentage of questions whose answer lies in the best 5 % and in the best 10 % of a document's chunks."""
+    kept = [
+        [keeps_answers(probabilities, answers, ratio) for ratio in MEASURED_RATIOS]
+        for document in documents
+        for probabilities, answers in [question_probabilities(encoder, document, MEASURED_CHUNK)]
+    ]
+    return [round(100 * float(torch.cat(parts).float().mean()), 1) for parts in zip(*kept, strict=True)]
+
+
+def keeps_answers(probabilities: Tensor, answers: Tensor, ratio: float) -> Tensor:
+    """For each question, whether the best `ratio` of the chunks [questions, chunks] holds its whole answer (bool)."""
+    best = probabilities.topk(max(1, round(ratio * probabilities.shape[1])), 1).indices
+    chosen = torch.zeros_like(answers).scatter(1, best, True)
+    return (chosen | ~answers).all(1)
 
 
 def training_documents(
@@ -169,6 +186,10 @@ def tune_encoder(
     weights = {
         name: tensor.float().clone() for name, tensor in selected_layers(load_encoder("cpu").weights, layers).items()
     }
+    if TOKENS not in weights:
+        weights[TOKENS] = principal_directions(
+            Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer), written
+        )
     # The table of words ships in 4 bits, so that small changes to it would be lost.
     trained = {name: tensor.requires_grad_() for name, tensor in weights.items() if name != WORDS}
     encoder = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer)
@@ -204,6 +225,18 @@ def tune_encoder(
         optimizer.zero_grad()
         if update % 5 == 0:
             report(update, loss=round(total, 4))
+
+
+@torch.no_grad()
+def principal_directions(encoder: Encoder, documents: Sequence[Block]) -> Tensor:
+    """The directions [TOKEN_WIDTH, WIDTH] in which the final states of tokens differ most: the projection to begin with."""
+    products = torch.zeros(WIDTH, WIDTH)
+    for document in documents[:PROJECTION_DOCUMENTS]:
+        ids = encoder.tokenizer.encode(document.text, add_special_tokens=False).ids
+        rows = torch.stack([torch.tensor(ids[stretch.start : stretch.end]) for stretch in divide(len(ids))])
+        states = F.normalize(states_of(encoder, encoder.framed(rows))[:, 1:-1].flatten(0, 1), dim=-1)
+        products += states.T @ states
+    return torch.linalg.eigh(products).eigenvectors[:, -TOKEN_WIDTH:].T.contiguous()
 
 
 def selected_layers(weights: dict[str, Tensor], layers: Sequence[int] | None) -> dict[str, Tensor]:

@@ -7,7 +7,19 @@ from transformers import BertConfig, BertModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import encoder as module
-from specprefill_cli.models.encoder import HEADS, LAYERS, OVERLAP, STRETCH, WIDTH, divide, load_encoder, unpack_weights
+from specprefill_cli.models.encoder import (
+    HEADS,
+    LAYERS,
+    OVERLAP,
+    STRETCH,
+    TOKEN_WIDTH,
+    WIDTH,
+    DocumentVectors,
+    QuestionVectors,
+    divide,
+    load_encoder,
+    unpack_weights,
+)
 from specprefill_cli.training.encoder import packed, rename_weights
 
 
@@ -50,25 +62,60 @@ def test_packed_weights_are_near_the_original():
     torch.testing.assert_close(restored["b"], weight[0], rtol=1e-3, atol=1e-5)
 
 
+def vectors_of(**vectors):
+    """Unit vectors from whole numbers."""
+    return {name: torch.nn.functional.normalize(torch.tensor(rows).float(), dim=-1) for name, rows in vectors.items()}
+
+
 def test_other_words_for_the_same_are_nearer_than_other_things(encoder):
-    question = encoder.text_vector("How long can I send it back for?")
-    same, other = map(encoder.text_vector, ("Returns are accepted within 30 days.", "The pump needs oil every year."))
+    question = encoder.question_vectors("How long can I send it back for?").whole
+    same, other = (
+        encoder.question_vectors(text).whole
+        for text in ("Returns are accepted within 30 days.", "The pump needs oil every year.")
+    )
     assert question @ same > question @ other + 0.1
 
 
-def test_chunk_vectors_follow_the_text(encoder):
+def test_similarity_adds_the_chunk_s_cosine_and_the_mean_of_the_best_matches():
+    document = DocumentVectors(
+        **vectors_of(chunks=[[1, 0], [0, 1], [3, 4]], tokens=[[1, 0], [0, 1], [0, 1], [1, 1]]),
+        chunk_of=torch.tensor([0, 0, 1, 2]),
+    )
+    question = QuestionVectors(**vectors_of(whole=[1, 0], tokens=[[1, 0], [0, 1]]))
+    half = 0.5**0.5
+    expected = torch.tensor([1 + (1 + 1) / 2, 0 + (0 + 1) / 2, 0.6 + (half + half) / 2])
+    torch.testing.assert_close(document.similarity(question), expected)
+
+
+def test_a_long_question_is_compared_token_by_token_too(monkeypatch):
+    document = DocumentVectors(
+        chunks=torch.zeros(4, WIDTH), tokens=torch.randn(30, TOKEN_WIDTH), chunk_of=torch.arange(30) // 8
+    )
+    question = QuestionVectors(whole=torch.zeros(WIDTH), tokens=torch.randn(40, TOKEN_WIDTH))
+    in_blocks = document.similarity(question)
+    monkeypatch.setattr(module, "QUESTION_BLOCK", 100)
+    torch.testing.assert_close(in_blocks, document.similarity(question))
+
+
+def test_vectors_follow_the_text(encoder):
     oil, back = "The pump needs oil every year. ", "Returns are accepted within 30 days of the purchase. "
     text = oil * 60 + back + oil * 60 + "     "
     starts = np.array([0, 30 * len(oil), 60 * len(oil), 60 * len(oil) + len(back), len(text) - 5])
-    vectors = encoder.chunk_vectors(text, starts)
-    assert vectors.shape == (5, WIDTH)
-    torch.testing.assert_close(vectors.norm(dim=1), torch.tensor([1.0, 1, 1, 1, 0]), atol=1e-3, rtol=0)
-    assert int((vectors @ encoder.text_vector("How long can I send it back for?")).argmax()) == 2
+    vectors = encoder.document_vectors(text, starts)
+    assert vectors.chunks.shape == (5, WIDTH)
+    norms = vectors.chunks.float().norm(dim=1)
+    torch.testing.assert_close(norms, torch.tensor([1.0, 1, 1, 1, 0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(vectors.tokens.float().norm(dim=1), torch.ones(len(vectors.chunk_of)), atol=1e-3, rtol=0)
+    assert vectors.chunk_of.bincount().tolist()[2] == len(encoder.tokenizer.encode(back, add_special_tokens=False).ids)
+    question = encoder.question_vectors("How long can I send it back for?")
+    assert int(vectors.similarity(question).argmax()) == 2
 
 
-def test_a_text_without_words_has_zero_vectors(encoder):
-    assert not encoder.chunk_vectors("   ", np.array([0])).any()
-    assert torch.isfinite(encoder.text_vector("")).all()
+def test_texts_without_words_are_near_nothing(encoder):
+    empty, question = encoder.document_vectors("   ", np.array([0])), encoder.question_vectors("")
+    assert not empty.chunks.any()
+    assert torch.isfinite(empty.similarity(question)).all()
+    assert torch.isfinite(encoder.document_vectors("Oil it.", np.array([0])).similarity(question)).all()
 
 
 def test_missing_files_are_an_error(tmp_path):

@@ -19,13 +19,13 @@ QUESTION = "How long do I have to send it back and get my money?"
 @pytest.fixture
 def encodings(monkeypatch):
     """A list of all encoded texts."""
-    texts, encode = [], Encoder.chunk_vectors
+    texts, encode = [], Encoder.document_vectors
 
     def record_and_encode(self, text, starts):
         texts.append(text)
         return encode(self, text, starts)
 
-    monkeypatch.setattr(Encoder, "chunk_vectors", record_and_encode)
+    monkeypatch.setattr(Encoder, "document_vectors", record_and_encode)
     return texts
 
 

@@ -63,7 +63,7 @@ class PassageScorer(Scorer):
         with request.clock.phase("scoring"):
             device = request.pair.target.device
             ranges, vectors = passage_vectors(text, device)
-            cosines = (vectors @ load_encoder(device).text_vector(request.question)).numpy()
+            cosines = (vectors @ load_encoder(device).question_vectors(request.question).whole).numpy()
             best = np.full(len(text) + 1, -1.0)
             for (start, end), cosine in zip(ranges, cosines, strict=True):
                 best[start:end] = np.maximum(best[start:end], cosine)
@@ -78,7 +78,7 @@ def passage_vectors(text: str, device: str) -> tuple[list[tuple[int, int]], Tens
     starts = range(0, max(1, len(words) - WORDS + STRIDE), STRIDE)
     ranges = [(words[first][0], words[min(first + WORDS, len(words)) - 1][1]) for first in starts]
     encoder = load_encoder(device)
-    return ranges, torch.stack([encoder.text_vector(text[start:end]) for start, end in ranges])
+    return ranges, torch.stack([encoder.question_vectors(text[start:end]).whole for start, end in ranges])
 
 
 def bench_recall(

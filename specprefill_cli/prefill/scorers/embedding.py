@@ -1,6 +1,6 @@
 """Scorer `embedding`: how near each chunk's meaning is to the question's, by the bundled sentence encoder.
 
-A chunk's vector does not depend on the question, so it is kept for the next question about the document.
+The vectors of a document do not depend on the question, so they are kept for the next question about it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.encoder import encoder_flops, load_encoder
+from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 
 # Document tokens of a piece that has a vector, whatever --chunk-size is: longer pieces say less about where the answer is.
 PIECE = 32
-# Factor of the cosines before the softmax, as in the encoder's training: cosines lie close together.
+# Factor of the similarity before the softmax, as in the encoder's training: cosines lie close together.
 SHARPNESS = 20.0
 VECTORS = "document embeddings"
 
@@ -48,12 +48,12 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     starts = offsets[::PIECE, 0]
     cache = request.draft_prefixes
 
-    def compute() -> Tensor:
-        return encoder.chunk_vectors(request.document_text, starts).half()
+    def compute() -> DocumentVectors:
+        return encoder.document_vectors(request.document_text, starts)
 
     vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
-    cosines = vectors.float() @ encoder.text_vector(request.question)
-    return (SHARPNESS * cosines).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
+    similarity = vectors.similarity(encoder.question_vectors(request.question))
+    return (SHARPNESS * similarity).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
 
 
 def has_vectors(request: PrefillRequest) -> bool:
