@@ -48,11 +48,10 @@ ANSWER_KINDS = tuple(
         (r"\bwhy\b", r"(?i:\b(?:because|since|so that|in order|due to|owing to|reason|therefore|to)\b)"),
     )
 )
-# Most sentences in a passage, and how many more sentences than passages there may be in all.
-LONGEST_PASSAGE, SPARE_SENTENCES = 3, 1
-# Word budget per requested passage; the first passages grow by neighbouring sentences until the whole budget is used.
-WORDS_PER_PASSAGE = 39
-GROWING_PASSAGES = 2
+# Most sentences in a passage, and words per requested passage; all passages share these words.
+LONGEST_PASSAGE, WORDS_PER_PASSAGE = 4, 39
+# Sentences per requested passage that are considered; those that rank lower are too far from the question to fill up with.
+CONSIDERED_SENTENCES = 20
 # A quoted sentence comes first if it has at least this share of the highest relevance; below it, the quote is doubtful.
 TRUSTED_QUOTE = 0.7
 
@@ -164,12 +163,12 @@ def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ())
         return []
     order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
     runs: list[tuple[int, int]] = []
-    for index in order:
-        if len(runs) >= count or sum(last - first for first, last in runs) >= count + SPARE_SENTENCES:
-            break
-        add_sentence(runs, index, sentences)
-    while grow(runs, sentences, WORDS_PER_PASSAGE * count):
-        pass
+    spare_words = WORDS_PER_PASSAGE * count
+    for index in order[: CONSIDERED_SENTENCES * count]:
+        words = sentences.words((index, index + 1))
+        # The best sentence is shown however long it is.
+        if (words <= spare_words or not runs) and add_sentence(runs, index, sentences, count):
+            spare_words -= words
     return [sentences.passage(run) for run in runs]
 
 
@@ -200,39 +199,17 @@ def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
     return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
-def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences) -> None:
-    """Add a sentence to the run beside it, or begin a new run."""
+def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences, most_runs: int) -> bool:
+    """Add a sentence to the run beside it, or begin a new run; return whether there was room for it."""
+    if any(first <= index < last for first, last in runs):
+        return False
     for place, (first, last) in enumerate(runs):
-        if first <= index < last:
-            return
         extended_run = (min(first, index), max(last, index + 1))
-        if extended_run[1] - extended_run[0] == last - first + 1 <= LONGEST_PASSAGE and sentences.on_one_page(
-            extended_run
-        ):
+        is_beside = extended_run[1] - extended_run[0] == last - first + 1
+        if is_beside and last - first < LONGEST_PASSAGE and sentences.on_one_page(extended_run):
             runs[place] = extended_run
-            return
+            return True
+    if len(runs) == most_runs:
+        return False
     runs.append((index, index + 1))
-
-
-def grow(runs: list[tuple[int, int]], sentences: Sentences, most_words: int) -> bool:
-    """Add the more relevant neighbour to each of the first runs; return whether any run grew.
-
-    most_words: limit of the words of all runs together
-    """
-    grew = False
-    for place, (first, last) in enumerate(runs[:GROWING_PASSAGES]):
-        taken = {index for run in runs for index in range(*run)}
-        spare = most_words - sum(map(sentences.words, runs))
-        extended_runs = [
-            (sentences.relevance[index], run)
-            for index, run in ((last, (first, last + 1)), (first - 1, (first - 1, last)))
-            if last - first < LONGEST_PASSAGE
-            and 0 <= index < len(sentences.ranges)
-            and index not in taken
-            and sentences.words((index, index + 1)) <= spare
-            and sentences.on_one_page(run)
-        ]
-        if extended_runs:
-            runs[place] = max(extended_runs)[1]
-            grew = True
-    return grew
+    return True

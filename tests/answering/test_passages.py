@@ -101,7 +101,7 @@ def test_passages_take_in_neighbours_while_there_is_room():
     best = passages(document, "Who is the treasurer?")
     for passage, number in zip(best[:2], (20, 30), strict=True):
         assert f"Sentence {number} " in passage.text
-        assert passage.text.count("Sentence") == 3
+        assert 2 <= passage.text.count("Sentence") <= 4
     assert sum(len(passage.text.split()) for passage in best) <= 3 * WORDS_PER_PASSAGE
     single = passages(document, "Who is the treasurer?", count=1)[0]
     assert len(single.text.split()) <= WORDS_PER_PASSAGE
