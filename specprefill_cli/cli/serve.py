@@ -14,6 +14,7 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import document_reader
 from specprefill_cli.cli.options import Json, Quiet, with_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.installation import pip_command
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
@@ -21,7 +22,7 @@ from specprefill_cli.settings import Settings
 
 SERVER = "Server"
 UNITS = {"s": 1, "m": 60, "h": 3600}
-EXTRA = "serve"
+PACKAGES = "httpx", "prometheus-client", "starlette", "uvicorn"
 server_option = partial(typer.Option, rich_help_panel=SERVER)
 optional = partial(server_option, show_default="none")
 
@@ -95,7 +96,7 @@ def serve(
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     idle_seconds = None if idle is None else duration(idle)
-    check_extra("serve")
+    check_packages()
     from specprefill_cli.serving.api import ServeOptions
     from specprefill_cli.serving.start import start
 
@@ -145,12 +146,10 @@ def duration(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def check_extra(user: str) -> None:
-    """Raise UsageError if packages of the extra are missing; user: the command or option that needs them."""
+def check_packages() -> None:
+    """Raise UsageError if packages of the server are missing."""
     from importlib.util import find_spec
 
-    from specprefill_cli.installation import install_command
-
-    missing = [name for name in ("starlette", "uvicorn", "prometheus_client", "httpx") if find_spec(name) is None]
+    missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
     if missing:
-        raise UsageError(f"{user}: not installed: {', '.join(missing)}; run: {install_command(EXTRA)}")
+        raise UsageError(f"serve: not installed: {', '.join(missing)}; run: {pip_command(*missing)}")

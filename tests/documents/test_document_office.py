@@ -11,7 +11,7 @@ import pytest
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, save_to_bytes, slides, word, workbook
 
 
@@ -157,7 +157,7 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    assert refusal(workbook(), "a.xlsx").endswith(f"; install it with {install_command('office')}")
+    assert refusal(workbook(), "a.xlsx").endswith(f"; install it with {pip_command('openpyxl')}")
 
 
 def test_xlsx_rounds_like_spreadsheets_and_keeps_empty_texts() -> None:
