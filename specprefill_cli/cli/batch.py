@@ -18,13 +18,13 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
-from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, concurrency_of, with_settings
+from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
 from specprefill_cli.files import STANDARD_INPUT, same_file
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
@@ -61,8 +61,8 @@ def batch(
         worker_option(help="Answer on the Ray cluster at this address: auto, or HOST:PORT.", show_default="none"),
     ] = None,
     concurrency: Annotated[
-        str, worker_option(help="Rows to answer at once: a number or auto.", metavar="N|auto")
-    ] = AUTO,
+        int | None, worker_option(help="Rows to answer at once.", min=1, show_default="auto")
+    ] = None,
     out: Annotated[Path | None, output_option(help="Write rows to this file.", show_default=False)] = None,
     resume: Annotated[bool, output_option("--resume", help="Skip the rows that --out holds already.")] = False,
     retry_failed: Annotated[
@@ -245,14 +245,11 @@ def open_questions(name: str, stack: ExitStack) -> BinaryIO:
         raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
 
 
-def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:
-    """Parse --concurrency: rows that an engine answers at once, None for its default. Raises UsageError for a wrong value."""
-    number = concurrency_of(text, "--concurrency")
-    if settings.tensor_parallel == 1:
-        return number
-    if number is not None and number > 1:
-        notes.warn(f"--concurrency {number}: with --tensor-parallel, one row is answered at a time")
-    return 1
+def rows_at_once(concurrency: int | None, settings: Settings, notes: Notes) -> int | None:
+    """The rows that an engine answers at once; None for its default."""
+    if settings.tensor_parallel > 1 and (concurrency or 1) > 1:
+        notes.warn(f"--concurrency {concurrency}: with --tensor-parallel, one row is answered at a time")
+    return concurrency if settings.tensor_parallel == 1 else 1
 
 
 def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:

@@ -111,7 +111,7 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
         ("bench prefill --plot missing/a.svg", "--plot missing/a.svg: the folder missing does not exist; create it"),
         ("bench prefill --plot a.svg --modes select", "--modes must have full and another mode"),
         ("bench prefill --plot a.svg --modes full --no-baseline", "--modes must have full and another mode"),
-        ("bench throughput --concurrency 1,0", "--concurrency 0: not a whole number of at least 1, or 'auto'"),
+        ("bench throughput --concurrency 1,0", "--concurrency 0: not a whole number of at least 1"),
         ("bench throughput --server --keep 0.1", "give it only --clients and --seconds"),
         ("plan HANDBOOK Who? --target ENDPOINT", "an endpoint has no weights here"),
         ("batch - --document HANDBOOK --workers 2 --target ENDPOINT", "give --concurrency N"),
