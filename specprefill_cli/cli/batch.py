@@ -112,7 +112,7 @@ def batch(
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
             check_same_input(keys, finished, out)
-        finished_before = finished.total()
+        finished_before, of_total = finished.total(), "" if keys is None else f" of {len(keys):,}"
         try:
             with notes.progress("reading documents"):
                 collection = document_reader(settings)(names) if names else None
@@ -138,11 +138,12 @@ def batch(
             started = time.perf_counter()
             # Show progress only with --out: on a terminal it would run into the rows.
             if out is not None:
-                update = stack.enter_context(notes.bar("rows", None if keys is None else len(keys)))
-                rows.step = lambda: update(count.answered + count.skipped, progress_text(count, started))
+                update = stack.enter_context(notes.progress("waiting for the first of the rows"))
+                rows.step = lambda: update(
+                    f"{count.answered + count.skipped:,}{of_total} rows: {progress_text(count, started)}"
+                )
             rows.run(lines_of(source))
         except KeyboardInterrupt:
-            of_total = f" of {len(keys):,}" if keys is not None else ""
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
             raise Interrupted(
                 f"interrupted after {finished_before + count.answered:,}{of_total} rows; {remedy}"

@@ -154,7 +154,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
     with suppress(ImportError):
         # Gives `input` cursor keys and a history.
         import readline  # noqa: F401
-    notes.tell(f"Ask about the documents; {COMMANDS} are commands.")
+    notes.line(f"Ask about the documents; {COMMANDS} are commands.")
     while True:
         try:
             yield input("specprefill> ")

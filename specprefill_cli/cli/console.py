@@ -48,10 +48,6 @@ class Notes:
         if not self.quiet:
             self.console.print(renderable)
 
-    def tell(self, text: str) -> None:
-        """Show a text literally, without interpreting markup."""
-        self.show(plain(text))
-
     def line(self, text: str, style: str = "") -> None:
         """Show a text literally on a single line, however narrow the terminal."""
         if not self.quiet:
@@ -69,20 +65,6 @@ class Notes:
             return
         with self.console.status(plain(text)) as status:
             yield lambda new_text: status.update(plain(new_text))
-
-    @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-        """Show a progress bar during the block; yield a function that takes count and text. total: None if unknown."""
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda _done, _text: None
-            return
-        from rich.markup import escape
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(f"waiting for the first of the {unit}", total=total)
-            yield lambda done, text: progress.update(task, completed=done, description=escape(plain(text).plain))
 
 
 def print_json(values: Mapping[str, Any]) -> None:

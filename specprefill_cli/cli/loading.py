@@ -162,8 +162,8 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         return
     if ref.kind is Kind.PACKAGED:
         notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
-    with notes.bar("parts", 100) as update:
-        ref.source(update)
+    with notes.progress("converting the target") as update:
+        ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
 
 
 def seconds_since_start() -> float:

@@ -106,7 +106,7 @@ def serve(
         log_requests=log_requests,
         upstream=ref,
     )
-    raise typer.Exit(start(settings, collection, options, notes.tell))
+    raise typer.Exit(start(settings, collection, options, notes.line))
 
 
 def control(stop: bool, notes: Notes) -> None:
@@ -117,10 +117,10 @@ def control(stop: bool, notes: Notes) -> None:
     if not stop:
         print_json({"server": state})
     elif state is None:
-        notes.tell("no server is running")
+        notes.line("no server is running")
     else:
         stop_server(state["process"])
-        notes.tell("the server has stopped")
+        notes.line("the server has stopped")
 
 
 def check_packages() -> None:
