@@ -237,8 +237,6 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
 def open_questions(name: str, stack: ExitStack) -> BinaryIO:
     """Open the input; `-` is standard input. Raises SpecprefillError if it cannot be read."""
     if name == "-":
-        if sys.stdin is None:
-            raise UsageError("-: standard input is closed; pipe the questions into it, or give a file of them")
         return sys.stdin.buffer
     try:
         return stack.enter_context(open(name, "rb"))

@@ -117,8 +117,6 @@ def check_session_input(names: Sequence[str], to_file: bool) -> None:
         raise UsageError(
             "standard input cannot be a document here: the session reads its lines from it; give a question"
         )
-    if sys.stdin is None:
-        raise UsageError("standard input is closed; give a question after the documents")
 
 
 def answer_lines(comparer: Comparer) -> None:

@@ -114,6 +114,7 @@ def main() -> None:
     """Run the command line; print an error that the user can fix as a single line on standard error."""
     debug = "--debug" in sys.argv[1:2]
     # A stream that the caller closed (`2>&-`) is None.
+    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115
     sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # Write a character that the terminal cannot show as an escape sequence instead of failing.
