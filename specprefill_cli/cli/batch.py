@@ -20,7 +20,7 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
 from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings
 from specprefill_cli.distributed.launch import in_run
-from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
+from specprefill_cli.errors import SOME_FAILED, Interrupted, UsageError
 from specprefill_cli.files import STANDARD_INPUT, same_file
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
@@ -41,8 +41,9 @@ worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output")
 def batch(
     questions: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input.")
-    ] = "-",
+        typer.FileBinaryRead,
+        typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input."),
+    ] = "-",  # type: ignore[assignment]
     document: Annotated[
         list[str] | None,
         typer.Option(help="File, folder or glob for rows without documents; may be repeated."),
@@ -104,8 +105,7 @@ def batch(
     from specprefill_cli.batching.rows import keys_in, lines_of
 
     with ExitStack() as stack:
-        source = open_questions(questions, stack)
-        keys = keys_in(source, bool(names))
+        keys = keys_in(questions, bool(names))
         repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
         sink: BinaryIO = sys.stdout.buffer
         finished, count = Finished(), Count()
@@ -142,7 +142,7 @@ def batch(
                 rows.step = lambda: update(
                     f"{count.answered + count.skipped:,}{of_total} rows: {progress_text(count, started)}"
                 )
-            rows.run(lines_of(source))
+            rows.run(lines_of(questions))
         except KeyboardInterrupt:
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
             raise Interrupted(
@@ -151,13 +151,14 @@ def batch(
     report(count, finished.total(), started, notes)
 
 
-def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
+def check_streams(questions: BinaryIO, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
     """Raise UsageError for inputs and an output that exclude each other."""
     if resume and out is None:
         raise UsageError("--resume needs --out: it skips the rows that this file holds")
-    if questions == "-" and "-" in names:
+    is_standard_input = questions is sys.stdin.buffer
+    if is_standard_input and "-" in names:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
-    if out is not None and questions != "-" and same_file(out, Path(questions)):
+    if out is not None and not is_standard_input and same_file(out, Path(questions.name)):
         raise UsageError(f"--out {out}: this is the file of questions; give another name")
 
 
@@ -232,16 +233,6 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
     if ray is not None and not ADDRESS.fullmatch(ray):
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
-
-
-def open_questions(name: str, stack: ExitStack) -> BinaryIO:
-    """Open the input; `-` is standard input. Raises SpecprefillError if it cannot be read."""
-    if name == "-":
-        return sys.stdin.buffer
-    try:
-        return stack.enter_context(open(name, "rb"))
-    except OSError as error:
-        raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
 
 
 def rows_at_once(concurrency: int | None, settings: Settings, notes: Notes) -> int | None:

@@ -51,7 +51,6 @@ def check_error(call, line, code, words, stdin=b""):
         ("ask HANDBOOK Who? --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
         ("batch - --document HANDBOOK --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
         ("batch --document nothing.pdf", "nothing.pdf"),
-        ("batch nothing.jsonl", "nothing.jsonl: cannot be read"),
         ("batch --out nowhere/out.jsonl", "nowhere/out.jsonl: cannot be written"),
         ("plan missing.pdf Who?", "missing.pdf"),
         ("plan https://example.org/a.pdf Who?", "URLs are not read"),
@@ -149,6 +148,11 @@ def test_a_quote_needs_a_longer_prompt(call):
 
 def test_a_load_needs_a_server(call, bad_inputs):
     check_error(call, "bench throughput --server", 1, "no server is running")
+
+
+def test_a_missing_file_of_questions_is_named(call):
+    code, _, err = call("batch", "nothing.jsonl")
+    assert (code, "nothing.jsonl" in err) == (2, True)
 
 
 def test_an_unknown_option_is_named(call):
