@@ -55,7 +55,7 @@ from specprefill_cli.settings import AUTO, Settings
 # Other ranks get prompts as tokens, so the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
 # The document of the warm-up, and its look-ahead in tokens.
-WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
+WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8),))
 WARM_UP_LOOK_AHEAD = 8
 
 

@@ -16,7 +16,7 @@ from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.encoding import decode
 from specprefill_cli.documents.html import visible_text
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.documents.reader import Pages, SourceFile
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
@@ -231,9 +231,3 @@ def encrypted_entries(book: ZipFile) -> set[str]:
     """Return the names of the encrypted entries; in many books these are only the fonts."""
     references = parse_entry(book, ENCRYPTION).iterfind(".//{*}CipherReference")
     return {entry_name("", reference.get("URI", "")) for reference in references}
-
-
-MEDIA_TYPE = "application/vnd.openxmlformats-officedocument"
-DOCX = FormatReader((".docx",), f"{MEDIA_TYPE}.wordprocessingml.document", document_pages)
-PPTX = FormatReader((".pptx",), f"{MEDIA_TYPE}.presentationml.presentation", slide_pages)
-EPUB = FormatReader((".epub",), "application/epub+zip", chapter_pages)

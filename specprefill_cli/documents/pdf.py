@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
-from specprefill_cli.documents.reader import Abandoned, FormatReader, Pages, SourceFile, check_stop
+from specprefill_cli.documents.reader import Abandoned, Pages, SourceFile, check_stop
 from specprefill_cli.errors import first_line
 
 if TYPE_CHECKING:
@@ -115,6 +115,3 @@ def add_warnings(file: SourceFile, failures: Mapping[int, str], complaints: Sequ
         file.warnings.append(
             f"the PDF has {len(complaints)} {problems}, text may be missing or wrong; the first: {complaints[0]}"
         )
-
-
-READER = FormatReader((".pdf",), "application/pdf", pages)

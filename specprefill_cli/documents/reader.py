@@ -129,17 +129,6 @@ class SourceFile:
         return clean_text("\n".join(page_lines)).strip("\n")
 
 
+# Yields the text of each page in order, or raises `DocumentError`; any other error is reported as a damaged file.
 Pages = Generator[str, None, None]
-
-
-@dataclass(frozen=True)
-class FormatReader:
-    """A reader of a format; every format's module defines its own.
-
-    suffixes: the file suffixes that it claims, in lower case and with the dot
-    pages: yields the text of each page in order, or raises `DocumentError`; any other error is reported as a damaged file
-    """
-
-    suffixes: tuple[str, ...]
-    media_type: str
-    pages: Callable[[SourceFile], Pages]
+Reader = Callable[[SourceFile], Pages]

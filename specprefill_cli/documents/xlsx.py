@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.office import open_archive
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.installation import pip_command
 
 if TYPE_CHECKING:
@@ -76,6 +76,3 @@ def cell_text(value: Any, number_format: str | None) -> str:
             return f"{value * 100:.{PERCENT_DIGITS}g}%"
         return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
     return str(value)
-
-
-READER = FormatReader((".xlsx",), "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", pages)

@@ -34,7 +34,7 @@ def test_not_found_and_empty_answers_have_no_signals():
 
 
 def test_the_bundled_pair_states_its_confidence(tiny_session):
-    documents = [one_page_document("a.txt", TEXT, "text/plain")]
+    documents = [one_page_document("a.txt", TEXT)]
     assert 0 < tiny_session.ask(documents, "When did the harbour open?").finished().confidence < 1
 
 

@@ -22,7 +22,6 @@ def test_docx_text_is_complete_and_in_order() -> None:
         *("| 2019 | 2020", "mass | | 7", "The notice is two months."),
     ]
     assert len(document.pages) == 1
-    assert document.media_type.endswith("wordprocessingml.document")
 
 
 def test_docx_footnotes_stand_at_the_end() -> None:
@@ -109,7 +108,6 @@ def test_epub_entities_are_refused() -> None:
 def test_csv(text: str, name: str, expected: str) -> None:
     document = read_document(text.encode(), name)
     assert document.text == expected
-    assert document.media_type == "text/csv"
 
 
 def test_a_csv_cell_may_hold_a_long_text_up_to_the_limit() -> None:
@@ -123,7 +121,7 @@ FILES = [(word, "docx"), (slides, "pptx"), (workbook, "xlsx"), (lambda: book(CHA
 
 @pytest.mark.parametrize(("make", "suffix"), FILES)
 def test_content_comes_before_the_suffix(make, suffix: str) -> None:
-    assert read_document(make(), "stdin").media_type == read_document(make(), f"a.{suffix}").media_type
+    assert read_document(make(), "stdin").text == read_document(make(), f"a.{suffix}").text
 
 
 @pytest.mark.parametrize(("make", "suffix"), FILES)

@@ -28,7 +28,7 @@ def test_pages_have_their_text_and_range() -> None:
     document = read_document(make_pdf(TEXTS), "report.pdf")
     assert page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
-    assert (document.name, document.media_type, document.warnings) == ("report.pdf", "application/pdf", ())
+    assert (document.name, document.warnings) == ("report.pdf", ())
     start = document.text.index("second")
     assert document.pages_between(start, start + 6) == (2,)
     assert document.pages_between(0, len(document.text)) == (1, 2, 3)
@@ -143,7 +143,7 @@ def test_an_abandoned_parser_stops_inside_the_page() -> None:
     checks = itertools.count()
     file = SourceFile(make_pdf(TEXTS), "report.pdf", Limits(), StopOnSecondPage())
     with pytest.raises(Abandoned):
-        read_pages(pdf.READER, file)
+        read_pages(pdf.pages, file)
     assert file.texts == TEXTS[:1]
     assert next(checks) == 5  # checked at each of the page's operators
 
