@@ -60,7 +60,6 @@ class Limits:
     max_seconds: float = 120.0  # wall-clock seconds for parsing
     max_unpacked_bytes: int = 512 * 2**20  # size of an office file when unpacked, in bytes
     max_xml_bytes: int = 200 * 2**20  # XML in an office file, in bytes: its trees take several times as much memory
-    max_entries: int = 20_000  # parts of an office file
 
 
 LIMITS = Limits()
