@@ -16,9 +16,6 @@ from specprefill_cli.errors import DocumentError, document_error, first_line, on
 HEADER_BYTES = 1024
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"\x1f\x8b", "a gzip archive"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old or encrypted Microsoft Office file"),
     (b"{\\rtf", "an RTF file"),
     (b"%!PS", "a PostScript file"),
@@ -142,6 +139,6 @@ def choose_reader(data: bytes, name: str) -> Reader:
             name, f"this is {binary_name}{contradiction}", "save it as PDF, HTML, Markdown or UTF-8 text"
         )
     if suffix in BINARY_READERS:
-        actual = "an HTML page" if is_html(data) else "plain text or a file that lost its beginning"
-        raise document_error(name, f"not a {suffix} file: this is {actual}", "rename it, or fetch the file again")
+        cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
+        raise document_error(name, cause, "rename it, or fetch the file again")
     return READERS.get(suffix) or (html.pages if is_html(data) else text.text_pages)

@@ -39,7 +39,7 @@ def check_error(call, line, code, words, stdin=b""):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("ask named.pdf Who?", "PNG"),
+        ("ask named.pdf Who?", "not a .pdf file"),
         ("ask missing.pdf Who?", "missing.pdf"),
         ("ask empty Who?", "folder"),
         ("ask - Who?", "stdin"),

@@ -142,7 +142,7 @@ def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert read_documents(["~/a.txt"])[0].text == "text of a.txt"
 
 
-BAD = "skipped docs/bad.pdf: not a .pdf file: this is plain text or a file that lost its beginning; rename it"
+BAD = "skipped docs/bad.pdf: not a .pdf file: it is of another kind, or lost its beginning; rename it"
 
 
 @pytest.mark.parametrize("source", ["docs", "docs/*.[ptM]*"])
