@@ -1,4 +1,4 @@
-"""The checks of `doctor`: the installation, the machine, plugins, and whether a pair fits."""
+"""The checks of `doctor`: the installation, the machine, and whether a pair fits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import install_command
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 GIBIBYTE = 2**30
 # Default prompt length, in tokens, of the memory estimate.
 DEFAULT_TOKENS = 8_192
-DIFFERENT_TOKENIZERS = "draft and target have different tokenizers, so the target cannot use the draft's KV or tokens"
 
 
 class State(StrEnum):
@@ -50,7 +49,6 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
     checks: dict[str, Callable[[], Iterator[Check]]] = {
         "versions": check_versions,
         "devices": list_devices,
-        "plugins": list_plugins,
         "pair": lambda: check_chosen_pair(settings, tokens),
     }
     findings: list[Check] = []
@@ -66,35 +64,11 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
 
 
 def check_versions() -> Iterator[Check]:
-    """Check Python and the needed packages, those for office files included, against the tested ranges."""
-    from packaging.requirements import Requirement
-
+    """List the versions of Python, specprefill, and the libraries that run the models."""
     yield Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}")
-    try:
-        declared = [Requirement(text) for text in requires("specprefill") or ()]
-    except PackageNotFoundError:
-        yield Check("specprefill", State.LIMITED, "run from its sources, not installed: versions are not checked")
-        return
-    yield Check("specprefill", State.OK, version("specprefill"))
-    for requirement in declared:
-        name, specifier = requirement.name, str(requirement.specifier)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield check_package(name, specifier, State.BROKEN, install_command())
-        elif requirement.marker.evaluate({"extra": "office"}):
-            yield check_package(name, specifier, State.NO, f"to read these, {install_command('office')}")
-
-
-def check_package(name: str, specifier: str, state_if_absent: State, remedy: str) -> Check:
-    """Check an installed package against the tested range; `state_if_absent`: where the package is not installed."""
-    from packaging.specifiers import SpecifierSet
-
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        return Check(name, state_if_absent, f"not installed; {remedy}")
-    if SpecifierSet(specifier).contains(installed, prereleases=True):
-        return Check(name, State.OK, installed)
-    return Check(name, State.LIMITED, f"{installed} is outside the tested range {specifier}")
+    yield Check("specprefill", State.OK, __version__)
+    for name in ("torch", "transformers"):
+        yield Check(name, State.OK, version(name))
 
 
 def list_devices() -> Iterator[Check]:
@@ -113,16 +87,6 @@ def list_devices() -> Iterator[Check]:
         yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
     else:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
-
-
-def list_plugins() -> Iterator[Check]:
-    """List the modes and scorers of plugins, and whether they load."""
-    from specprefill_cli.prefill.registry import MODES, SCORERS
-
-    for registry in (MODES, SCORERS):
-        for entry, fault in registry.check_plugins():
-            state = State.OK if fault is None else State.LIMITED
-            yield Check(f"{registry.noun} {entry.name}", state, fault or entry.value)
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
@@ -171,40 +135,19 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
 
 
 def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
-    """Check a pair's models, tokenizers, modes, context, windows and prompts.
+    """Check a pair's models, tokenizers, context and prompts.
 
     draft_template: template of the draft's prompt where draft and target have different tokenizers
     """
-    from specprefill_cli.models.adapter import rotation_depends_on_length
-
     same_tokenizer = draft.fingerprint == target.fingerprint
-    length_dependent = [model for model in (draft, target) if rotation_depends_on_length(model.config)]
-    tokenizer_sharing = (State.OK, "possible: one tokenizer") if same_tokenizer else (State.NO, DIFFERENT_TOKENIZERS)
-    draft_kv = tokenizer_sharing
-    if target in length_dependent:
-        reason = "rotary embedding depends on the length of the prompt, and mapped keys cannot follow it"
-        draft_kv = (State.NO, f"{target.name}'s {reason}")
+    different = "two different ones: no draft KV, and no tokens proposed by the draft"
     return [
         check_model_class("draft", draft),
         check_model_class("target", target),
-        Check(
-            "tokenizer",
-            State.OK if same_tokenizer else State.LIMITED,
-            "the same for both" if same_tokenizer else "two different ones",
-        ),
-        check_select(draft),
-        Check("draft-kv", *draft_kv),
-        Check("speculative decoding", *tokenizer_sharing),
+        Check("tokenizer", State.OK, "the same for both")
+        if same_tokenizer
+        else Check("tokenizer", State.LIMITED, different),
         check_context(draft, target),
-        # The factors of `longrope` and `dynamic` depend on the number of tokens read at once.
-        *(
-            Check(
-                "rotary embedding",
-                State.LIMITED,
-                f"{model.name}: it depends on the length of the prompt; one pass reads all of it",
-            )
-            for model in length_dependent
-        ),
         check_prompt("prompt", template, target),
         *(() if same_tokenizer else (check_prompt("draft's prompt", draft_template, draft),)),
     ]
@@ -222,22 +165,6 @@ def check_model_class(role: str, outline: ModelOutline) -> Check:
         f"{outline.name}: {text_config.model_type}, {text_config.num_hidden_layers} layers of {text_config.hidden_size}"
     )
     return Check(role, State.OK, detail)
-
-
-def check_select(draft: ModelOutline) -> Check:
-    """Check whether a layer of the draft sees the whole prompt, however long."""
-    from specprefill_cli.models.adapter import window_layers
-
-    windows = window_layers(draft.config)
-    if None in windows:
-        detail = "the target reads the chunks that the draft selects; their tokenizers may differ"
-        return Check("select", State.OK, detail)
-    longest = max(window for window in windows if window is not None)
-    detail = (
-        f"only for prompts up to {longest:,} tokens: all of the draft's layers have a window; longer ones need "
-        "--scorer lexical or another --draft"
-    )
-    return Check("select", State.LIMITED, detail)
 
 
 def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
@@ -270,9 +197,6 @@ def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:
     detail = (
         f"needs {format_bytes(needed_bytes)} on {device} and room for activations, {format_bytes(free_bytes)} are free"
     )
-    offload_bytes = (placement.max_memory or {}).get("cpu", 0)
-    if free_bytes < needed_bytes <= free_bytes + offload_bytes:
-        return Check(name, State.LIMITED, f"{detail}: the rest stays in slow main memory; use a smaller pair")
     if needed_bytes > free_bytes:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)

@@ -285,22 +285,12 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassCost:
-    """The fixed cost of a model's pass, as the tokens computed in the same time; `measured`, or assumed for the device."""
-
-    role: str
-    tokens: int
-    measured: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class DryRun:
     """The tokens that mode `select` would keep, and the expected times.
 
     auto: the mode that `auto` would take before scoring, and the reason; pair: names of `draft` and `target`
     phases: seconds of the draft's phases; full_fits: whether the whole prompt fits the target's context
     estimates: the planned ratio first, then others; full_ttft_seconds: estimate for full prefill, None if no draft ran
-    pass_costs: the fixed cost of a pass of each model
     """
 
     question: str
@@ -316,7 +306,6 @@ class DryRun:
     estimates: list[Estimate]
     full_ttft_seconds: float | None
     full_fits: bool
-    pass_costs: list[PassCost]
     warnings: list[str]
 
 

@@ -38,28 +38,16 @@ def test_with_one_tokenizer_everything_works(tokenizer):
     assert "4,096" in checks["context"].detail
 
 
-def test_with_two_tokenizers_select_works(tokenizer, other_tokenizer):
+def test_with_two_tokenizers_the_drafts_prompt_is_checked_too(tokenizer, other_tokenizer):
     checks = states(outline(other_tokenizer), outline(tokenizer))
-    assert checks["select"].state is State.OK
-    assert checks["draft-kv"].state is checks["speculative decoding"].state is State.NO
-    assert "different tokenizers" in checks["draft-kv"].detail
+    assert checks["tokenizer"].state is State.LIMITED
+    assert checks["draft's prompt"].state is State.OK
 
 
-def test_windowed_drafts_and_contexts_are_reported(tokenizer):
-    checks = states(outline(tokenizer, "mistral"), outline(tokenizer, "gemma3"))
-    assert checks["select"].state is State.LIMITED
-    assert "up to 48 tokens" in checks["select"].detail
+def test_a_smaller_context_of_the_draft_is_reported(tokenizer):
     checks = states(outline(tokenizer, max_position_embeddings=1_000), outline(tokenizer))
     assert checks["context"].state is State.LIMITED
     assert "up to 1,000 tokens (draft 1,000, target 4,096)" in checks["context"].detail
-
-
-def test_longrope_is_reported(tokenizer):
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
-    checks = states(outline(tokenizer), outline(tokenizer, "phi3", rope_parameters=rope))
-    assert "one pass reads all of it" in checks["rotary embedding"].detail
-    assert checks["draft-kv"].state is State.NO
-    assert "rotary embedding depends on the length" in checks["draft-kv"].detail
 
 
 def test_a_model_without_replaceable_attention_is_broken(tokenizer):

@@ -19,8 +19,8 @@ REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signals:
-    """Signals that separate right answers from wrong ones.
+class ConfidenceFeatures:
+    """Features that separate right answers from wrong ones.
 
     mean, lowest: mean and minimum of the natural log-probabilities that the target gave the answer's tokens
     source: relevance of the sentence that the answer quotes, minus the highest relevance of any sentence; at most 0
@@ -40,7 +40,7 @@ class ConfidenceModel:
     target: str
     evidence: Mapping[str, float]
 
-    def probability(self, signals: Signals) -> float:
+    def probability(self, signals: ConfidenceFeatures) -> float:
         """The probability that an answer is right."""
         logit = self.intercept + sum(self.weights[name] * value for name, value in vars(signals).items())
         return 1 / (1 + math.exp(-logit))
@@ -55,7 +55,9 @@ def load_confidence(folder: Path, target: LoadedModel) -> ConfidenceModel | None
     return stored if stored is not None and stored.target == weights_fingerprint(target.model) else None
 
 
-def answer_signals(answer: str, log_probabilities: Sequence[float], source: float, highest: float) -> Signals | None:
+def confidence_features(
+    answer: str, log_probabilities: Sequence[float], source: float, highest: float
+) -> ConfidenceFeatures | None:
     """The signals of an answer; None for an empty answer and for `not found`.
 
     source, highest: relevance of the sentence that the answer quotes (0 without a quote), and the highest of all sentences
@@ -63,4 +65,4 @@ def answer_signals(answer: str, log_probabilities: Sequence[float], source: floa
     if not answer or not log_probabilities or answer.lower().startswith(NOT_FOUND):
         return None
     mean = sum(log_probabilities) / len(log_probabilities)
-    return Signals(mean=mean, lowest=min(log_probabilities), source=source - highest)
+    return ConfidenceFeatures(mean=mean, lowest=min(log_probabilities), source=source - highest)

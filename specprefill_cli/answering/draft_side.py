@@ -12,7 +12,7 @@ from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
-from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, PassCost, Retrieval
+from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, Retrieval
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -67,8 +67,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)
     estimates, full_seconds = estimate(request, plan)
     full_fits = fits_target(request)
-    models = {"draft": pair.draft, "target": pair.target}
-    costs = {role: cost_of(model) for role, model in models.items() if model is not None}
     uses_draft = pair.draft is not None and SCORERS[request.scorer].uses_draft
     return DryRun(
         question=request.question,
@@ -84,14 +82,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         estimates=estimates,
         full_ttft_seconds=full_seconds if full_fits else None,
         full_fits=full_fits,
-        pass_costs=[
-            PassCost(
-                role=role,
-                tokens=round(cost.pass_tokens or cost.overhead_tokens),
-                measured=cost.pass_tokens is not None,
-            )
-            for role, cost in costs.items()
-        ],
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
     )
 

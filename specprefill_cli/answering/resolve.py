@@ -38,7 +38,7 @@ def loads_draft(settings: Settings) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class ResolvedQuestion:
     """A question ready for prefill: settings resolved, clock running.
 
     mode: never `auto`; mode_reason: why `auto` chose this mode, None if the user named it

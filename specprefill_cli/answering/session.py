@@ -9,7 +9,7 @@ from functools import partial
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
 from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import (
-    Prepared,
+    ResolvedQuestion,
     cap_answer,
     loads_draft,
     needs_draft_prompt,
@@ -55,7 +55,7 @@ from specprefill_cli.settings import AUTO, Settings
 # Other ranks get prompts as tokens, so the user's own template need not be on every machine.
 BUILT_IN_TEMPLATE = "ask"
 # The document of the warm-up, and its look-ahead in tokens.
-WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8, "text/plain"),))
+WARM_UP = Collection((one_page_document("warm-up", "The gate is open from nine to five. " * 8),))
 WARM_UP_LOOK_AHEAD = 8
 
 
@@ -163,11 +163,11 @@ class Session:
         prepared = self.prepare(collection, question, settings, opening)
         return self.answer(prepared, self.prefill(prepared))
 
-    def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> Prepared:
+    def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> ResolvedQuestion:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
         return self.resolve(self.encode(collection, question, settings, opening), settings)
 
-    def resolve(self, encoded: EncodedQuestion, settings: Settings) -> Prepared:
+    def resolve(self, encoded: EncodedQuestion, settings: Settings) -> ResolvedQuestion:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong if it does not fit the pair."""
         memory = PeakMemory()
         request = resolve_request(settings, self.pair, encoded, self.cache)
@@ -176,7 +176,7 @@ class Session:
         if settings.confirm and mode != BASELINE:
             check_confirmable(request)
         max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
-        return Prepared(
+        return ResolvedQuestion(
             request=request,
             mode=mode,
             mode_reason=reason,
@@ -214,7 +214,7 @@ class Session:
             reused=reused,
         )
 
-    def prefill(self, prepared: Prepared) -> PrefillResult:
+    def prefill(self, prepared: ResolvedQuestion) -> PrefillResult:
         """Prefill the target in the prompt's mode, on every rank."""
         return self.run_mode(prepared.mode, prepared.request)
 
@@ -228,7 +228,9 @@ class Session:
         with self.pair.ranks.together(partial(score_shard, request.portable())):
             return shared_scores(request)
 
-    def answer(self, prepared: Prepared, prefilled: PrefillResult, stop_texts: Sequence[str] = ()) -> AnswerStream:
+    def answer(
+        self, prepared: ResolvedQuestion, prefilled: PrefillResult, stop_texts: Sequence[str] = ()
+    ) -> AnswerStream:
         """Choose the first token after a prefilled prompt, and return the stream that decodes the answer.
 
         stop_texts: texts that end the answer and are not part of it

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.citations import cite
-from specprefill_cli.answering.confidence import ConfidenceModel, Signals, answer_signals
+from specprefill_cli.answering.confidence import ConfidenceFeatures, ConfidenceModel, confidence_features
 from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
-from specprefill_cli.answering.resolve import Prepared
+from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.rounds import DecodeLog, decode
@@ -166,7 +166,7 @@ class AnswerStream(TextStream):
     confirmation: state of the confirmation by full prefill, if requested
     """
 
-    resolved: Prepared
+    resolved: ResolvedQuestion
     prefilled: PrefillResult
     sampler: Sampler
     first_token: int
@@ -283,10 +283,10 @@ class AnswerStream(TextStream):
         signals = self.signals(self.text, citations) if self.confidence is not None else None
         return self.confidence.probability(signals) if self.confidence and signals else None
 
-    def signals(self, text: str, citations: Sequence[Citation]) -> Signals | None:
+    def signals(self, text: str, citations: Sequence[Citation]) -> ConfidenceFeatures | None:
         """The signals of the confidence; None for `not found` and an empty answer."""
         source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
-        return answer_signals(text, self.log_probabilities, source, self.sentences.highest)
+        return confidence_features(text, self.log_probabilities, source, self.sentences.highest)
 
     @property
     def log_probabilities(self) -> list[float]:

@@ -22,7 +22,7 @@ from packaging.version import Version
 from specprefill_cli.batching.loop import BatchEnded, check_engine
 from specprefill_cli.engine.request import LAST, Deliver, Engine, Event, Failed, QueueFull, Request
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 
 OLDEST = Version("2.50")
 # Seconds to wait for a cluster to answer.
@@ -184,7 +184,7 @@ def import_ray() -> Any:
     except ImportError:
         ray, missing = None, "the package ray"
     if missing:
-        raise SpecprefillError(f"--workers and --ray need {missing}; install it with {install_command('cluster')}")
+        raise SpecprefillError(f"--workers and --ray need {missing}; install it with {pip_command('--upgrade', 'ray')}")
     return ray
 
 

@@ -106,7 +106,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
 
     confirmation = confirmation_text(answer)
     if confirmation is not None:
-        notes.tell(confirmation)
+        notes.line(confirmation)
     if at_once and answer.confirmed is False:
         print(f"corrected: {printable(answer.answer)}", flush=True)
     notes.show(evidence_view(answer))

@@ -18,13 +18,13 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
-from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, concurrency_of, with_settings
+from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings
 from specprefill_cli.distributed.launch import in_run
-from specprefill_cli.errors import SOME_FAILED, Interrupted, SpecprefillError, UsageError
+from specprefill_cli.errors import SOME_FAILED, Interrupted, UsageError
 from specprefill_cli.files import STANDARD_INPUT, same_file
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.models.refs import is_endpoint
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
@@ -41,8 +41,9 @@ worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output")
 def batch(
     questions: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input.")
-    ] = "-",
+        typer.FileBinaryRead,
+        typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input."),
+    ] = "-",  # type: ignore[assignment]
     document: Annotated[
         list[str] | None,
         typer.Option(help="File, folder or glob for rows without documents; may be repeated."),
@@ -61,8 +62,8 @@ def batch(
         worker_option(help="Answer on the Ray cluster at this address: auto, or HOST:PORT.", show_default="none"),
     ] = None,
     concurrency: Annotated[
-        str, worker_option(help="Rows to answer at once: a number or auto.", metavar="N|auto")
-    ] = AUTO,
+        int | None, worker_option(help="Rows to answer at once.", min=1, show_default="auto")
+    ] = None,
     out: Annotated[Path | None, output_option(help="Write rows to this file.", show_default=False)] = None,
     resume: Annotated[bool, output_option("--resume", help="Skip the rows that --out holds already.")] = False,
     retry_failed: Annotated[
@@ -104,15 +105,14 @@ def batch(
     from specprefill_cli.batching.rows import keys_in, lines_of
 
     with ExitStack() as stack:
-        source = open_questions(questions, stack)
-        keys = keys_in(source, bool(names))
+        keys = keys_in(questions, bool(names))
         repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
         sink: BinaryIO = sys.stdout.buffer
         finished, count = Finished(), Count()
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
             check_same_input(keys, finished, out)
-        finished_before = finished.total()
+        finished_before, of_total = finished.total(), "" if keys is None else f" of {len(keys):,}"
         try:
             with notes.progress("reading documents"):
                 collection = document_reader(settings)(names) if names else None
@@ -138,11 +138,12 @@ def batch(
             started = time.perf_counter()
             # Show progress only with --out: on a terminal it would run into the rows.
             if out is not None:
-                update = stack.enter_context(notes.bar("rows", None if keys is None else len(keys)))
-                rows.step = lambda: update(count.answered + count.skipped, progress_text(count, started))
-            rows.run(lines_of(source))
+                update = stack.enter_context(notes.progress("waiting for the first of the rows"))
+                rows.step = lambda: update(
+                    f"{count.answered + count.skipped:,}{of_total} rows: {progress_text(count, started)}"
+                )
+            rows.run(lines_of(questions))
         except KeyboardInterrupt:
-            of_total = f" of {len(keys):,}" if keys is not None else ""
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
             raise Interrupted(
                 f"interrupted after {finished_before + count.answered:,}{of_total} rows; {remedy}"
@@ -150,13 +151,14 @@ def batch(
     report(count, finished.total(), started, notes)
 
 
-def check_streams(questions: str, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
+def check_streams(questions: BinaryIO, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
     """Raise UsageError for inputs and an output that exclude each other."""
     if resume and out is None:
         raise UsageError("--resume needs --out: it skips the rows that this file holds")
-    if questions == "-" and "-" in names:
+    is_standard_input = questions is sys.stdin.buffer
+    if is_standard_input and "-" in names:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
-    if out is not None and questions != "-" and same_file(out, Path(questions)):
+    if out is not None and not is_standard_input and same_file(out, Path(questions.name)):
         raise UsageError(f"--out {out}: this is the file of questions; give another name")
 
 
@@ -233,26 +235,11 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
 
 
-def open_questions(name: str, stack: ExitStack) -> BinaryIO:
-    """Open the input; `-` is standard input. Raises SpecprefillError if it cannot be read."""
-    if name == "-":
-        if sys.stdin is None:
-            raise UsageError("-: standard input is closed; pipe the questions into it, or give a file of them")
-        return sys.stdin.buffer
-    try:
-        return stack.enter_context(open(name, "rb"))
-    except OSError as error:
-        raise SpecprefillError(f"{name}: cannot be read ({error.strerror}); give a file of questions, or -") from error
-
-
-def rows_at_once(text: str, settings: Settings, notes: Notes) -> int | None:
-    """Parse --concurrency: rows that an engine answers at once, None for its default. Raises UsageError for a wrong value."""
-    number = concurrency_of(text, "--concurrency")
-    if settings.tensor_parallel == 1:
-        return number
-    if number is not None and number > 1:
-        notes.warn(f"--concurrency {number}: with --tensor-parallel, one row is answered at a time")
-    return 1
+def rows_at_once(concurrency: int | None, settings: Settings, notes: Notes) -> int | None:
+    """The rows that an engine answers at once; None for its default."""
+    if settings.tensor_parallel > 1 and (concurrency or 1) > 1:
+        notes.warn(f"--concurrency {concurrency}: with --tensor-parallel, one row is answered at a time")
+    return concurrency if settings.tensor_parallel == 1 else 1
 
 
 def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:

@@ -117,8 +117,6 @@ def check_session_input(names: Sequence[str], to_file: bool) -> None:
         raise UsageError(
             "standard input cannot be a document here: the session reads its lines from it; give a question"
         )
-    if sys.stdin is None:
-        raise UsageError("standard input is closed; give a question after the documents")
 
 
 def answer_lines(comparer: Comparer) -> None:
@@ -154,7 +152,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
     with suppress(ImportError):
         # Gives `input` cursor keys and a history.
         import readline  # noqa: F401
-    notes.tell(f"Ask about the documents; {COMMANDS} are commands.")
+    notes.line(f"Ask about the documents; {COMMANDS} are commands.")
     while True:
         try:
             yield input("specprefill> ")

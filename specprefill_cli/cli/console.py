@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 
 from specprefill_cli.reporting.safe import plain
-
-
-class TrimmedStream:
-    """A stream that drops trailing spaces: rich pads every line of a table to its width."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        return self.stream.write(re.sub(r" +(?=\n)", "", text))
 
 
 class PipeConsole(Console):
@@ -43,10 +29,8 @@ class NotesConsole(Console):
 
 
 def console(stream: TextIO, piped_width: int = 200, console_class: type[Console] = PipeConsole) -> Console:
-    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line, and without padding."""
-    if stream.isatty():
-        return console_class(file=stream, highlight=False)
-    return console_class(file=cast(TextIO, TrimmedStream(stream)), highlight=False, width=piped_width)
+    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line."""
+    return console_class(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
 
 
 class Notes:
@@ -63,10 +47,6 @@ class Notes:
     def show(self, renderable: RenderableType) -> None:
         if not self.quiet:
             self.console.print(renderable)
-
-    def tell(self, text: str) -> None:
-        """Show a text literally, without interpreting markup."""
-        self.show(plain(text))
 
     def line(self, text: str, style: str = "") -> None:
         """Show a text literally on a single line, however narrow the terminal."""
@@ -85,20 +65,6 @@ class Notes:
             return
         with self.console.status(plain(text)) as status:
             yield lambda new_text: status.update(plain(new_text))
-
-    @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-        """Show a progress bar during the block; yield a function that takes count and text. total: None if unknown."""
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda _done, _text: None
-            return
-        from rich.markup import escape
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(f"waiting for the first of the {unit}", total=total)
-            yield lambda done, text: progress.update(task, completed=done, description=escape(plain(text).plain))
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ def doctor(
     ] = DEFAULT_TOKENS,
     json: Json = False,
 ) -> None:
-    """Check versions, devices, plugins, the memory for a pair, and what works with it. Download no weights.
+    """Check versions, devices, the memory for a pair, and whether it runs here. Download no weights.
 
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 

@@ -88,11 +88,9 @@ def names_document(argument: str) -> bool:
 
 
 def read_question(documents: Sequence[str]) -> str:
-    """Read the question from standard input. Raises UsageError if standard input is also a document, or is closed."""
+    """Read the question from standard input. Raises UsageError if standard input is also a document."""
     if "-" in documents:
         raise UsageError("standard input cannot be both a document and the question; give one of them by name")
-    if sys.stdin is None:
-        raise UsageError("-: standard input is closed; pipe the question into it, or give it in quotes")
     # Replace undecodable characters of a question in another encoding.
     return sys.stdin.buffer.read().decode(errors="replace")
 
@@ -162,8 +160,8 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         return
     if ref.kind is Kind.PACKAGED:
         notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
-    with notes.bar("parts", 100) as update:
-        ref.source(update)
+    with notes.progress("converting the target") as update:
+        ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
 
 
 def seconds_since_start() -> float:

@@ -9,35 +9,40 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli.console import Notes, close_broken_pipe
-from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, first_line
+from specprefill_cli.cli.console import close_broken_pipe
+from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError
 from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
-# The product's commands by module; each is a function of that name, except `config`, a typer app.
+PACKAGE, LAB_PANEL = "specprefill_cli", "Measure and calibrate"
+# The commands: a function or a typer app each. The product knows the lab's by name alone.
 PRODUCT = {
-    "ask": "ask",
-    "batch": "batch",
-    "compare": "compare",
-    "passages": "draft",
-    "plan": "draft",
-    "serve": "serve",
-    "pairs": "doctor",
-    "doctor": "doctor",
-    "config": "config",
+    "ask": "cli.ask:ask",
+    "batch": "cli.batch:batch",
+    "compare": "cli.compare:compare",
+    "passages": "cli.draft:passages",
+    "plan": "cli.draft:plan",
+    "serve": "cli.serve:serve",
+    "pairs": "cli.doctor:pairs",
+    "doctor": "cli.doctor:doctor",
+    "config": "cli.config:app",
 }
-# Entry points of further commands, typer apps or functions. The lab uses them, so that the product does not import it.
-COMMANDS = "specprefill.commands"
-LAB_PANEL = "Measure and calibrate"
+LAB = {
+    "bench": "lab.commands.bench:app",
+    "calibrate": "lab.commands.calibrate:calibrate",
+    "evaluate": "lab.commands.evaluate:evaluate",
+    "study": "lab.commands.study:study",
+}
+COMMANDS = PRODUCT | LAB
 
 
 class PipeGroup(TyperGroup):
@@ -52,7 +57,7 @@ class PipeGroup(TyperGroup):
 
 
 def command_line(only: str | None = None) -> typer.Typer:
-    """Build the command line from the product's commands and the entry points. only: the only command needed, if known."""
+    """Build the command line. only: the only command needed, if known."""
     app = typer.Typer(
         name="specprefill",
         cls=PipeGroup,
@@ -64,34 +69,19 @@ def command_line(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, place in PRODUCT.items():
-        if only in (None, name):
-            module = import_module(f"specprefill_cli.cli.{place}")
-            add(app, name, getattr(module, "app", None) or getattr(module, name))
-    if only is not None:
-        return app
-    from importlib.metadata import entry_points
-
-    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
-        try:
-            add(app, entry.name, entry.load(), LAB_PANEL)
-        except Exception as error:
-            Notes(quiet=False).warn(f"command '{entry.name}' of {entry.value} cannot be loaded ({first_line(error)})")
+    for name in COMMANDS if only is None else [only]:
+        command, panel = resolve_name(f"{PACKAGE}.{COMMANDS[name]}"), LAB_PANEL if name in LAB else None
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(command)
     return app
 
 
-def add(app: typer.Typer, name: str, command: Any, panel: str | None = None) -> None:
-    """Add a command, or an app with several commands. panel: its heading in `--help`."""
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, rich_help_panel=panel)
-    else:
-        app.command(name, rich_help_panel=panel)(command)
-
-
 def find_command(arguments: Sequence[str]) -> str | None:
-    """The product's command in the arguments, so that only its module is imported; None if it is not certain."""
+    """The command in the arguments, so that only its module is imported; None if it is not certain."""
     first_argument = next((argument for argument in arguments if argument != "--debug"), None)
-    return first_argument if first_argument in PRODUCT else None
+    return first_argument if first_argument in COMMANDS else None
 
 
 def show_version(requested: bool) -> None:
@@ -114,6 +104,7 @@ def main() -> None:
     """Run the command line; print an error that the user can fix as a single line on standard error."""
     debug = "--debug" in sys.argv[1:2]
     # A stream that the caller closed (`2>&-`) is None.
+    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115
     sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # Write a character that the terminal cannot show as an escape sequence instead of failing.

@@ -100,15 +100,6 @@ def setting_names(incomplete: str) -> list[str]:
     return [name for name in SETTINGS if name.startswith(incomplete)]
 
 
-def concurrency_of(text: str, option: str) -> int | None:
-    """Parse a number of questions at once; None for `auto`. Raises UsageError for anything else."""
-    if text == AUTO:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{option} {text}: not a whole number of at least 1, or '{AUTO}'")
-    return int(text)
-
-
 @dataclass(frozen=True)
 class ListOption:
     """An option for a list of values of the setting `name`. default: None: the setting's own value."""

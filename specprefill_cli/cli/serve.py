@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specprefill_cli.cli.console import Notes, console, print_json
+from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import document_reader
-from specprefill_cli.cli.options import Json, Quiet, with_settings
+from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.installation import pip_command
 from specprefill_cli.models.refs import parse_endpoint
-from specprefill_cli.reporting.safe import plain
-from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import Settings
 
 SERVER = "Server"
-UNITS = {"s": 1, "m": 60, "h": 3600}
-EXTRA = "serve"
+PACKAGES = "httpx", "prometheus-client", "starlette", "uvicorn"
 server_option = partial(typer.Option, rich_help_panel=SERVER)
 optional = partial(server_option, show_default="none")
 
@@ -49,7 +45,8 @@ def serve(
         optional(help="Also accept this Host header, for proxies and containers; may be repeated."),
     ] = None,
     idle: Annotated[
-        str | None, optional(help="Stop after this long without work: 90s, 30m or 2h.", show_default="never")
+        float | None,
+        optional(help="Stop after this many seconds without work.", min=1, show_default="never", metavar="SECONDS"),
     ] = None,
     queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
     log_requests: Annotated[
@@ -61,11 +58,10 @@ def serve(
             help="Act as a proxy for this OpenAI-compatible server: URL, or URL#MODEL to shorten only requests to one model."
         ),
     ] = None,
-    status: Annotated[bool, server_option("--status", help="Show the running server, and exit.")] = False,
+    status: Annotated[bool, server_option("--status", help="Print the running server as JSON, and exit.")] = False,
     stop: Annotated[bool, server_option("--stop", help="Stop the running server, and exit.")] = False,
     *,
     settings: Settings,
-    json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Keep the models loaded. `ask`, `batch`, `passages` and `plan` then start at once, and other programs can ask too.
@@ -76,7 +72,7 @@ def serve(
     Examples:
       specprefill serve &
 
-      specprefill serve report.pdf --http 127.0.0.1:8777 --idle 30m
+      specprefill serve report.pdf --http 127.0.0.1:8777 --idle 1800
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
 
@@ -87,15 +83,14 @@ def serve(
     if (status or stop) and not HAS_UNIX_SOCKETS:
         raise UsageError("serve: this system has no Unix sockets; ask /healthz, and stop the server with Ctrl-C")
     if status or stop:
-        control(stop, json, Notes(quiet))
+        control(stop, Notes(quiet))
         return
     ref = None if upstream is None else parse_endpoint(upstream, "--upstream", any_model=True)
     if ref is not None and (documents or http is None):
         raise UsageError("serve --upstream: give --http 127.0.0.1:8777, and no documents: requests bring them")
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
-    idle_seconds = None if idle is None else duration(idle)
-    check_extra("serve")
+    check_packages()
     from specprefill_cli.serving.api import ServeOptions
     from specprefill_cli.serving.start import start
 
@@ -106,51 +101,32 @@ def serve(
         http=http,
         token_file=token_file,
         allowed_hosts=tuple(allow_host or ()),
-        idle_seconds=idle_seconds,
+        idle_seconds=idle,
         queue=queue,
         log_requests=log_requests,
         upstream=ref,
     )
-    raise typer.Exit(start(settings, collection, options, notes.tell))
+    raise typer.Exit(start(settings, collection, options, notes.line))
 
 
-def control(stop: bool, json: bool, notes: Notes) -> None:
-    """Show the running server, or stop it."""
+def control(stop: bool, notes: Notes) -> None:
+    """Print the running server, or stop it."""
     from specprefill_cli.serving.control import server_state, stop_server
 
     state = server_state()
-    if stop and state is not None:
-        stop_server(state["process"])
-        notes.tell("the server has stopped")
-        state = None
-        if not json:
-            return
-    if json:
+    if not stop:
         print_json({"server": state})
     elif state is None:
-        notes.tell("no server is running")
+        notes.line("no server is running")
     else:
-        table = plain_table()
-        for name, value in state.items():
-            text = ", ".join(value) if isinstance(value, list) else str(value)
-            table.add_row(name.replace("_", " "), plain(text))
-        console(sys.stdout).print(table)
+        stop_server(state["process"])
+        notes.line("the server has stopped")
 
 
-def duration(text: str) -> float:
-    """Parse a duration such as 30m to seconds. Raises UsageError for a wrong value."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise UsageError(f"--idle {text}: give a number and s, m or h, such as 30m")
-    return float(match[1]) * UNITS[match[2]]
-
-
-def check_extra(user: str) -> None:
-    """Raise UsageError if packages of the extra are missing; user: the command or option that needs them."""
+def check_packages() -> None:
+    """Raise UsageError if packages of the server are missing."""
     from importlib.util import find_spec
 
-    from specprefill_cli.installation import install_command
-
-    missing = [name for name in ("starlette", "uvicorn", "prometheus_client", "httpx") if find_spec(name) is None]
+    missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
     if missing:
-        raise UsageError(f"{user}: not installed: {', '.join(missing)}; run: {install_command(EXTRA)}")
+        raise UsageError(f"serve: not installed: {', '.join(missing)}; run: {pip_command(*missing)}")

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -16,8 +16,6 @@ from specprefill_cli.errors import DocumentError, document_error, one_line
 from specprefill_cli.files import STANDARD_INPUT
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
-# Most suffixes of skipped files that a warning lists.
-MOST_SUFFIXES = 5
 PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
@@ -28,26 +26,24 @@ class Expansion:
     """The files of a source, sorted.
 
     named: whether the source itself is the file
-    warnings: a sentence about a folder's files that no reader claims, or nothing; failures: unreadable folders
+    warnings: a sentence about a folder's files that no reader claims, or nothing
     """
 
     files: list[Path]
     named: bool = False
     warnings: list[str] = field(default_factory=list)
-    failures: list[DocumentError] = field(default_factory=list)
 
 
 def expand_source(source: str) -> Expansion:
     """Find the files that a source names: itself, a folder's files, or a pattern's matches.
 
     Returns a name without a file unchanged: opening it gives the best error.
-    Raises DocumentError for a URL, a pattern without matches, a folder without known suffixes, or an unreadable folder.
+    Raises DocumentError for a URL, a pattern without matches, or a folder without known suffixes.
     """
     if URL.match(source):
         raise document_error(source, "URLs are not read", "download the document and give the file")
     if not source or "\0" in source:
-        cause = "not a file name" if source else "an empty file name"
-        raise document_error(source or '""', cause, f"give a file, a folder, a pattern or {STANDARD_INPUT}")
+        raise document_error(source or '""', "not a file name", f"give a file, a folder, a pattern or {STANDARD_INPUT}")
     # Shells expand `~`, but no shell sees a name in a file or a session.
     source = source if os.path.lexists(source) else os.path.expanduser(source)
     # For a parent without permission, os.path returns False and pathlib raises; opening the file gives the reason.
@@ -55,7 +51,9 @@ def expand_source(source: str) -> Expansion:
         return expand_folder(source)
     if os.path.lexists(source) or PATTERN_CHARACTERS.isdisjoint(source):
         return Expansion([Path(source)], named=True)
-    files = sorted({path for path in match_pattern(Path(source)) if not path.name.startswith(LOCK_PREFIX)})
+    parts = Path(source).parts
+    fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts)))
+    files = match_pattern(Path(*parts[:fixed_parts]), parts[fixed_parts:])
     if not files:
         raise document_error(
             source, "no file matches this pattern", "check it; quotes keep the shell from expanding it"
@@ -63,50 +61,39 @@ def expand_source(source: str) -> Expansion:
     return Expansion(files)
 
 
-def match_pattern(pattern: Path) -> Iterator[Path]:
-    """Yield the files that a pattern matches, except hidden files; `**` follows no links to folders: they may form loops."""
-    fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, pattern.parts)))
+def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
+    """The files below `top` that the parts of a pattern match, sorted, except hidden files and lock files.
+
+    `**` follows no links to folders: they may form loops.
+    """
     # Inside a name, `**` means the same as `*`.
-    parts = [part if part == "**" else part.replace("**", "*") for part in pattern.parts[fixed_parts:]]
+    parts = [part if part == "**" else part.replace("**", "*") for part in pattern]
     # A pattern that ends with `**` matches the files below; pathlib would yield only the folders.
     file_parts = (*parts, "*") if parts[-1] == "**" else parts
-    top = Path(*pattern.parts[:fixed_parts])
-    for path in top.glob(str(Path(*file_parts))):
-        hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
-        if not hidden and not os.path.isdir(path):
-            yield path
+    return sorted(
+        path
+        for path in set(top.glob(str(Path(*file_parts))))
+        if not any(part.startswith(".") for part in path.relative_to(top).parts)
+        and not path.name.startswith(LOCK_PREFIX)
+        and not os.path.isdir(path)
+    )
 
 
 def expand_folder(folder: str) -> Expansion:
-    """Find a folder's files with a known suffix, including broken links, so that reading them reports the error.
-
-    Skips hidden files and folders, and does not follow links to folders (they may form loops).
-    """
-    files: list[Path] = []
-    skipped: list[Path] = []
-    failures: list[DocumentError] = []
-
-    def add_failure(error: OSError) -> None:
-        cause = f"the folder cannot be read: {error.strerror or error}"
-        failures.append(document_error(str(error.filename or folder), cause, "check its permissions"))
-
-    for parent, folders, names in os.walk(folder, onerror=add_failure):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(parent, name) for name in names if not name.startswith((".", LOCK_PREFIX))):
-            readable = os.path.isfile(path) or not os.path.exists(path)
-            (files if readable and path.suffix.lower() in KNOWN_SUFFIXES else skipped).append(path)
-    if not files and failures:
-        raise failures[0]
+    """Find a folder's files with a known suffix, including broken links, so that reading them reports the error."""
+    found = match_pattern(Path(folder), ("**",))
+    files = [
+        path
+        for path in found
+        if path.suffix.lower() in KNOWN_SUFFIXES and (os.path.isfile(path) or not os.path.exists(path))
+    ]
     if not files:
         cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
         raise document_error(folder, cause, "name the files")
-    if not skipped:
-        return Expansion(sorted(files), failures=failures)
-    suffixes = sorted({path.suffix.lower() or path.name for path in skipped})
-    suffix_list = ", ".join(suffixes[:MOST_SUFFIXES]) + (", ..." if len(suffixes) > MOST_SUFFIXES else "")
-    subject = "file of another kind was" if len(skipped) == 1 else "files of other kinds were"
-    warning = one_line(f"{len(skipped)} {subject} skipped in the folder {folder} ({suffix_list})")
-    return Expansion(sorted(files), warnings=[warning], failures=failures)
+    others = len(found) - len(files)
+    subject = "file of another kind" if others == 1 else "files of other kinds"
+    verb = "was" if others == 1 else "were"
+    return Expansion(files, warnings=[one_line(f"{others} {subject} in {folder} {verb} not read")] if others else [])
 
 
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
@@ -139,7 +126,6 @@ def read_collection(
             continue
         expansion = expand_source(source)
         skipped += expansion.warnings
-        failures += expansion.failures
         for path in expansion.files:
             real_path = os.path.normcase(os.path.realpath(path))
             try:
@@ -170,10 +156,8 @@ def read_file(path: Path, step: Callable[[str], None]) -> Document:
     try:
         with path.open("rb") as stream:
             data = stream.read(LIMITS.max_bytes + 1)
-    except FileNotFoundError as error:
-        raise document_error(name, "no such file or folder", "check the name") from error
-    except PermissionError as error:
-        raise document_error(name, "permission denied", "check the file's permissions") from error
     except OSError as error:
-        raise document_error(name, f"cannot be read: {error.strerror or error}", "check the file") from error
+        raise document_error(
+            name, f"cannot be read: {error.strerror or error}", "check its name and its permissions"
+        ) from error
     return read_document(data, name, step=step)

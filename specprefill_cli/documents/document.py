@@ -34,7 +34,6 @@ class Document:
     name: str
     text: str
     pages: tuple[Page, ...]
-    media_type: str
     warnings: tuple[str, ...] = ()
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
@@ -49,9 +48,9 @@ class Document:
         return tuple(page.number for page in self.pages[first:last] if page.start < page.end)
 
 
-def one_page_document(name: str, text: str, media_type: str) -> Document:
+def one_page_document(name: str, text: str) -> Document:
     """Build a document in a format without pages: all its text is page 1."""
-    return Document(name, text, (Page(1, 0, len(text)),), media_type)
+    return Document(name, text, (Page(1, 0, len(text)),))
 
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.encoding import decode
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile, check_stop
+from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
 
 HIDDEN = ("script", "style", "noscript", "template", "title")
 PREFORMATTED = ("pre", "textarea")
@@ -121,6 +121,3 @@ def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
     title_and_text = visible_text(decode(file, is_markup=True), file.stop)
     yield "\n\n".join(filter(None, title_and_text))
-
-
-READER = FormatReader((".html", ".htm", ".xhtml"), "text/html", pages)

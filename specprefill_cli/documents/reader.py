@@ -60,7 +60,6 @@ class Limits:
     max_seconds: float = 120.0  # wall-clock seconds for parsing
     max_unpacked_bytes: int = 512 * 2**20  # size of an office file when unpacked, in bytes
     max_xml_bytes: int = 200 * 2**20  # XML in an office file, in bytes: its trees take several times as much memory
-    max_entries: int = 20_000  # parts of an office file
 
 
 LIMITS = Limits()
@@ -129,17 +128,6 @@ class SourceFile:
         return clean_text("\n".join(page_lines)).strip("\n")
 
 
+# Yields the text of each page in order, or raises `DocumentError`; any other error is reported as a damaged file.
 Pages = Generator[str, None, None]
-
-
-@dataclass(frozen=True)
-class FormatReader:
-    """A reader of a format; every format's module defines its own.
-
-    suffixes: the file suffixes that it claims, in lower case and with the dot
-    pages: yields the text of each page in order, or raises `DocumentError`; any other error is reported as a damaged file
-    """
-
-    suffixes: tuple[str, ...]
-    media_type: str
-    pages: Callable[[SourceFile], Pages]
+Reader = Callable[[SourceFile], Pages]

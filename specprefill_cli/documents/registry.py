@@ -2,23 +2,20 @@
 
 import codecs
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePath
 
 from specprefill_cli.documents import html, office, pdf, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
-from specprefill_cli.documents.reader import LIMITS, FormatReader, Limits, SourceFile, run_with_deadline
+from specprefill_cli.documents.reader import LIMITS, Limits, Reader, SourceFile, run_with_deadline
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
 # The PDF standard allows up to 1024 bytes of other data before the header.
 HEADER_BYTES = 1024
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"\x1f\x8b", "a gzip archive"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old or encrypted Microsoft Office file"),
     (b"{\\rtf", "an RTF file"),
     (b"%!PS", "a PostScript file"),
@@ -27,16 +24,28 @@ ZIP_SIGNATURE = b"PK\x03\x04"
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
-    (b"META-INF/container.xml", office.EPUB),
-    (b"application/epub+zip", office.EPUB),
-    (b"word/", office.DOCX),
-    (b"ppt/", office.PPTX),
-    (b"xl/", xlsx.READER),
+    (b"META-INF/container.xml", office.chapter_pages),
+    (b"application/epub+zip", office.chapter_pages),
+    (b"word/", office.document_pages),
+    (b"ppt/", office.slide_pages),
+    (b"xl/", xlsx.pages),
 )
 HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
-OFFICE_READERS = (office.DOCX, office.PPTX, xlsx.READER, office.EPUB)
-READERS = (pdf.READER, text.MARKDOWN, html.READER, text.TEXT, text.CSV, *OFFICE_READERS)
-KNOWN_SUFFIXES: tuple[str, ...] = tuple(suffix for reader in READERS for suffix in reader.suffixes)
+BINARY_READERS: Mapping[str, Reader] = {
+    ".pdf": pdf.pages,
+    ".docx": office.document_pages,
+    ".pptx": office.slide_pages,
+    ".xlsx": xlsx.pages,
+    ".epub": office.chapter_pages,
+}
+READERS: Mapping[str, Reader] = {
+    **BINARY_READERS,
+    **dict.fromkeys((".md", ".markdown"), text.markdown_pages),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
+    **dict.fromkeys((".txt", ".text", ".rst"), text.text_pages),
+    **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
+}
+KNOWN_SUFFIXES = tuple(READERS)
 
 
 def is_pdf(data: bytes) -> bool:
@@ -66,7 +75,7 @@ def binary_format(data: bytes) -> str | None:
     return None
 
 
-def office_reader(data: bytes) -> FormatReader | None:
+def office_reader(data: bytes) -> Reader | None:
     """The reader of an office file; None for anything else."""
     if not data.startswith(ZIP_SIGNATURE):
         return None
@@ -105,32 +114,31 @@ def read_document(
     joined, ranges = join_pages(file.texts)
     if not joined.strip():
         raise document_error(name, "it holds no text", "give a file with text in it")
-    return Document(name, joined, ranges, reader.media_type, tuple(map(one_line, file.warnings)))
+    return Document(name, joined, ranges, tuple(map(one_line, file.warnings)))
 
 
-def read_pages(reader: FormatReader, file: SourceFile) -> None:
+def read_pages(reader: Reader, file: SourceFile) -> None:
     """Read the pages into `file`."""
-    with closing(reader.pages(file)) as texts:
+    with closing(reader(file)) as texts:
         for page_text in texts:
             file.add_page(page_text)
 
 
-def choose_reader(data: bytes, name: str) -> FormatReader:
+def choose_reader(data: bytes, name: str) -> Reader:
     """Choose the reader for `data`; a suffix never overrules the content. Raises DocumentError if no reader fits."""
     reader = office_reader(data)
     if reader is not None:
         return reader
     if is_pdf(data):
-        return pdf.READER
+        return pdf.pages
     suffix = PurePath(name).suffix.lower()
-    claiming_reader = next((reader for reader in READERS if suffix in reader.suffixes), None)
     binary_name = binary_format(data)
     if binary_name:
-        contradiction = f", not a {suffix} file" if claiming_reader else ""
+        contradiction = f", not a {suffix} file" if suffix in READERS else ""
         raise document_error(
             name, f"this is {binary_name}{contradiction}", "save it as PDF, HTML, Markdown or UTF-8 text"
         )
-    if claiming_reader is pdf.READER or claiming_reader in OFFICE_READERS:
-        actual = "an HTML page" if is_html(data) else "plain text or a file that lost its beginning"
-        raise document_error(name, f"not a {suffix} file: this is {actual}", "rename it, or fetch the file again")
-    return claiming_reader or (html.READER if is_html(data) else text.TEXT)
+    if suffix in BINARY_READERS:
+        cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
+        raise document_error(name, cause, "rename it, or fetch the file again")
+    return READERS.get(suffix) or (html.pages if is_html(data) else text.text_pages)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends, row_text
 from specprefill_cli.documents.encoding import decode
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
+from specprefill_cli.documents.reader import Pages, SourceFile
 
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
 DELIMITERS = "\t;,|"
@@ -46,8 +46,3 @@ def likely_delimiter(text: str) -> str:
 
     best = max(DELIMITERS, key=agreement)
     return best if agreement(best) else ","
-
-
-TEXT = FormatReader((".txt", ".text", ".rst"), "text/plain", text_pages)
-MARKDOWN = FormatReader((".md", ".markdown"), "text/markdown", markdown_pages)
-CSV = FormatReader((".csv", ".tsv"), "text/csv", csv_pages)

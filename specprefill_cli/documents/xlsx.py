@@ -12,8 +12,8 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.office import open_archive
-from specprefill_cli.documents.reader import FormatReader, Pages, SourceFile
-from specprefill_cli.installation import install_command
+from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.installation import pip_command
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
@@ -33,7 +33,7 @@ def pages(file: SourceFile) -> Pages:
     try:
         import openpyxl
     except ImportError as error:
-        remedy = f"install it with {install_command('office')}"
+        remedy = f"install it with {pip_command('openpyxl')}"
         raise file.error("reading workbooks needs another package", remedy) from error
     # openpyxl warns about parts that it would not write back, but we write nothing. `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
@@ -76,6 +76,3 @@ def cell_text(value: Any, number_format: str | None) -> str:
             return f"{value * 100:.{PERCENT_DIGITS}g}%"
         return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
     return str(value)
-
-
-READER = FormatReader((".xlsx",), "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", pages)

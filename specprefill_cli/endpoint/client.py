@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line, one_line
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 from specprefill_cli.models.refs import NO_KEY, EndpointRef
 from specprefill_cli.settings import Settings
 
@@ -117,7 +117,7 @@ class Client:
             import openai
         except ImportError as error:
             raise SpecprefillError(
-                f"{self.ref.name}: an endpoint needs the package openai; install it with {install_command('endpoint')}"
+                f"{self.ref.name}: an endpoint needs the package openai; install it with {pip_command('openai')}"
             ) from error
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
         # `send` retries, with a bound on attempts and waits.

@@ -11,7 +11,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from torch import Tensor
 
 from specprefill_cli.answering.draft_side import dry_run, retrieve
-from specprefill_cli.answering.resolve import Prepared, loads_draft
+from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.speculation import check_proposer
@@ -57,7 +57,7 @@ class Ticket:
     session: Session
     started: float | None = None
     encoded: Future[EncodedQuestion | Collection] | None = None
-    prepared: Prepared | None = None
+    prepared: ResolvedQuestion | None = None
     bytes: int = 0
     confirming_bytes: int = 0
     stream: AnswerStream | None = None
@@ -180,7 +180,7 @@ class Ticket:
         self.stream = self.steps = self.next_pass = self.prepared = None
 
 
-def answer_bytes(prepared: Prepared) -> int:
+def answer_bytes(prepared: ResolvedQuestion) -> int:
     """Bytes of KV cache that an answer is expected to hold while it runs, in draft and target.
 
     KV shared with other questions counts only for the question that computes it.
@@ -195,7 +195,7 @@ def answer_bytes(prepared: Prepared) -> int:
     return kv_bytes
 
 
-def largest_pass_bytes(prepared: Prepared) -> int:
+def largest_pass_bytes(prepared: ResolvedQuestion) -> int:
     """Bytes that the largest pass of a prompt takes besides the KV cache."""
     request, target = prepared.request, prepared.request.pair.loaded_target
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)

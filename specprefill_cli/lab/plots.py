@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 from specprefill_cli.reporting.safe import printable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Series:
 def require_matplotlib(option: str) -> None:
     """Raise SpecprefillError if matplotlib is not installed; option: the option that needs it."""
     if find_spec("matplotlib") is None:
-        raise SpecprefillError(f"{option} needs the package matplotlib; install it with {install_command('lab')}")
+        raise SpecprefillError(f"{option} needs the package matplotlib; install it with {pip_command('matplotlib')}")
 
 
 def line_plot(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, utils
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 
 if TYPE_CHECKING:
     from specprefill_cli.models.placement import Placement
@@ -42,7 +42,7 @@ def check_quantization(name: str, placement: Placement) -> None:
     if not utils.is_bitsandbytes_available():
         raise SpecprefillError(
             f"--quantization {name} needs the package bitsandbytes in a version that transformers can use; "
-            f"install it with {install_command('quantization')}"
+            f"install it with {pip_command('--upgrade', 'bitsandbytes')}"
         )
 
 

@@ -143,7 +143,7 @@ def read_entry(entry: Any, number: int) -> Document:
     if isinstance(text, str):
         if not text.strip():
             raise ApiError(400, f"{place}: the text is empty")
-        return one_page_document(name, clean_characters(text), "text/plain")
+        return one_page_document(name, clean_characters(text))
     if not isinstance(encoded, str):
         raise ApiError(400, f"{place}: give {SHAPES}")
     try:

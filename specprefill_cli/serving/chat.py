@@ -95,7 +95,7 @@ async def complete(request: Request, backend: Backend) -> Response:
     max_new_tokens = body.get("max_new_tokens") or body.get("max_completion_tokens") or body.get("max_tokens")
     settings = override_settings(backend.session.settings, {**body, "max_new_tokens": max_new_tokens})
     question = Question(
-        documents=Collection((one_page_document(NAME, clean_characters(chat.document), "text/plain"),)),
+        documents=Collection((one_page_document(NAME, clean_characters(chat.document)),)),
         question=chat.question,
         settings=settings,
         template=chat_template(chat, backend.session.template),

@@ -191,7 +191,7 @@ def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list
     question, long_texts = find_long_texts(body)
     if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
         raise Untouched("short")
-    documents = (one_page_document("", clean_characters(text.document), "text/plain") for text in long_texts)
+    documents = (one_page_document("", clean_characters(text.document)) for text in long_texts)
     return question, long_texts, Collection(tuple(documents))
 
 

@@ -62,7 +62,7 @@ def question_pairs(path: Path, count: int, seed: int) -> list[tuple[Item, Item]]
 
 def question_on(row: Mapping, text: str, answers: Sequence[str]) -> Item:
     """A row's question on a text, with its answers there."""
-    collection = Collection((one_page_document("context", text, "text/plain"),))
+    collection = Collection((one_page_document("context", text),))
     return Item(str(row["id"]), row["question"], tuple(answers), collection, (0, len(text)))
 
 

@@ -54,8 +54,8 @@ def test_cells_cover_the_text_without_gaps(widths, chunk):
 
 
 def test_pages_list_their_cells_across_documents():
-    first = Document("a", "12345678", (Page(1, 0, 3), Page(2, 3, 3), Page(3, 5, 8)), "text/plain")
-    collection = Collection((first, one_page_document("b", "abcdefgh", "text/plain")))
+    first = Document("a", "12345678", (Page(1, 0, 3), Page(2, 3, 3), Page(3, 5, 8)))
+    collection = Collection((first, one_page_document("b", "abcdefgh")))
     offsets = np.array([(place, place + 1) for place in range(18)])
     cells = document_cells(collection, offsets, full_plan(18, (0, 18)), None, 6)
     pages = list(page_views(collection, cells, []))

@@ -11,7 +11,7 @@ from specprefill_cli.record import Fate
 from tests.helpers.samples import collection_of
 
 TEXT = "The gate is green. It opens at nine.\n\nThe fee is four  euros. The green door opens at ten."
-DOCUMENT = Document("guide.pdf", TEXT, (Page(1, 0, 36), Page(2, 38, len(TEXT))), "application/pdf")
+DOCUMENT = Document("guide.pdf", TEXT, (Page(1, 0, 36), Page(2, 38, len(TEXT))))
 COLLECTION = Collection((DOCUMENT,))
 # A token per character keeps the arithmetic simple.
 OFFSETS = np.array([(place, place + 1) for place in range(len(TEXT))])
@@ -71,7 +71,7 @@ def test_an_answer_is_cited_where_it_occurs_as_complete_words(text, answer, cite
 
 
 def test_several_documents_keep_their_names_and_pages():
-    other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),), "text/plain")
+    other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),))
     collection = Collection((DOCUMENT, other))
     length = len(collection.text)
     offsets = np.array([(place, place + 1) for place in range(length)])

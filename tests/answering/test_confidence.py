@@ -3,7 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import FILE, ConfidenceModel, Signals, answer_signals, load_confidence
+from specprefill_cli.answering.confidence import (
+    FILE,
+    ConfidenceFeatures,
+    ConfidenceModel,
+    confidence_features,
+    load_confidence,
+)
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
@@ -23,18 +29,25 @@ def test_regression_recovers_the_weights_that_made_the_data():
 
 def test_surer_answers_are_likelier_right(tiny_session):
     model = tiny_session.confidence
-    unsure = Signals(mean=-1.5, lowest=-3.0, source=-0.3)
-    assert model.probability(unsure) < 0.3 < LIKELY < model.probability(Signals(mean=0.0, lowest=0.0, source=0.0))
+    unsure = ConfidenceFeatures(mean=-1.5, lowest=-3.0, source=-0.3)
+    assert (
+        model.probability(unsure)
+        < 0.3
+        < LIKELY
+        < model.probability(ConfidenceFeatures(mean=0.0, lowest=0.0, source=0.0))
+    )
 
 
 def test_not_found_and_empty_answers_have_no_signals():
-    assert answer_signals("not found", [-0.1], 0.0, 0.5) is None
-    assert answer_signals("", [-0.1], 0.0, 0.5) is None
-    assert answer_signals("42", [-0.1, -0.3], 0.2, 0.5) == Signals(mean=-0.2, lowest=-0.3, source=pytest.approx(-0.3))
+    assert confidence_features("not found", [-0.1], 0.0, 0.5) is None
+    assert confidence_features("", [-0.1], 0.0, 0.5) is None
+    assert confidence_features("42", [-0.1, -0.3], 0.2, 0.5) == ConfidenceFeatures(
+        mean=-0.2, lowest=-0.3, source=pytest.approx(-0.3)
+    )
 
 
 def test_the_bundled_pair_states_its_confidence(tiny_session):
-    documents = [one_page_document("a.txt", TEXT, "text/plain")]
+    documents = [one_page_document("a.txt", TEXT)]
     assert 0 < tiny_session.ask(documents, "When did the harbour open?").finished().confidence < 1
 
 
@@ -53,4 +66,6 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
 def test_model_is_a_logistic_regression():
     model = ConfidenceModel(intercept=1.0, weights={"mean": 2.0, "lowest": 0.5, "source": 1.0}, target="", evidence={})
     logit = 1.0 - 2.0 - 1.0 - 0.5
-    assert model.probability(Signals(mean=-1.0, lowest=-2.0, source=-0.5)) == pytest.approx(1 / (1 + np.exp(-logit)))
+    assert model.probability(ConfidenceFeatures(mean=-1.0, lowest=-2.0, source=-0.5)) == pytest.approx(
+        1 / (1 + np.exp(-logit))
+    )

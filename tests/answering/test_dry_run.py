@@ -42,15 +42,11 @@ def test_weights_are_loaded_only_for_a_draft_that_scores(planner, monkeypatch):
     dry_run(open_session(Settings(), False, target_weights=False), COLLECTION, QUESTION, Settings(scorer="lexical"))
 
 
-def test_a_measured_cost_of_a_pass_is_in_the_record(planner, monkeypatch):
+def test_a_measured_cost_of_a_pass_changes_the_estimates(planner, monkeypatch):
     settings = Settings(keep=0.3)
     assumed = dry_run(planner, COLLECTION, QUESTION, settings)
-    assert not any(cost.measured for cost in assumed.pass_costs)
     monkeypatch.setattr(planner.pair.draft, "pass_tokens", 1_210.4)
     run = dry_run(planner, COLLECTION, QUESTION, settings)
-    draft, target = run.pass_costs
-    assert (draft.role, draft.tokens, draft.measured) == ("draft", 1_210, True)
-    assert (target.role, target.measured) == ("target", False)
     assert run.estimates[0].speedup < assumed.estimates[0].speedup
 
 

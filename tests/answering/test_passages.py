@@ -17,8 +17,8 @@ SECOND = "Lunch is at noon. The kitchen closes at two. Soup is free on Fridays."
 @pytest.fixture
 def collection():
     pages = (Page(1, 0, FIRST.index("The pier") - 1), Page(2, FIRST.index("The pier"), len(FIRST)))
-    first = Document("harbour.pdf", FIRST, pages, "application/pdf")
-    return Collection((first, one_page_document("lunch.txt", SECOND, "text/plain")))
+    first = Document("harbour.pdf", FIRST, pages)
+    return Collection((first, one_page_document("lunch.txt", SECOND)))
 
 
 def word_offsets(text):
@@ -90,7 +90,7 @@ def test_words_are_compared_without_endings():
 
 
 def test_a_heading_brings_the_sentence_behind_it():
-    document = one_page_document("a.md", "Notice period\n\nIt is a month. Holidays are long.", "text/markdown")
+    document = one_page_document("a.md", "Notice period\n\nIt is a month. Holidays are long.")
     assert passages(Collection((document,)), "notice", count=1)[0].text.startswith("Notice period\n\nIt is a month.")
 
 

@@ -191,6 +191,13 @@ def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
     assert "cannot be written (No space left on device); make room" in line
 
 
+@pytest.mark.parametrize("arguments", [("ask", HANDBOOK, "-"), ("ask", "-", "Who?")])
+def test_closed_standard_input_is_empty(call, monkeypatch, arguments):
+    monkeypatch.setattr("tests.conftest.TextIOWrapper", lambda _: None)
+    code, _, err = call(*arguments, stdin=b"lost")
+    assert (code, "is empty" in err) == (2 if arguments[-1] == "-" else 1, True)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch, number, code):
     def decode(*_, emit, **__):

@@ -11,7 +11,7 @@ import pytest
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, save_to_bytes, slides, word, workbook
 
 
@@ -22,7 +22,6 @@ def test_docx_text_is_complete_and_in_order() -> None:
         *("| 2019 | 2020", "mass | | 7", "The notice is two months."),
     ]
     assert len(document.pages) == 1
-    assert document.media_type.endswith("wordprocessingml.document")
 
 
 def test_docx_footnotes_stand_at_the_end() -> None:
@@ -89,9 +88,11 @@ def test_epub_reports_missing_and_damaged_chapters_and_refuses_protected_ones() 
             assert read_document(data, "a.epub").text == "Two\nIt ends."
 
 
-def test_epub_entities_are_refused() -> None:
-    bomb = '<!DOCTYPE e [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><e>&b;</e>'
-    assert "declares XML entities" in refusal(book(CHAPTERS, ["b.xhtml"], {"META-INF/encryption.xml": bomb}), "a.epub")
+def test_entities_that_expand_without_bound_are_refused() -> None:
+    entities = "".join(f'<!ENTITY e{level} "{f"&e{level - 1};" * 10}">' for level in range(1, 12))
+    bomb = f'<!DOCTYPE e [<!ENTITY e0 "lol">{entities}]><e>&e11;</e>'
+    message = refusal(book(CHAPTERS, ["b.xhtml"], {"META-INF/encryption.xml": bomb}), "a.epub")
+    assert message.startswith("a.epub: the file is damaged or of another kind (limit on input amplification")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,6 @@ def test_epub_entities_are_refused() -> None:
 def test_csv(text: str, name: str, expected: str) -> None:
     document = read_document(text.encode(), name)
     assert document.text == expected
-    assert document.media_type == "text/csv"
 
 
 def test_a_csv_cell_may_hold_a_long_text_up_to_the_limit() -> None:
@@ -123,7 +123,7 @@ FILES = [(word, "docx"), (slides, "pptx"), (workbook, "xlsx"), (lambda: book(CHA
 
 @pytest.mark.parametrize(("make", "suffix"), FILES)
 def test_content_comes_before_the_suffix(make, suffix: str) -> None:
-    assert read_document(make(), "stdin").media_type == read_document(make(), f"a.{suffix}").media_type
+    assert read_document(make(), "stdin").text == read_document(make(), f"a.{suffix}").text
 
 
 @pytest.mark.parametrize(("make", "suffix"), FILES)
@@ -142,7 +142,6 @@ def test_bombs_are_refused_by_their_sizes(make, suffix: str) -> None:
     for limits, words in (
         (Limits(max_unpacked_bytes=100), " bytes, the limit is 100"),
         (Limits(max_xml_bytes=100), " bytes of XML, the limit is 100"),
-        (Limits(max_entries=2), " parts, the limit is 2"),
     ):
         assert words in refusal(make(), f"a.{suffix}", limits)
 
@@ -157,7 +156,7 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    assert refusal(workbook(), "a.xlsx").endswith(f"; install it with {install_command('office')}")
+    assert refusal(workbook(), "a.xlsx").endswith(f"; install it with {pip_command('openpyxl')}")
 
 
 def test_xlsx_rounds_like_spreadsheets_and_keeps_empty_texts() -> None:

@@ -24,7 +24,7 @@ def test_page_ranges_cover_the_text_of_each_page_exactly(texts: list[str]) -> No
 @given(page_texts, st.data())
 def test_pages_between_equals_a_search_of_all_pages(texts: list[str], data: st.DataObject) -> None:
     text, pages = join_pages(texts)
-    document = Document("d", text, pages, "application/pdf")
+    document = Document("d", text, pages)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
     touched = tuple(page.number for page in pages if set(range(page.start, page.end)) & set(range(start, end)))

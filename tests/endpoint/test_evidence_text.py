@@ -12,8 +12,8 @@ from specprefill_cli.prompting import Template
 FIRST = "The gate is green. It opens at nine. Visitors wait outside. The guard has the key."
 SECOND = "Boats pay at the kiosk. Each night costs 12 pounds. Dogs are welcome."
 TEXT, PAGES = join_pages([FIRST, SECOND])
-REPORT = Document("report.pdf", TEXT, PAGES, "application/pdf")
-NOTES = one_page_document("notes\n.md", "The kiosk is closed on Mondays. It sells rope.", "text/markdown")
+REPORT = Document("report.pdf", TEXT, PAGES)
+NOTES = one_page_document("notes\n.md", "The kiosk is closed on Mondays. It sells rope.")
 BEFORE = 3
 
 
@@ -80,7 +80,7 @@ def test_everything_is_sent_without_marks():
 
 def test_nothing_kept_is_a_mark_and_no_text_is_nothing():
     assert text_of(Collection((NOTES,)), keeping(Collection((NOTES,)))) == "[...]"
-    empty = Collection((Document("empty", "", (Page(1, 0, 0),), "text/plain"),))
+    empty = Collection((Document("empty", "", (Page(1, 0, 0),)),))
     assert evidence_text(empty, []) == ""
 
 

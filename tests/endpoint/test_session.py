@@ -73,7 +73,7 @@ def test_full_sends_everything_and_scores_nothing(session, upstream, handbook):
 
 @pytest.mark.parametrize(("sentences", "mode"), [(3, "full"), (SHORT_TOKENS // 4, "select")])
 def test_auto_sends_short_documents_whole(session, sentences, mode):
-    document = one_page_document("gate.txt", "The gate is open from nine to five. " * sentences, "text/plain")
+    document = one_page_document("gate.txt", "The gate is open from nine to five. " * sentences)
     answer = session.ask([document], "When is the gate open?").finished()
     assert answer.mode == mode
     assert answer.reason.startswith("auto: ")

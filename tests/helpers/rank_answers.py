@@ -26,7 +26,7 @@ SHARED_BY_FOUR = ("four heads", "few heads", "phi3")
 def collection():
     from specprefill_cli.documents.document import Collection, one_page_document
 
-    return Collection((one_page_document("gates", TEXT, "text/plain"),))
+    return Collection((one_page_document("gates", TEXT),))
 
 
 def answer(session, settings):

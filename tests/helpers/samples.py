@@ -13,7 +13,7 @@ QUESTION = "What mileage allowance does the company pay if you use your own car?
 
 def collection_of(text, name="doc"):
     """Make a collection of one text of one page."""
-    return Collection((one_page_document(name, text, "text/plain"),))
+    return Collection((one_page_document(name, text),))
 
 
 def write_jsonl(path, *rows):

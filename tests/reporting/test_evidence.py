@@ -1,10 +1,8 @@
 from dataclasses import replace
-from io import StringIO
 
-from specprefill_cli.cli.console import console
 from specprefill_cli.record import Fate, Passage, SpanRecord
 from specprefill_cli.reporting.evidence import confidence_lines, evidence_view, highlight
-from specprefill_cli.reporting.table import plain_table, short_table
+from specprefill_cli.reporting.table import short_table
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 
@@ -51,14 +49,3 @@ def test_short_table_has_seven_rows_at_most_and_keeps_warnings():
     assert [line.split()[0] for line in lines] == labels.split()
     assert "2.4x" in lines[4]
     assert "64 tokens" in lines[6]
-
-
-def test_lines_of_a_pipe_end_without_spaces():
-    pipe = StringIO()
-    table = plain_table("name", "value")
-    table.add_row("a long name", "1")
-    table.add_row("b", "22")
-    console(pipe).print(table)
-    lines = pipe.getvalue().splitlines()
-    assert lines == [line.rstrip() for line in lines]
-    assert [line.split() for line in lines] == [["name", "value"], ["a", "long", "name", "1"], ["b", "22"]]

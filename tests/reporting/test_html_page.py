@@ -22,7 +22,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066
 
 def collection_of(*texts, name="a.txt"):
     text, pages = join_pages(texts)
-    return Collection((Document(name, text, pages, "text/plain"),))
+    return Collection((Document(name, text, pages),))
 
 
 def cells_of(collection, mode, chunk=8):

@@ -74,7 +74,7 @@ def test_margin_is_positive_where_greedy_decoding_says_not_found(tiny_session):
     for question in questions:
         row = {"id": "1", "question": question}
         margin = not_found_margin(tiny_session, question_on(row, text, ()), settings)
-        answer = tiny_session.ask([one_page_document("ferry", text, "text/plain")], question, settings).finished()
+        answer = tiny_session.ask([one_page_document("ferry", text)], question, settings).finished()
         assert (margin > 0) == answer.answer.startswith("not"), (question, margin, answer.answer)
         margins[question] = margin
     assert margins[questions[0]] < min(margins[question] for question in questions[1:])

@@ -86,7 +86,7 @@ def hide_needle(text: str, size: int, depth: float, generator: random.Random) ->
     item, name, value = generator.choice(OBJECTS), generator.choice(NAMES), str(generator.randint(10_000, 99_999))
     document = f"{prose[:insert_at]}The {item} for {name} is {value}. {prose[insert_at:]}"
     return Needle(
-        collection=Collection((one_page_document("needle", document, "text/plain"),)),
+        collection=Collection((one_page_document("needle", document),)),
         question=f"What is the {item} for {name}?",
         value=value,
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
-from specprefill_cli.installation import install_command
+from specprefill_cli.installation import pip_command
 from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.hub import model_source
@@ -77,7 +77,7 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         import xllamacpp
     except ImportError as error:
         raise SpecprefillError(
-            f"bench peer needs the package xllamacpp; install it with {install_command('peer')}"
+            f"bench peer needs the package xllamacpp; install it with {pip_command('xllamacpp')}"
         ) from error
     options = xllamacpp.CommonParams()
     options.model.path = str(file)

@@ -69,7 +69,7 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     """
     sources = sorted((packaged_folder("sample_docs") / "sources").glob("*.md"))
     prose = "\n\n".join(path.read_text(encoding="utf-8") for path in sources)
-    empty = Collection((one_page_document("bench", "A.", "text/plain"),))
+    empty = Collection((one_page_document("bench", "A."),))
     overhead = session.request(empty, QUESTION, settings).prompt.length
     needed_tokens = tokens - overhead
     if needed_tokens < settings.chunk_size:
@@ -77,7 +77,7 @@ def prompt_of_length(session: Session, tokens: int, settings: Settings) -> Colle
     tokenizer = session.pair.target.tokenizer
     prose *= needed_tokens // len(encode_text(tokenizer, prose)[0]) + 1
     _, offsets = encode_text(tokenizer, prose)
-    return Collection((one_page_document("bench", prose[: offsets[needed_tokens - 1, 1]], "text/plain"),))
+    return Collection((one_page_document("bench", prose[: offsets[needed_tokens - 1, 1]]),))
 
 
 def bench_prefill(

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from specprefill_cli.answering.confidence import ConfidenceModel, Signals
+from specprefill_cli.answering.confidence import ConfidenceFeatures, ConfidenceModel
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
@@ -17,7 +17,7 @@ from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 
-NAMES = tuple(field.name for field in fields(Signals))
+NAMES = tuple(field.name for field in fields(ConfidenceFeatures))
 FEWEST_QUESTIONS = 50
 RIDGE, NEWTON_STEPS = 0.01, 30
 

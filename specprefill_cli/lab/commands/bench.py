@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, concurrency_of, split_list, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, split_list, with_settings
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.lab.commands.bench_questions import needles, recall
 from specprefill_cli.lab.commands.options import (
@@ -24,7 +24,7 @@ from specprefill_cli.lab.commands.options import (
     refuse_ranks,
     whole_numbers,
 )
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.lab.benchmarks.peers import Peer
@@ -179,7 +179,10 @@ def throughput(
         return
     settings = settings.varied(max_new_tokens=max_new_tokens)
     check_plot(plot)
-    concurrencies = [concurrency_of(part, "--concurrency") for part in split_list(concurrency, "--concurrency")]
+    concurrencies = [
+        None if part == AUTO else whole_numbers(part, "--concurrency")[0]
+        for part in split_list(concurrency, "--concurrency")
+    ]
     from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput, throughput_plot
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import show_benchmark

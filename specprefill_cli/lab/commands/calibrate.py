@@ -126,7 +126,7 @@ class Output:
         if self.json:
             print_json({"file": str(path), **contents})
         else:
-            self.notes.tell(f"wrote {path}")
+            self.notes.line(f"wrote {path}")
             print("\n".join(lines))
 
 

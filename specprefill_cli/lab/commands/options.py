@@ -35,11 +35,11 @@ Shapes = Annotated[
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """Parse comma-separated whole numbers. Raises UsageError for anything else."""
-    try:
-        return [int(part) for part in split_list(text, option)]
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: not a whole number, or several separated by commas") from error
+    """Parse comma-separated whole numbers of at least 1. Raises UsageError for anything else."""
+    parts = split_list(text, option)
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(f"{option} {text}: not a whole number of at least 1, or several separated by commas")
+    return list(map(int, parts))
 
 
 def plot_option(figures: str) -> Any:

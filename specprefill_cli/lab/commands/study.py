@@ -86,5 +86,5 @@ def study(
     write_whole(out / "study.html", figures.render_study(record))
     for name, svg in figures.study_plots(record).items():
         write_whole(out / f"{name}.svg", svg)
-    notes.tell(f"wrote study.json, study.html and pictures to {out}")
+    notes.line(f"wrote study.json, study.html and pictures to {out}")
     console(sys.stdout).print(figures.study_tables(record))

@@ -153,5 +153,5 @@ def bury(
     position = generator.randint(0, len(buried_contexts))
     buried_contexts.insert(position, context)
     start = sum(len(other) + 2 for other in buried_contexts[:position])
-    collection = Collection((one_page_document("context", "\n\n".join(buried_contexts), "text/plain"),))
+    collection = Collection((one_page_document("context", "\n\n".join(buried_contexts)),))
     return collection, (start, start + len(context))

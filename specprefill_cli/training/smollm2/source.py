@@ -91,7 +91,7 @@ class DraftRanking:
 
     def __call__(self, text: str, question: str, offsets: np.ndarray) -> Sequence[int]:
         """Indices of the document's chunks, the best first; offsets: [n, 2] character ranges of its tokens."""
-        document = one_page_document("row", text, "text/plain")
+        document = one_page_document("row", text)
         request = self.session.request(Collection((document,)), question, self.settings)
         scores = shared_scores(request)
         importance = transfer(scores.importance, request.draft_prompt.offsets, offsets)
