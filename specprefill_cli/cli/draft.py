@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.loading import check_arguments, find_server, open_engine, prepare_target, read_inputs
+from specprefill_cli.cli.loading import check_arguments, find_server, open_engine, open_ready_session, read_inputs
 from specprefill_cli.cli.options import OF_TARGET, Documents, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.engine.request import PASSAGES, PLAN, Done, Request, WaitingEngine
+from specprefill_cli.record import PLANNED_MODE
 from specprefill_cli.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -108,27 +109,8 @@ def ask_draft(
     documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None:
         documents = read_inputs(names, None, settings, notes)
-        engine = open_draft_side(settings, notes)
+        variants = [settings.varied(mode=PLANNED_MODE)]
+        engine = open_engine(open_ready_session(variants, notes, target_weights=False), settings)
     request = Request(documents=documents, question=question, settings=settings, task=task, top=top)
     with notes.progress("reading the documents with the draft"):
         return next(event.result for event in engine.ask(request) if isinstance(event, Done))
-
-
-def open_draft_side(settings: Settings, notes: Notes) -> WaitingEngine:
-    """Open an engine with the target's configuration and tokenizer, and with the draft if the scorer needs it.
-
-    Raises SpecprefillError if they cannot be loaded.
-    """
-    prepare_target(settings, notes)
-    with notes.progress("loading the draft, and the target's tokenizer"):
-        from specprefill_cli.models.memory import import_transformers
-
-        import_transformers()
-        from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
-        from specprefill_cli.prefill.registry import runs_draft
-        from specprefill_cli.record import PLANNED_MODE
-
-        with_draft = runs_draft(PLANNED_MODE, settings.scorer)
-        session = open_session(settings, with_draft, target_weights=False, ranks=ALONE)
-    return open_engine(session, settings)

@@ -104,10 +104,13 @@ def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
     return server_for(settings, seconds_since_start, lambda reason: notes.line(f"specprefill: {reason}"))
 
 
-def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: bool = False) -> Session:
+def open_ready_session(
+    variants: Sequence[Settings], notes: Notes, any_mode: bool = False, target_weights: bool = True
+) -> Session:
     """Load the pair and warm it up with each of the variants that will be used.
 
     any_mode: whether the user may choose other modes later, so that the draft may be needed
+    target_weights: without them, the session runs only the draft, in this process alone, and is not warmed up
 
     Raises SpecprefillError if a model cannot be loaded.
     """
@@ -118,15 +121,17 @@ def open_ready_session(variants: Sequence[Settings], notes: Notes, any_mode: boo
         import_transformers()
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
         from specprefill_cli.answering.session import open_session
+        from specprefill_cli.distributed.ranks import ALONE
 
-        if is_endpoint(variants[0].target):
+        if target_weights and is_endpoint(variants[0].target):
             from specprefill_cli.endpoint.session import open_endpoint
 
             session: Session = open_endpoint(variants[0])
         else:
             possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
-            session = open_session(variants[0], any(map(loads_draft, possible)))
-        for variant in variants:
+            ranks = None if target_weights else ALONE
+            session = open_session(variants[0], any(map(loads_draft, possible)), target_weights, ranks=ranks)
+        for variant in variants if target_weights else ():
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
     session.startup_seconds = seconds_since_start()
     return session
