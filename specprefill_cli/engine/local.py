@@ -204,7 +204,6 @@ class LocalEngine:
 
     def begin(self, ticket: Ticket) -> None:
         """Prefill a question, or run the draft's task."""
-        ticket.started = time.perf_counter()
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else partial(self.between_passes, ticket)):

@@ -42,7 +42,7 @@ from specprefill_cli.settings import AUTO
 class Ticket:
     """A submitted request.
 
-    submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
+    submitted: on the clock of `time.perf_counter`
     session: the engine's session, adapted to this request once it is encoded
     encoded: the documents, or for an answer the tokenised prompt; prepared: the resolved settings
     bytes: estimated size of its KV; confirming_bytes: the same while full prefill confirms the answer
@@ -55,7 +55,6 @@ class Ticket:
     deliver: Deliver
     submitted: float
     session: Session
-    started: float | None = None
     encoded: Future[EncodedQuestion | Collection] | None = None
     prepared: Prepared | None = None
     bytes: int = 0
@@ -168,7 +167,7 @@ class Ticket:
     def restart(self, error: Exception) -> None:
         """Prepare a second attempt with short passes."""
         self.drop()
-        self.retried, self.started = first_line(error), None
+        self.retried = first_line(error)
         settings = self.request.settings
         size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
         self.request = replace(self.request, settings=settings.varied(prefill_chunk=size))

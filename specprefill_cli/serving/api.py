@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
 
-# Longest wait of a question over HTTP; seconds after which a refused client may ask again.
-QUEUE_SECONDS, RETRY_SECONDS = 60.0, 5
+# Seconds after which a refused client may ask again.
+RETRY_SECONDS = 5
 # A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 # The engine counts as stuck after this many seconds with work but without a pass.
@@ -97,9 +97,9 @@ class Backend:
     async def events(self, question: Question, patient: bool = False) -> AsyncGenerator[Event, None]:
         """Ask a question, and yield its events. A caller that stops before the last event cancels the question.
 
-        patient: whether the limits of the queue do not apply
+        patient: whether the limit of the queue does not apply
 
-        Raises ApiError for a failed question, a full queue and too long a wait.
+        Raises ApiError for a failed question and a full queue.
         """
         if self.options.log_requests:
             log_line(f"question {question.question!r} about {names_of(question.documents)}")
@@ -117,15 +117,7 @@ class Backend:
         event: Event | None = None
         try:
             while not isinstance(event, Done):
-                is_limited = not patient and ticket.started is None
-                try:
-                    event = await asyncio.wait_for(events.get(), QUEUE_SECONDS if is_limited else None)
-                except TimeoutError:
-                    # Reading its documents does not count as waiting.
-                    if ticket.started is None and ticket.is_ready:
-                        reason = f"the question waited for {QUEUE_SECONDS:g} s; ask again later"
-                        raise ApiError(503, reason, "overloaded", RETRY_SECONDS) from None
-                    continue
+                event = await events.get()
                 if isinstance(event, Failed):
                     raise refusal(event.error)
                 yield event
