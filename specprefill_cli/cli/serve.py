@@ -40,7 +40,7 @@ def serve(
     token_file: Annotated[
         Path | None,
         optional(
-            help="File with the token for --http; required if other machines reach the address.",
+            help="File with the token for --http.",
             show_default="one in the runtime folder",
         ),
     ] = None,

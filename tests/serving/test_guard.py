@@ -23,7 +23,7 @@ from specprefill_cli.serving.api import Backend, ServeOptions
 from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.chat import chat_application
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, read_token, unix_listener
+from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, token_of, unix_listener
 from specprefill_cli.serving.metrics import Metrics
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
@@ -160,24 +160,31 @@ def test_only_names_of_this_machine_and_allowed_ones_are_hosts():
 
 
 @POSIX
-def test_folder_and_token_must_be_private(monkeypatch, tmp_path):
+def test_the_folder_must_be_private(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = private_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
     with pytest.raises(SpecprefillError, match="nobody else may enter"):
         private_folder()
-    token = tmp_path / "token"
-    token.write_text("a-token-that-is-long-enough")
-    token.chmod(0o644)
-    with pytest.raises(UsageError, match="others may read"):
-        read_token(token)
-    token.chmod(0o600)
-    assert read_token(token) == "a-token-that-is-long-enough"
-    for content in ("short", "a-t\u00f6ken-that-is-long-enough"):
-        token.write_text(content, encoding="utf-8")
-        with pytest.raises(UsageError, match="no token"):
-            read_token(token)
+
+
+def test_the_token_is_created_once_or_read_from_the_given_file(tmp_path):
+    told = []
+    token = token_of(None, tmp_path, told.append)
+    assert len(token) > 40
+    assert token_of(None, tmp_path, told.append) == token
+    assert [token in line for line in told] == [True]
+    if HAS_UNIX_SOCKETS:
+        assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    given = tmp_path / "given"
+    with pytest.raises(UsageError, match="no token"):
+        token_of(given, tmp_path, told.append)
+    given.write_text(" \n")
+    with pytest.raises(UsageError, match="is empty"):
+        token_of(given, tmp_path, told.append)
+    given.write_text("mine\n")
+    assert token_of(given, tmp_path, told.append) == "mine"
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch, capfd):
