@@ -30,8 +30,6 @@ HEADER_SECONDS, BODY_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 60.0, 30
 WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
 # Seconds between two log lines about errors of the event loop; most log lines that wait to be written.
 QUIET_SECONDS, MAX_LOG_LINES = 60.0, 1_000
-# Connections accepted at once.
-BACKLOG = 64
 # Most bytes of a request's headers; most connections at a time.
 MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
@@ -155,7 +153,6 @@ def http_server(application: ASGIApp) -> SilentServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            backlog=BACKLOG,
         )
     )
 

@@ -16,9 +16,6 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
-BACKLOG = 128
-# Most bytes of a Unix socket's path: the system's address structure bounds it.
-MAX_PATH_BYTES = 103
 TOKEN_BYTES = 32
 
 
@@ -73,22 +70,19 @@ def lock_server(folder: Path) -> int | None:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Listen on a Unix socket that only this user may open, and replace a socket that a dead server left.
+    """Listen on a Unix socket, which its private folder protects, and replace a socket that a dead server left.
 
     Raises SpecprefillError where that is impossible.
     """
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise SpecprefillError(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
     try:
         path.unlink(missing_ok=True)
         listener.bind(os.fspath(path))
     except OSError as error:
-        raise SpecprefillError(f"{path}: cannot listen there ({error.strerror}); check the folder") from error
-    finally:
-        os.umask(mask)
-    listener.listen(BACKLOG)
+        raise SpecprefillError(
+            f"{path}: cannot listen there ({error}); set XDG_RUNTIME_DIR to another, shorter folder"
+        ) from error
+    listener.listen()
     return listener
 
 
@@ -104,7 +98,7 @@ def http_listener(host: str, port: int) -> socket.socket:
     """Listen on an address. Raises SpecprefillError where that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         # The socket module appends the address.
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]
