@@ -52,9 +52,6 @@ def serve(
         str | None, optional(help="Stop after this long without work: 90s, 30m or 2h.", show_default="never")
     ] = None,
     queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
-    log_requests: Annotated[
-        bool, server_option("--log-requests", help="Log questions and the names of documents.")
-    ] = False,
     upstream: Annotated[
         str | None,
         optional(
@@ -108,7 +105,6 @@ def serve(
         allowed_hosts=tuple(allow_host or ()),
         idle_seconds=idle_seconds,
         queue=queue,
-        log_requests=log_requests,
         upstream=ref,
     )
     raise typer.Exit(start(settings, collection, options, notes.tell))

@@ -18,7 +18,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specprefill_cli.batching.rows import unknown_keys
-from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
@@ -33,11 +32,12 @@ from specprefill_cli.engine.request import (
 )
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
-from specprefill_cli.serving.body import KEYS, SentDocuments, json_body, parse_question
+from specprefill_cli.serving.body import KEYS, json_body, parse_question
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
@@ -63,7 +63,6 @@ class ServeOptions:
     allowed_hosts: tuple[str, ...] = ()
     idle_seconds: float | None = None
     queue: int
-    log_requests: bool = False
     upstream: EndpointRef | None = None
 
 
@@ -101,8 +100,6 @@ class Backend:
 
         Raises ApiError for a failed question and a full queue.
         """
-        if self.options.log_requests:
-            log_line(f"question {question.question!r} about {names_of(question.documents)}")
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, queue = asyncio.get_running_loop(), self.options.queue
 
@@ -133,13 +130,6 @@ class Backend:
         done = await while_connected(request, last_event())
         assert isinstance(done, Done), "a question that fails raises"
         return done
-
-
-def names_of(documents: object) -> list[str]:
-    """The names of a question's documents, read or not."""
-    if isinstance(documents, Collection):
-        return [document.name for document in documents.documents]
-    return documents.names if isinstance(documents, SentDocuments) else []
 
 
 def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:

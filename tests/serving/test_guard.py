@@ -272,17 +272,15 @@ def late_engine(session):
 ASKED = {"question": "Who?", "documents": [{"text": "The gate is green.", "name": "gate.txt"}]}
 
 
-@pytest.mark.parametrize("log_requests", [False, True])
-def test_a_full_queue_says_when_to_come_back(random_session, log_requests, capfd):
+def test_a_full_queue_says_when_to_come_back(random_session, capfd):
     with late_engine(random_session) as engine:
-        responses = post(backend_of(engine, queue=1, log_requests=log_requests), "/v1/ask", ASKED, 2)
+        responses = post(backend_of(engine, queue=1), "/v1/ask", ASKED, 2)
     answered, refused = sorted(responses, key=lambda response: response.status_code)
     assert (answered.status_code, refused.status_code) == (200, 429)
     assert int(refused.headers["retry-after"]) > 0
     lines = read_log(capfd)
     assert "refused with 429" in lines
-    assert ("Who?" in lines) == ("gate.txt" in lines) == log_requests
-    assert "green" not in lines
+    assert not any(text in lines for text in ("Who?", "gate.txt", "green"))
 
 
 def test_the_servers_own_user_waits_for_a_full_queue(random_session):
