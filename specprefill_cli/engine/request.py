@@ -126,15 +126,12 @@ class WaitingEngine(Engine, Protocol):
 
 
 class AnswerThread(threading.Thread):
-    """A thread that delivers the events of a request which another process answers.
+    """A thread that delivers the events of a request which another process answers."""
 
-    stop: wakes the thread while it waits for the next event
-    """
-
-    def __init__(self, events: Iterator[Event], deliver: Deliver, stop: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, events: Iterator[Event], deliver: Deliver) -> None:
         # A daemon, so that a silent server delays neither other requests nor the program's exit.
         super().__init__(name="asking", daemon=True)
-        self.events, self.deliver, self.stop = events, deliver, stop
+        self.events, self.deliver = events, deliver
         self.cancelled = threading.Event()
         self.start()
 
@@ -164,7 +161,6 @@ class RemoteEngine(ABC):
     def cancel(self, ticket: AnswerThread) -> None:
         """End a request at its next event."""
         ticket.cancelled.set()
-        ticket.stop()
 
     def close(self) -> None:  # noqa: B027
         """Leave the other process as it is."""
