@@ -184,23 +184,12 @@ def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[s
 
 
 def read_once(read: Reader) -> Reader:
-    """A reader that caches the latest lists of documents; it also caches the error of an unreadable list."""
-    outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
-        KEPT_BYTES, lambda outcome: 0 if isinstance(outcome, SpecprefillError) else outcome.bytes
-    )
+    """A reader that caches the latest lists of documents."""
+    cache: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
     lock = threading.Lock()
-
-    def attempt(names: tuple[str, ...]) -> Collection | SpecprefillError:
-        try:
-            return read(names)
-        except SpecprefillError as error:
-            return error
 
     def cached_read(names: tuple[str, ...]) -> Collection:
         with lock:
-            outcome = outcomes.find_or(names, lambda: attempt(names))
-        if isinstance(outcome, SpecprefillError):
-            raise outcome
-        return outcome
+            return cache.find_or(names, lambda: read(names))
 
     return cached_read
