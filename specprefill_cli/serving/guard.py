@@ -13,13 +13,13 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import uvicorn
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specprefill_cli.errors import SpecprefillError, first_line
@@ -208,12 +208,11 @@ class Guard:
     """Refuses requests without the token, requests of foreign web pages, and all requests while the models load.
 
     token: None on the Unix socket, because only this user can open it
-    count: called with each response's path and status; allowed_hosts: names that proxies and containers use for the server
+    allowed_hosts: names that proxies and containers use for the server
     state: reply of /healthz while the models load; application: None until they are loaded
     """
 
     token: str | None
-    count: Callable[[str, int], None]
     allowed_hosts: Sequence[str] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     application: ASGIApp | None = None
@@ -221,23 +220,17 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-
-        async def count_and_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.count(scope["path"], message["status"])
-            await send(message)
-
         refusal = self.refusal(scope)
         if refusal is not None:
             log_line(f"refused with {refusal.status}: {refusal}")
-            await refusal.response()(scope, receive, count_and_send)
+            await refusal.response()(scope, receive, send)
         elif self.application is not None:
-            await self.application(scope, receive, count_and_send)
+            await self.application(scope, receive, send)
         elif scope["path"] == OPEN_PATH:
-            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, count_and_send)
+            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, send)
         else:
             loading = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
-            await loading.response()(scope, receive, count_and_send)
+            await loading.response()(scope, receive, send)
 
     def refusal(self, scope: Scope) -> ApiError | None:
         """The error for a request to refuse; None for a request to accept."""

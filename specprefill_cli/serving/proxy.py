@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import httpx
-from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
@@ -53,12 +52,10 @@ class Proxy:
     """Forwards requests.
 
     upstream: the server, and the only model whose requests are thinned ("": all models)
-    chats: counts chat requests by outcome
     """
 
     upstream: EndpointRef
     client: httpx.AsyncClient
-    chats: Counter
 
     def request(self, incoming: Request, content: bytes) -> httpx.Request:
         """Build the request to the upstream: with its key, and with `content` as the body."""
@@ -100,11 +97,7 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
 
 def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
-    proxy = Proxy(
-        upstream=upstream,
-        client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
-        chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=backend.metrics.registry),
-    )
+    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
     return build_application(backend, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
 
 
@@ -122,7 +115,6 @@ async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
             backend.metrics.kept.observe(kept / total)
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
-        proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)

@@ -60,7 +60,7 @@ class Service:
             "identity": self.identity,
         }
         self.guards = [
-            Guard(token, self.metrics.count, self.options.allowed_hosts, self.about if token is None else {})
+            Guard(token, self.options.allowed_hosts, self.about if token is None else {})
             for _, _, token in self.listeners
         ]
 

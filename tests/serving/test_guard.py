@@ -46,7 +46,7 @@ async def echo(request: Request):
 async def serving(listener):
     """The small application on a listening socket."""
     routes = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
-    server = http_server(Guard(None, lambda *_: None, application=Starlette(routes=routes)))
+    server = http_server(Guard(None, application=Starlette(routes=routes)))
     task = asyncio.create_task(server.serve([listener]))
     while not server.started:
         await asyncio.sleep(0)
