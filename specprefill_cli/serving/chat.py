@@ -35,14 +35,9 @@ ROLES = ("system", "developer", "user", "assistant")
 # Fields that are not supported, each with the values that change nothing.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "tools": (None, []),
-    "functions": (None, []),
     "tool_choice": (None, "none", "auto"),
-    "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}),
     "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "audio": (None,),
-    "modalities": (None, ["text"]),
     "logit_bias": (None, {}),
     "n": (None, 1),
     "frequency_penalty": (None, 0),
@@ -55,11 +50,6 @@ KNOWN = (
     *REFUSED,
 )
 MOST_STOP_TEXTS = 4
-# Error messages for the reasons of `texts_of`.
-NO_TEXT = {
-    "tools": "messages: tool calls are not supported",
-    "not text alone": "messages: content must be text or a list of text parts; nothing else is supported",
-}
 PARAGRAPH = "\n\n"
 NAME = "conversation"
 # Most characters of a client's value in an error message.
@@ -162,8 +152,10 @@ def chat_of(messages: object) -> Chat:
         raise ApiError(400, "messages must be a list of objects with role and content")
     try:
         texts = texts_of(messages)
-    except Untouched as untouched:
-        raise ApiError(400, NO_TEXT[str(untouched)]) from None
+    except Untouched:
+        raise ApiError(
+            400, "messages: content must be text or a list of text parts; tool calls are not supported"
+        ) from None
     turns = [
         (role, "\n".join(text for *_, text in group))
         for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
