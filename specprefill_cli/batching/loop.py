@@ -38,7 +38,6 @@ class Count:
     answered: int = 0
     failed: int = 0
     skipped: int = 0
-    failed_before: int = 0
 
 
 @dataclass
@@ -150,7 +149,6 @@ class Batch:
         if failed_earlier is not None:
             self.count.skipped += 1
             self.count.failed += failed_earlier
-            self.count.failed_before += failed_earlier
         elif row is not None:
             place, self.added = self.added, self.added + 1
             self.pending[place] = PendingRow(row)
