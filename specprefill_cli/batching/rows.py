@@ -121,19 +121,15 @@ def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) 
     return settings
 
 
-def plain_question(text: str, has_documents: bool) -> object:
-    """The question in a line of plain text or a JSON string. Raises RowError for an array."""
+def plain_question(text: str, has_documents: bool) -> str:
+    """The question in a line of plain text. Raises RowError for an array."""
     if not has_documents:
         raise RowError("not a JSON object; a plain question needs --document")
     if "\0" in text:
         raise RowError("not text in UTF-8; save the file as UTF-8")
-    try:
-        value = json.loads(text) if text[0] in '["' else text
-    except ValueError:
-        value = text
-    if isinstance(value, list) or text in ("[", "]"):
+    if text in ("[", "]") or (text.startswith("[") and text.endswith("]")):
         raise RowError("a JSON array is not a row; give one object per line (jq -c '.[]' writes them)")
-    return value
+    return text
 
 
 def row_of(json_object: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
