@@ -1,12 +1,10 @@
-"""Streamed chat requests to an OpenAI-compatible server, with bounded retries and short errors."""
+"""Streamed chat requests to an OpenAI-compatible server, with retries and short errors."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,8 +22,8 @@ MAX_DETAIL_CHARACTERS = 200
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A CPU may prefill for minutes before the first token.
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
-# Most attempts while the server is busy, and the longest wait that it may ask for.
-ATTEMPTS, MAX_WAIT_SECONDS = 4, 60.0
+# How often the client asks again, where the server is busy, fails or cannot be reached.
+RETRIES = 2
 BUSY = (429, 503)
 
 
@@ -104,13 +102,12 @@ def detail_of(error: Any, key: str) -> str:
 class Client:
     """Sends requests to a model of a server, from any number of threads.
 
-    key: sent, never shown; sleep: waits before a retry
+    key: sent, never shown
     """
 
     ref: EndpointRef
     key: str = field(repr=False)
     timeout: float = TIMEOUT_SECONDS
-    sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
         try:
@@ -120,8 +117,7 @@ class Client:
                 f"{self.ref.name}: an endpoint needs the package openai; install it with {install_command('endpoint')}"
             ) from error
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
-        # `send` retries, with a bound on attempts and waits.
-        self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=0, timeout=timeout)
+        self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 
     def send(self, messages: Sequence[dict[str, str]], settings: Settings) -> Reply:
         """Request the next message of a chat as a stream.
@@ -130,26 +126,21 @@ class Client:
         """
         # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                stream = self.openai.chat.completions.create(
-                    model=self.ref.model,
-                    messages=cast(Any, list(messages)),
-                    stream=True,
-                    stream_options={"include_usage": True},
-                    max_tokens=settings.max_new_tokens,
-                    temperature=settings.temperature,
-                    top_p=settings.top_p,
-                    seed=settings.seed,
-                    **extra,
-                )
-                return Reply(self, stream)
-            except Exception as error:
-                wait = wait_before_retry(error, attempt)
-                if wait is None:
-                    raise self.translate(error, streaming=False) from error
-                self.sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            stream = self.openai.chat.completions.create(
+                model=self.ref.model,
+                messages=cast(Any, list(messages)),
+                stream=True,
+                stream_options={"include_usage": True},
+                max_tokens=settings.max_new_tokens,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                seed=settings.seed,
+                **extra,
+            )
+        except Exception as error:
+            raise self.translate(error, streaming=False) from error
+        return Reply(self, stream)
 
     def translate(self, error: Exception, streaming: bool) -> SpecprefillError:
         """The error to raise in place of the library's."""
@@ -198,15 +189,3 @@ class Reply:
 def open_client(ref: EndpointRef) -> Client:
     """Open a client with the key in the environment. Raises SpecprefillError where the package openai is missing."""
     return Client(ref, os.environ.get(KEY_VARIABLE) or NO_KEY)
-
-
-def wait_before_retry(error: Any, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt; None where no attempt should follow."""
-    if attempt == ATTEMPTS or getattr(error, "status_code", None) not in BUSY:
-        return None
-    try:
-        wait = float(error.response.headers["retry-after"])
-    except (KeyError, ValueError):
-        # The default waits are 1, 2 and 4 s.
-        wait = 2.0 ** (attempt - 1)
-    return wait if 0 <= wait <= MAX_WAIT_SECONDS and math.isfinite(wait) else None
