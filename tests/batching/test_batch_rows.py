@@ -317,14 +317,19 @@ def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
 
 
 def test_signal_waits_until_the_row_is_written():
-    termination, written = Termination(), []
+    termination, written, over = Termination(), [], threading.Event()
+
+    def lines():
+        yield b"a"
+        over.wait(20)
 
     def write(record):
         os.kill(os.getpid(), signal.SIGTERM)
         written.append(record)
 
     with termination.handle_signal(), pytest.raises(KeyboardInterrupt):
-        run_batch([b"a", b"b"], str.upper, write)
+        run_batch(lines(), str.upper, write)
+    over.set()
     assert [row["answer"] for row in written] == ["A"]
     assert termination.requested
 
