@@ -157,7 +157,7 @@ def chat_of(messages: object) -> Chat:
             400, "messages: content must be text or a list of text parts; tool calls are not supported"
         ) from None
     turns = [
-        (role, "\n".join(text for *_, text in group))
+        (role, "\n".join(holder[key] for *_, holder, key in group))
         for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
     ]
     if any(role not in ROLES for role, _ in turns):

@@ -31,7 +31,7 @@ from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import Backend, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, replace_texts, texts_of
+from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
@@ -108,10 +108,9 @@ async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
         body, overrides = await asyncio.to_thread(split_settings, content)
         content = content if overrides is None else json.dumps(body).encode()
         try:
-            thinned = await thin(request, body, overrides, backend, proxy.upstream.model)
-            kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(body)))
+            kept, total = await thin(request, body, overrides, backend, proxy.upstream.model)
             headers_added = {KEPT: f"{kept}/{total}"}
-            content = json.dumps(thinned).encode()
+            content = json.dumps(body).encode()
             backend.metrics.kept.observe(kept / total)
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
@@ -147,8 +146,10 @@ def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
 
 async def thin(
     incoming: Request, body: Mapping[str, Any], overrides: object, backend: Backend, model: str
-) -> dict[str, Any]:
-    """Thin the long texts of a chat request. overrides: settings for this request.
+) -> tuple[int, int]:
+    """Thin the long texts in the body of a chat request; return its tokens afterwards and before.
+
+    overrides: settings for this request
 
     Raises Untouched for a request to forward as it is, ApiError or UsageError for wrong settings, ApiError for a full queue.
     """
@@ -167,13 +168,11 @@ async def thin(
             raise
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed") from None
-    kept = [
-        evidence_text(
-            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
-        )
-        for number, document in enumerate(collection.documents)
-    ]
-    return replace_texts(body, long_texts, kept)
+    total = await asyncio.to_thread(tokens_in, body)
+    for number, (text, document) in enumerate(zip(long_texts, collection.documents, strict=True)):
+        own = [replace(passage, number=0) for passage in passages if passage.number == number]
+        text.replace(evidence_text(Collection((document,)), own))
+    return await asyncio.to_thread(tokens_in, body), total
 
 
 def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
@@ -189,4 +188,4 @@ def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list
 
 def tokens_in(body: Mapping[str, Any]) -> int:
     """Count the tokens of all messages of a chat request with the bundled tokenizer."""
-    return sum(count_tokens(text) for *_, text in texts_of(body.get("messages")))
+    return sum(count_tokens(holder[key]) for *_, holder, key in texts_of(body.get("messages")))
