@@ -80,12 +80,9 @@ class Proxy:
         """Send a request, and return the reply with its body unread. Raises ApiError where there is no reply."""
         try:
             return await self.client.send(request, stream=True)
-        except httpx.ReadTimeout:
-            status, reason = 504, f"no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy"
         except httpx.HTTPError as error:
-            cause = first_line(error) or type(error).__name__
-            status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
-        raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
+            reason = f"no reply ({first_line(error)}); start it, see whether it is busy, or check --upstream"
+            raise ApiError(502, f"{self.upstream.url}: {reason}", "upstream_error") from None
 
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
