@@ -80,7 +80,7 @@ class HttpEngine(RemoteEngine):
             connection.sock.settimeout(None)
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
-                raise refusal(json.loads(response.read()))
+                raise error_from_response(json.loads(response.read()))
             if request.task == ANSWER:
                 yield from self.read_stream(response)
             else:
@@ -97,7 +97,7 @@ class HttpEngine(RemoteEngine):
             if name == "piece":
                 yield Piece(event_data["text"])
             elif name == "error":
-                raise refusal(event_data)
+                raise error_from_response(event_data)
             else:
                 cells = event_data.pop("cells", None)
                 record = Record.from_json({**event_data, "startup_seconds": self.startup_seconds})
@@ -143,7 +143,7 @@ def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[
             yield event_name, json.loads(value)
 
 
-def refusal(body: dict[str, Any]) -> SpecprefillError:
+def error_from_response(body: dict[str, Any]) -> SpecprefillError:
     """Build the error that a server's response describes."""
     error = body["error"]
     error_class = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError

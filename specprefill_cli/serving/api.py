@@ -116,7 +116,7 @@ class Backend:
             while not isinstance(event, Done):
                 event = await events.get()
                 if isinstance(event, Failed):
-                    raise refusal(event.error)
+                    raise to_api_error(event.error)
                 yield event
         finally:
             self.engine.cancel(ticket)
@@ -149,13 +149,13 @@ def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
 
 async def respond_to_error(_request: Request, error: Exception) -> Response:
     """Respond to a request that failed."""
-    api_error = refusal(error)
+    api_error = to_api_error(error)
     if api_error is error and api_error.status not in (400, 499):
         log_line(f"refused with {api_error.status}: {api_error}")
     return api_error.response()
 
 
-def refusal(error: BaseException) -> ApiError:
+def to_api_error(error: BaseException) -> ApiError:
     """Turn the error of a question into a response. The client sees only the type of an internal error."""
     if isinstance(error, ApiError):
         return error

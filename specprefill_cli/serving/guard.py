@@ -220,10 +220,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        refusal = self.refusal(scope)
-        if refusal is not None:
-            log_line(f"refused with {refusal.status}: {refusal}")
-            await refusal.response()(scope, receive, send)
+        refused = self.auth_error(scope)
+        if refused is not None:
+            log_line(f"refused with {refused.status}: {refused}")
+            await refused.response()(scope, receive, send)
         elif self.application is not None:
             await self.application(scope, receive, send)
         elif scope["path"] == OPEN_PATH:
@@ -232,7 +232,7 @@ class Guard:
             loading = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
             await loading.response()(scope, receive, send)
 
-    def refusal(self, scope: Scope) -> ApiError | None:
+    def auth_error(self, scope: Scope) -> ApiError | None:
         """The error for a request to refuse; None for a request to accept."""
         if self.token is None:
             return None
