@@ -128,7 +128,7 @@ class Batch:
         except Empty:
             return None
 
-    def deliver(self, place: int, event: Event) -> None:
+    def on_event(self, place: int, event: Event) -> None:
         """Queue a row's last event and ignore the others; from any thread."""
         if isinstance(event, LAST):
             self.events.put((place, event))
@@ -158,7 +158,7 @@ class Batch:
             try:
                 settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
                 request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
-                pending.ticket = self.engine.submit(request, partial(self.deliver, place))
+                pending.ticket = self.engine.submit(request, partial(self.on_event, place))
             except SpecprefillError as error:
                 self.finish(place, Failed(error))
                 continue

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from specprefill_cli.batching.loop import BatchEnded, check_engine
-from specprefill_cli.engine.request import LAST, Deliver, Engine, Event, Failed, QueueFull, Request
+from specprefill_cli.engine.request import LAST, Engine, Event, EventCallback, Failed, QueueFull, Request
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.installation import install_command
 
@@ -73,23 +73,23 @@ class RayEngine:
         self.capacity = len(actors) * requests
         self.held = [0] * len(actors)
 
-    def submit(self, request: Request, deliver: Deliver) -> Any:
+    def submit(self, request: Request, on_event: EventCallback) -> Any:
         place = self.held.index(min(self.held))
         self.held[place] += 1
         object_ref = self.actors[place].answer.remote(request)
-        object_ref.future().add_done_callback(partial(self.take, place, deliver))
+        object_ref.future().add_done_callback(partial(self.take, place, on_event))
         return object_ref
 
-    def take(self, place: int, deliver: Deliver, future: Any) -> None:
+    def take(self, place: int, on_event: EventCallback, future: Any) -> None:
         """Deliver what an actor returned. Runs in a thread of Ray, which must not call Ray."""
         self.held[place] -= 1
         try:
-            deliver(future.result())
+            on_event(future.result())
         except self.lost as error:
             reason = f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"
-            deliver(Failed(WorkerLost(reason)))
+            on_event(Failed(WorkerLost(reason)))
         except Exception as error:
-            deliver(Failed(getattr(error, "cause", None) or error))
+            on_event(Failed(getattr(error, "cause", None) or error))
 
     def cancel(self, ticket: Any) -> None:
         self.ray.cancel(ticket)

@@ -20,9 +20,9 @@ from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
     Cancelled,
-    Deliver,
     Done,
     Event,
+    EventCallback,
     Piece,
     Provisional,
     Reader,
@@ -52,7 +52,7 @@ class Ticket:
     """
 
     request: Request
-    deliver: Deliver
+    on_event: EventCallback
     submitted: float
     session: Session
     encoded: Future[EncodedQuestion | Collection] | None = None
@@ -87,7 +87,7 @@ class Ticket:
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
         if request.template is not None:
             session = replace(session, template=request.template)
-        if request.isolated:
+        if request.no_prefix_sharing:
             session = session.with_cache(None)
         if self.cancelled:
             raise Cancelled
@@ -200,7 +200,7 @@ def largest_pass_bytes(prepared: Prepared) -> int:
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
 
 
-def choose_due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
+def schedule_decode(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
     """Choose the running answers whose next passes run now.
 
     A confirmation runs only if nothing else does, and alone, so that at most one confirmation holds a whole prompt's KV.

@@ -93,21 +93,21 @@ class Backend:
         """The name of the loaded pair."""
         return self.session.pair.pair.name
 
-    async def events(self, question: Question, patient: bool = False) -> AsyncGenerator[Event, None]:
+    async def events(self, question: Question, ignores_queue_limit: bool = False) -> AsyncGenerator[Event, None]:
         """Ask a question, and yield its events. A caller that stops before the last event cancels the question.
 
-        patient: whether the limit of the queue does not apply
+        ignores_queue_limit: whether the limit of the queue does not apply
 
         Raises ApiError for a failed question and a full queue.
         """
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, queue = asyncio.get_running_loop(), self.options.queue
 
-        def deliver(event: Event) -> None:
+        def on_event(event: Event) -> None:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
-            ticket = self.engine.submit(question, deliver, None if patient else queue)
+            ticket = self.engine.submit(question, on_event, None if ignores_queue_limit else queue)
         except QueueFull:
             reason = f"{queue} questions are waiting already; ask again later"
             raise ApiError(429, reason, "rate_limit_error", RETRY_SECONDS) from None
@@ -121,11 +121,11 @@ class Backend:
         finally:
             self.engine.cancel(ticket)
 
-    async def answer(self, request: Request, question: Question, patient: bool = False) -> Done:
+    async def answer(self, request: Request, question: Question, ignores_queue_limit: bool = False) -> Done:
         """Ask a question, and wait for its end, or for the client's. Raises what `events` raises."""
 
         async def last_event() -> Event:
-            return [event async for event in self.events(question, patient)][-1]
+            return [event async for event in self.events(question, ignores_queue_limit)][-1]
 
         done = await while_connected(request, last_event())
         assert isinstance(done, Done), "a question that fails raises"
@@ -258,9 +258,9 @@ async def ask(request: Request, backend: Backend) -> Response:
         question = replace(question, documents=backend.documents)
     # Commands of the server's own user wait for the queue: a batch would lose rows otherwise.
     if body.get("stream") is True and task == ANSWER:
-        events = backend.events(question, patient=backend.is_private)
+        events = backend.events(question, ignores_queue_limit=backend.is_private)
         return await event_stream(request, events, partial(encode_events, body=body))
-    done = await backend.answer(request, question, patient=backend.is_private)
+    done = await backend.answer(request, question, ignores_queue_limit=backend.is_private)
     return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
 
 

@@ -88,7 +88,7 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
         settings=override_settings(settings, body),
         top=top if isinstance(top, int) and top > 0 else None,
         with_cells=body.get("with_cells") is True,
-        isolated=bool(body.get("cache_salt")),
+        no_prefix_sharing=bool(body.get("cache_salt")),
     )
 
 

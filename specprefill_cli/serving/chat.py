@@ -90,7 +90,7 @@ async def complete(request: Request, backend: Backend) -> Response:
         settings=settings,
         template=chat_template(chat, backend.session.template),
         stop_texts=stop_texts_in(body, settings.confirm),
-        isolated=bool(body.get("cache_salt")),
+        no_prefix_sharing=bool(body.get("cache_salt")),
     )
     ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}

@@ -146,8 +146,8 @@ def test_rows_with_equal_identifiers_are_distinguished_by_content(tmp_path, retr
 
 def test_a_row_that_takes_too_long_fails_and_the_others_follow():
     class Stuck(StubEngine):
-        def submit(self, request, deliver):
-            return request.question if request.question == "x" else super().submit(request, deliver)
+        def submit(self, request, on_event):
+            return request.question if request.question == "x" else super().submit(request, on_event)
 
         def cancel(self, ticket):
             cancelled.append(ticket)
@@ -163,8 +163,8 @@ def test_rows_in_flight_do_not_exceed_the_engines_capacity():
     class Slow(StubEngine):
         capacity = 3
 
-        def submit(self, request, deliver):
-            held.append((request.question, deliver))
+        def submit(self, request, on_event):
+            held.append((request.question, on_event))
             held_counts.append(len(held))
             # Delivers the latest row first, once the engine is full.
             while len(held) == self.capacity or (held and request.question == "last"):
