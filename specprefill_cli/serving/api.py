@@ -67,7 +67,7 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backend:
+class ServerContext:
     """The engine and everything else that the HTTP endpoints share.
 
     documents: the server's documents, for questions that bring none
@@ -132,7 +132,7 @@ class Backend:
         return done
 
 
-def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
+def build_application(context: ServerContext, routes: Mapping[str, Any]) -> Starlette:
     """Build an application that turns errors into responses.
 
     routes: endpoints by methods and path; `/healthz` and `/metrics` are added
@@ -140,7 +140,7 @@ def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
     endpoints = {"GET /healthz": health, "GET /metrics": metrics, **routes}
     return Starlette(
         routes=[
-            Route(name.split()[1], partial(endpoint, backend=backend), methods=name.split()[0].split(","))
+            Route(name.split()[1], partial(endpoint, context=context), methods=name.split()[0].split(","))
             for name, endpoint in endpoints.items()
         ],
         exception_handlers=dict.fromkeys((ApiError, SpecprefillError, ClientDisconnect, Exception), respond_to_error),
@@ -227,40 +227,40 @@ async def event_stream(
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
 
-async def health(request: Request, backend: Backend) -> Response:
+async def health(request: Request, context: ServerContext) -> Response:
     """Say whether the server answers, and describe it to this user."""
-    engine = backend.engine
+    engine = context.engine
     is_stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
     state: dict[str, Any] = {"status": "stuck" if is_stuck else "ok"}
-    if backend.is_private:
+    if context.is_private:
         state |= {
-            **backend.about,
-            "pair": backend.pair_name,
-            "uptime_seconds": round(time.time() - backend.started, 1),
+            **context.about,
+            "pair": context.pair_name,
+            "uptime_seconds": round(time.time() - context.started, 1),
             "waiting": len(engine.waiting),
             "busy": engine.busy,
         }
     return AsciiResponse(state, 503 if is_stuck else 200)
 
 
-async def metrics(request: Request, backend: Backend) -> Response:
+async def metrics(request: Request, context: ServerContext) -> Response:
     """Return the metrics in Prometheus's text format."""
-    return Response(backend.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(context.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def ask(request: Request, backend: Backend) -> Response:
+async def ask(request: Request, context: ServerContext) -> Response:
     """Answer with passages, a plan, or an answer's record. With `stream`, the pieces of its text come first."""
     body, task = await json_body(request), TASKS[request.url.path]
-    question = replace(parse_question(body, backend.session.settings, backend.is_private), task=task)
+    question = replace(parse_question(body, context.session.settings, context.is_private), task=task)
     if not body.get("documents"):
-        if backend.documents is None:
+        if context.documents is None:
             raise ApiError(400, "documents are missing; send some, or start the server with some")
-        question = replace(question, documents=backend.documents)
+        question = replace(question, documents=context.documents)
     # Commands of the server's own user wait for the queue: a batch would lose rows otherwise.
     if body.get("stream") is True and task == ANSWER:
-        events = backend.events(question, ignores_queue_limit=backend.is_private)
+        events = context.events(question, ignores_queue_limit=context.is_private)
         return await event_stream(request, events, partial(encode_events, body=body))
-    done = await backend.answer(request, question, ignores_queue_limit=backend.is_private)
+    done = await context.answer(request, question, ignores_queue_limit=context.is_private)
     return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
 
 

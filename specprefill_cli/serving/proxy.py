@@ -28,7 +28,7 @@ from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
-from specprefill_cli.serving.api import Backend, build_application, while_connected
+from specprefill_cli.serving.api import ServerContext, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, texts_of
@@ -92,23 +92,23 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     return session
 
 
-def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
+def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
     proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
-    return build_application(backend, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
+    return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
 
 
-async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
+async def forward(request: Request, context: ServerContext, proxy: Proxy) -> Response:
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
         body, overrides = await asyncio.to_thread(split_settings, content)
         content = content if overrides is None else json.dumps(body).encode()
         try:
-            kept, total = await thin(request, body, overrides, backend, proxy.upstream.model)
+            kept, total = await thin(request, body, overrides, context, proxy.upstream.model)
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(body).encode()
-            backend.metrics.kept.observe(kept / total)
+            context.metrics.kept.observe(kept / total)
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
@@ -142,7 +142,7 @@ def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
 
 
 async def thin(
-    incoming: Request, body: Mapping[str, Any], overrides: object, backend: Backend, model: str
+    incoming: Request, body: Mapping[str, Any], overrides: object, context: ServerContext, model: str
 ) -> tuple[int, int]:
     """Thin the long texts in the body of a chat request; return its tokens afterwards and before.
 
@@ -152,14 +152,14 @@ async def thin(
     """
     if not isinstance(overrides, dict | None):
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
-    settings = override_settings(backend.session.settings, overrides or {}).varied(speculate=OFF)
+    settings = override_settings(context.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
     if model not in ("", body.get("model")):
         raise Untouched("another model")
     question, long_texts, collection = await asyncio.to_thread(documents_in, body, settings)
     try:
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        passages = (await backend.answer(incoming, request)).result.passages
+        passages = (await context.answer(incoming, request)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise

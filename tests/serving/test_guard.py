@@ -19,7 +19,7 @@ from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.serving import api, body, guard
-from specprefill_cli.serving.api import Backend, ServeOptions
+from specprefill_cli.serving.api import ServeOptions, ServerContext
 from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.chat import chat_application
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
@@ -242,16 +242,16 @@ def test_addresses_are_parsed():
             parse_address(address)
 
 
-def backend_of(engine, is_private=False, **options):
+def context_of(engine, is_private=False, **options):
     options = ServeOptions(**options)
-    return Backend(engine=engine, documents=None, options=options, metrics=Metrics(), is_private=is_private)
+    return ServerContext(engine=engine, documents=None, options=options, metrics=Metrics(), is_private=is_private)
 
 
-def post(backend, path, values, count=1):
+def post(context, path, values, count=1):
     """Post a body `count` times at once, and return the responses."""
 
     async def run():
-        transport = httpx.ASGITransport(chat_application(backend))
+        transport = httpx.ASGITransport(chat_application(context))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await asyncio.gather(*(client.post(path, json=values) for _ in range(count)))
 
@@ -274,7 +274,7 @@ ASKED = {"question": "Who?", "documents": [{"text": "The gate is green.", "name"
 
 def test_a_full_queue_says_when_to_come_back(random_session, capfd):
     with late_engine(random_session) as engine:
-        responses = post(backend_of(engine, queue=1), "/v1/ask", ASKED, 2)
+        responses = post(context_of(engine, queue=1), "/v1/ask", ASKED, 2)
     answered, refused = sorted(responses, key=lambda response: response.status_code)
     assert (answered.status_code, refused.status_code) == (200, 429)
     assert int(refused.headers["retry-after"]) > 0
@@ -285,7 +285,7 @@ def test_a_full_queue_says_when_to_come_back(random_session, capfd):
 
 def test_the_servers_own_user_waits_for_a_full_queue(random_session):
     with late_engine(random_session) as engine:
-        responses = post(backend_of(engine, is_private=True, queue=0), "/v1/ask", ASKED, 3)
+        responses = post(context_of(engine, is_private=True, queue=0), "/v1/ask", ASKED, 3)
     assert [response.status_code for response in responses] == [200, 200, 200]
 
 
@@ -294,7 +294,7 @@ def test_a_stream_that_waits_sends_comments_and_then_its_events(random_session, 
     messages = [{"role": "user", "content": "The gate is green.\n\nWho?"}]
     values = {"messages": messages, "stream": True, "max_new_tokens": 4}
     with late_engine(random_session) as engine:
-        (response,) = post(backend_of(engine, queue=1), "/v1/chat/completions", values)
+        (response,) = post(context_of(engine, queue=1), "/v1/chat/completions", values)
     assert response.status_code == 200
     assert response.text.startswith(api.COMMENT)
     assert response.text.endswith("data: [DONE]\n\n")
@@ -310,12 +310,12 @@ def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, st
             complete.append(event)
 
     engine = LocalEngine(random_session, observe=observe)
-    backend = backend_of(engine, is_private=True, queue=1)
+    context = context_of(engine, is_private=True, queue=1)
     content = json.dumps(ASKED | {"stream": stream, "mode": "full", "max_new_tokens": 3_000}).encode()
 
     async def check():
         listener = socket.create_server(("127.0.0.1", 0))
-        server = http_server(chat_application(backend))
+        server = http_server(chat_application(context))
         task = asyncio.create_task(server.serve([listener]))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         head = f"POST /v1/ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
