@@ -96,7 +96,7 @@ def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmatio
     if request.pair.ranks.size > 1:
         # Use a new clock: the question's clock already holds its TTFT.
         request = replace(request, clock=PhaseClock())
-        with request.pair.ranks.together(partial(prefill_shard, BASELINE, request.portable())):
+        with request.pair.ranks.run_on_all_ranks(partial(prefill_shard, BASELINE, request.portable())):
             prefilled = MODES[BASELINE].prefill(request)
     else:
         prefilled = yield from full_steps(request, confirming_pass(request))

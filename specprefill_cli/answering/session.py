@@ -81,7 +81,7 @@ def open_session(
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    with ranks.together(partial(open_shard, settings, with_draft, calibrated)):
+    with ranks.run_on_all_ranks(partial(open_shard, settings, with_draft, calibrated)):
         loaded = load_pair(named_pair, placement, settings, with_draft, target_weights, ranks)
         pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
@@ -220,12 +220,12 @@ class Session:
 
     def run_mode(self, mode: str, request: PrefillRequest) -> PrefillResult:
         """Prefill a request in a mode, on every rank."""
-        with self.pair.ranks.together(partial(prefill_shard, mode, request.portable())):
+        with self.pair.ranks.run_on_all_ranks(partial(prefill_shard, mode, request.portable())):
             return MODES[mode].prefill(request)
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score a prompt without prefilling the target, on every rank; the request has no caches."""
-        with self.pair.ranks.together(partial(score_shard, request.portable())):
+        with self.pair.ranks.run_on_all_ranks(partial(score_shard, request.portable())):
             return shared_scores(request)
 
     def answer(

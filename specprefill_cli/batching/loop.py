@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from specprefill_cli.batching.output import Finished, output_row
@@ -38,7 +39,6 @@ class Count:
     answered: int = 0
     failed: int = 0
     skipped: int = 0
-    failed_before: int = 0
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Batch:
     row_seconds: time limit of a row; repeated: as in `identity_of`
     pending: unwritten rows by place, the oldest first; added: number of rows so far
     events: in order of arrival: a line of the input, empty at the end of input; the error that ended reading; or a row's
-        place and its last event; arrival: set when an event arrives
+        place and its last event; room: for lines to read, so that few rows wait in memory
     """
 
     engine: Engine
@@ -78,29 +78,21 @@ class Batch:
     row_seconds: float | None = None
     repeated: Container[str | int] | None = ()
     count: Count = field(default_factory=Count)
-    events: deque[bytes | Exception | tuple[int, Event]] = field(default_factory=deque)
-    arrival: threading.Event = field(default_factory=threading.Event)
+    events: SimpleQueue[bytes | Exception | tuple[int, Event]] = field(default_factory=SimpleQueue)
     pending: dict[int, PendingRow] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     in_flight: dict[int, PendingRow] = field(default_factory=dict)
     added: int = 0
 
+    def __post_init__(self) -> None:
+        self.room = threading.Semaphore(READ_AHEAD * self.engine.capacity)
+
     def run(self, lines: Iterable[bytes]) -> None:
         """Answer the rows in lines. Raises BatchEnded if the engine cannot go on."""
-        requests = threading.Semaphore(0)
-        threading.Thread(target=self.read_lines, args=(lines, requests), name="input", daemon=True).start()
-        number, requested, ended = 0, False, False
+        threading.Thread(target=self.read_lines, args=(lines,), name="input", daemon=True).start()
+        number, ended = 0, False
         try:
             while not ended or self.pending:
-                # Write answers before reading more lines, because reading may block.
-                has_room = len(self.pending) < READ_AHEAD * self.engine.capacity
-                if has_room and not (ended or requested) and not self.events:
-                    requested = True
-                    requests.release()
-                # Wait in short slices: a single long wait would miss a Ctrl-C that arrived just before it.
-                self.arrival.clear()
-                if not self.events:
-                    self.arrival.wait(SLICE_SECONDS)
                 # Ctrl-C must not lose an event that was taken from the queue.
                 with deferred_signals(insistent=True):
                     event = self.next_event()
@@ -109,7 +101,7 @@ class Batch:
                     if isinstance(event, tuple):
                         self.take(*event)
                     elif event is not None:
-                        number, requested, ended = number + 1, False, not event
+                        number, ended = number + 1, not event
                         self.add(parse_line(event, number, bool(self.documents)))
                     self.fail_late_rows()
         except KeyboardInterrupt:
@@ -119,46 +111,43 @@ class Batch:
             for pending in self.in_flight.values():
                 self.engine.cancel(pending.ticket)
 
-    def read_lines(self, lines: Iterable[bytes], requests: threading.Semaphore) -> None:
-        """Deliver a line for each request, in a thread of its own: reading a pipe may block while answers arrive."""
+    def read_lines(self, lines: Iterable[bytes]) -> None:
+        """Queue lines while there is room, in a thread of its own: reading a pipe may block while answers arrive."""
         try:
             for line in lines:
-                requests.acquire()
-                self.put(line)
-            requests.acquire()
-            self.put(b"")
+                self.room.acquire()
+                self.events.put(line)
+            self.events.put(b"")
         except Exception as error:
-            self.put(error)
-
-    def put(self, event: bytes | Exception | tuple[int, Event]) -> None:
-        """Add an event, from any thread."""
-        self.events.append(event)
-        self.arrival.set()
+            self.events.put(error)
 
     def next_event(self) -> bytes | Exception | tuple[int, Event] | None:
-        """Take the oldest event, or None."""
-        return self.events.popleft() if self.events else None
+        """Take the oldest event; None after a short wait, because signals are held back meanwhile."""
+        try:
+            return self.events.get(timeout=SLICE_SECONDS)
+        except Empty:
+            return None
 
-    def deliver(self, place: int, event: Event) -> None:
+    def on_event(self, place: int, event: Event) -> None:
         """Queue a row's last event and ignore the others; from any thread."""
         if isinstance(event, LAST):
-            self.put((place, event))
+            self.events.put((place, event))
 
     def add(self, row: Row | None) -> None:
         """Add the next row, unless the output holds it already. None: a blank line."""
         failed_earlier = self.finished.take(row) if row is not None else None
-        if failed_earlier is not None:
-            self.count.skipped += 1
-            self.count.failed += failed_earlier
-            self.count.failed_before += failed_earlier
-        elif row is not None:
-            place, self.added = self.added, self.added + 1
-            self.pending[place] = PendingRow(row)
-            if row.error is not None:
-                self.finish(place, Failed(row.error))
-            else:
-                self.waiting.append(place)
-                self.submit()
+        if row is None or failed_earlier is not None:
+            self.room.release()
+            self.count.skipped += row is not None
+            self.count.failed += failed_earlier is True
+            return
+        place, self.added = self.added, self.added + 1
+        self.pending[place] = PendingRow(row)
+        if row.error is not None:
+            self.finish(place, Failed(row.error))
+        else:
+            self.waiting.append(place)
+            self.submit()
 
     def submit(self) -> None:
         """Submit as many rows as the engine has room for."""
@@ -169,7 +158,7 @@ class Batch:
             try:
                 settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
                 request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
-                pending.ticket = self.engine.submit(request, partial(self.deliver, place))
+                pending.ticket = self.engine.submit(request, partial(self.on_event, place))
             except SpecprefillError as error:
                 self.finish(place, Failed(error))
                 continue
@@ -194,7 +183,8 @@ class Batch:
     def keep_delivered(self) -> None:
         """Write the answers that the engine has already delivered, and submit nothing more."""
         self.waiting.clear()
-        while (event := self.next_event()) is not None:
+        while not self.events.empty():
+            event = self.events.get_nowait()
             if isinstance(event, tuple) and isinstance(event[1], Done):
                 self.take(*event)
 
@@ -219,6 +209,7 @@ class Batch:
                 self.count.answered += 1
                 self.count.failed += "error" in record
             del self.pending[next_place]
+            self.room.release()
             self.step()
 
 

@@ -103,8 +103,6 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
     Raises UsageError for a non-empty file without `resume`, and for a file that does not hold rows; SpecprefillError if
     the file cannot be written, or another run writes to it.
     """
-    if path.is_dir():
-        raise UsageError(f"--out {path}: this is a folder; give a file name")
     if is_device(path) and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
     finished = Finished()
@@ -157,23 +155,21 @@ def open_locked(path: Path, mode: str) -> BinaryIO:
 def complete_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield text and record of each row of an output, up to an unfinished row; a power cut may leave zeros in its place.
 
-    Raises UsageError for a file that holds no rows, SpecprefillError for a line that `batch` did not write.
+    Raises UsageError for a line that `batch` did not write.
     """
-    not_an_output = UsageError(f"--resume: {path} is not an output of batch; give another --out")
     with open(stream.fileno(), "rb", closefd=False) as reader:
         reader.seek(0)
         for number, row_bytes in enumerate(reader, 1):
             is_complete = row_bytes.endswith(b"\n")
             if not is_complete and not row_bytes.strip(b"\0"):
                 return
-            if (number == 1 or not is_complete) and not BEGINNING.startswith(row_bytes[: len(BEGINNING)]):
-                raise not_an_output
-            if not is_complete:
-                return
             try:
+                if not BEGINNING.startswith(row_bytes[: len(BEGINNING)]):
+                    raise ValueError("it begins in another way")
+                if not is_complete:
+                    return
                 record = json.loads(row_bytes)
                 Finished().add(record)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                line_error = SpecprefillError(f"--resume: line {number} of {path} is not a row of output; remove it")
-                raise (not_an_output if number == 1 else line_error) from error
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"line {number} of {path} is not a row of batch; give another --out") from error
             yield row_bytes, record

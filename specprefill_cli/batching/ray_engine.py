@@ -17,18 +17,13 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
-from packaging.version import Version
-
 from specprefill_cli.batching.loop import BatchEnded, check_engine
-from specprefill_cli.engine.request import LAST, Deliver, Engine, Event, Failed, QueueFull, Request
+from specprefill_cli.engine.request import LAST, Engine, Event, EventCallback, Failed, QueueFull, Request
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.installation import pip_command
 
-OLDEST = Version("2.50")
 # Seconds to wait for a cluster to answer.
 CONNECTING = 10
-# Seconds for all workers to start and load their models.
-OPENING = 1800
 # How often a row is retried after its actor was lost.
 RETRIES = 2
 
@@ -49,9 +44,9 @@ class EngineActor:
         except SpecprefillError as error:
             self.refusal = error
 
-    def refused(self) -> tuple[str, int] | None:
-        """Why the engine cannot be opened, and the exit code; None if it is open."""
-        return None if self.refusal is None else (str(self.refusal), self.refusal.exit_code)
+    def refused(self) -> SpecprefillError | None:
+        """Why the engine cannot be opened; None if it is open."""
+        return self.refusal
 
     def answer(self, request: Request) -> Event:
         """Answer a request and return its last event. Raises BatchEnded if the engine did not open after a restart."""
@@ -66,14 +61,7 @@ class EngineActor:
         except (BatchEnded, QueueFull):
             # Ray then starts a new process, which can use the device again.
             os._exit(1)
-        return Failed(portable(event.error)) if isinstance(event, Failed) else event
-
-
-def portable(error: BaseException) -> SpecprefillError:
-    """Copy an error's name and message into an error that any process can unpickle."""
-    copy = SpecprefillError(str(error) or type(error).__name__)
-    copy.name = (error.name if isinstance(error, SpecprefillError) else "") or type(error).__name__
-    return copy
+        return event
 
 
 class RayEngine:
@@ -85,23 +73,23 @@ class RayEngine:
         self.capacity = len(actors) * requests
         self.held = [0] * len(actors)
 
-    def submit(self, request: Request, deliver: Deliver) -> Any:
+    def submit(self, request: Request, on_event: EventCallback) -> Any:
         place = self.held.index(min(self.held))
         self.held[place] += 1
         object_ref = self.actors[place].answer.remote(request)
-        object_ref.future().add_done_callback(partial(self.take, place, deliver))
+        object_ref.future().add_done_callback(partial(self.take, place, on_event))
         return object_ref
 
-    def take(self, place: int, deliver: Deliver, future: Any) -> None:
+    def take(self, place: int, on_event: EventCallback, future: Any) -> None:
         """Deliver what an actor returned. Runs in a thread of Ray, which must not call Ray."""
         self.held[place] -= 1
         try:
-            deliver(future.result())
+            on_event(future.result())
         except self.lost as error:
             reason = f"asked {RETRIES + 1} times, and each time the worker was lost ({first_line(error)})"
-            deliver(Failed(WorkerLost(reason)))
+            on_event(Failed(WorkerLost(reason)))
         except Exception as error:
-            deliver(Failed(getattr(error, "cause", None) or error))
+            on_event(Failed(getattr(error, "cause", None) or error))
 
     def cancel(self, ticket: Any) -> None:
         self.ray.cancel(ticket)
@@ -120,7 +108,7 @@ def connect(
     address: `auto` or host and port; None: this machine
     workers: None: as many as the cluster has GPUs for, or a worker per node if it has no GPUs; gpus: GPUs per worker
 
-    Raises SpecprefillError if Ray is missing or too old, the cluster is unreachable or too small, or an engine does not open.
+    Raises SpecprefillError if Ray is missing, the cluster is unreachable or too small, or an engine does not open.
     """
     ray = import_ray()
     with ExitStack() as connection:
@@ -133,19 +121,12 @@ def connect(
         actor_class = ray.remote(EngineActor).options(**resources, **options, scheduling_strategy="SPREAD")
         actors = [actor_class.remote(opener) for _ in range(worker_count)]
         try:
-            refusals = ray.get([actor.refused.remote() for actor in actors], timeout=OPENING)
-        except ray.exceptions.GetTimeoutError as error:
-            raise SpecprefillError(
-                f"--ray: {worker_count} workers were not ready within {OPENING // 60} min; give fewer --workers, or look at "
-                "`ray status`"
-            ) from error
+            refusals = ray.get([actor.refused.remote() for actor in actors])
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             raise SpecprefillError(f"--ray: a worker cannot be opened ({first_line(cause)})") from error
-        for message, exit_code in filter(None, refusals):
-            refused = SpecprefillError(message)
-            refused.exit_code = exit_code
-            raise refused
+        for refusal in filter(None, refusals):
+            raise refusal
         return RayEngine(ray, actors, requests, connection.pop_all())
 
 
@@ -175,17 +156,14 @@ def start(ray: Any, address: str | None, workers: int | None) -> None:
 
 
 def import_ray() -> Any:
-    """Import the module `ray`. Raises SpecprefillError if it is missing or too old."""
+    """Import the module `ray`. Raises SpecprefillError if it is missing."""
     # Turn off Ray's usage reports.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray: Any = import_module("ray")
-        missing = "" if Version(ray.__version__) >= OLDEST else f"ray {OLDEST} or newer, this is {ray.__version__}"
-    except ImportError:
-        ray, missing = None, "the package ray"
-    if missing:
-        raise SpecprefillError(f"--workers and --ray need {missing}; install it with {pip_command('--upgrade', 'ray')}")
-    return ray
+        return import_module("ray")
+    except ImportError as error:
+        command = pip_command("ray")
+        raise SpecprefillError(f"--workers and --ray need the package ray; install it with {command}") from error
 
 
 def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:

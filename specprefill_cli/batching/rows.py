@@ -121,19 +121,15 @@ def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) 
     return settings
 
 
-def plain_question(text: str, has_documents: bool) -> object:
-    """The question in a line of plain text or a JSON string. Raises RowError for an array."""
+def plain_question(text: str, has_documents: bool) -> str:
+    """The question in a line of plain text. Raises RowError for an array."""
     if not has_documents:
         raise RowError("not a JSON object; a plain question needs --document")
     if "\0" in text:
         raise RowError("not text in UTF-8; save the file as UTF-8")
-    try:
-        value = json.loads(text) if text[0] in '["' else text
-    except ValueError:
-        value = text
-    if isinstance(value, list) or text in ("[", "]"):
+    if text in ("[", "]") or (text.startswith("[") and text.endswith("]")):
         raise RowError("a JSON array is not a row; give one object per line (jq -c '.[]' writes them)")
-    return value
+    return text
 
 
 def row_of(json_object: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
@@ -184,23 +180,12 @@ def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[s
 
 
 def read_once(read: Reader) -> Reader:
-    """A reader that caches the latest lists of documents; it also caches the error of an unreadable list."""
-    outcomes: ByteCache[Collection | SpecprefillError] = ByteCache(
-        KEPT_BYTES, lambda outcome: 0 if isinstance(outcome, SpecprefillError) else outcome.bytes
-    )
+    """A reader that caches the latest lists of documents."""
+    cache: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
     lock = threading.Lock()
-
-    def attempt(names: tuple[str, ...]) -> Collection | SpecprefillError:
-        try:
-            return read(names)
-        except SpecprefillError as error:
-            return error
 
     def cached_read(names: tuple[str, ...]) -> Collection:
         with lock:
-            outcome = outcomes.find_or(names, lambda: attempt(names))
-        if isinstance(outcome, SpecprefillError):
-            raise outcome
-        return outcome
+            return cache.find_or(names, lambda: read(names))
 
     return cached_read

@@ -247,12 +247,8 @@ def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:
     notes.show(progress_text(count, started))
     if unmatched:
         notes.warn(f"rows of the output that are not in the input: {unmatched:,}")
-    if count.failed_before:
-        notes.warn(
-            f"{count.failed_before:,} of the failed rows were written by an earlier run and are not asked again; "
-            "--retry-failed does that"
-        )
     if count.failed:
+        notes.tell("--retry-failed, with the same --out, asks the failed rows again")
         raise typer.Exit(SOME_FAILED)
 
 

@@ -36,7 +36,7 @@ def serve(
     token_file: Annotated[
         Path | None,
         optional(
-            help="File with the token for --http; required if other machines reach the address.",
+            help="File with the token for --http.",
             show_default="one in the runtime folder",
         ),
     ] = None,
@@ -49,9 +49,6 @@ def serve(
         optional(help="Stop after this many seconds without work.", min=1, show_default="never", metavar="SECONDS"),
     ] = None,
     queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
-    log_requests: Annotated[
-        bool, server_option("--log-requests", help="Log questions and the names of documents.")
-    ] = False,
     upstream: Annotated[
         str | None,
         optional(
@@ -103,7 +100,6 @@ def serve(
         allowed_hosts=tuple(allow_host or ()),
         idle_seconds=idle,
         queue=queue,
-        log_requests=log_requests,
         upstream=ref,
     )
     raise typer.Exit(start(settings, collection, options, notes.line))

@@ -69,7 +69,7 @@ class ModelReader:
                 positions=torch.arange(start, start + len(tokens)),
                 state=self.state,
                 rows=rows,
-                announced=partial(self.ranks.together, work),
+                announced=partial(self.ranks.run_on_all_ranks, work),
             )
         )
 
@@ -96,7 +96,7 @@ def prefilled_draft(
     draft: LoadedModel, ranks: Ranks, tokens: Tensor, positions: Tensor, chunk: int, position: int
 ) -> ModelReader:
     """Prefill the draft with token ids [N] at positions [N]; position: of the answer's first token."""
-    with ranks.together(partial(read_prompt_shard, tokens, positions, chunk, position)):
+    with ranks.run_on_all_ranks(partial(read_prompt_shard, tokens, positions, chunk, position)):
         _, state = prefill(draft.model, tokens, positions, chunk)
     return ModelReader(draft.model, state, position, ranks, DRAFT)
 

@@ -17,8 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from packaging.version import Version
-
 from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 POLLING, CLOSING = 0.25, 3
 # Lines of a failed process's log that are shown.
 SHOWN_LINES = 5
-# The first version with which transformers can divide a model's layers.
-OLDEST_TORCH = Version("2.7")
 # Waiting for rank 0's next command has no time limit: rank 0 may wait for its user.
 NO_LIMIT = timedelta(days=30)
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
@@ -105,17 +101,10 @@ def in_run(environment: Mapping[str, str] = os.environ) -> bool:
 def ranks_for(tensor_parallel: int) -> Ranks:
     """Return the ranks that share the target: torchrun's, or `tensor_parallel` ranks started here.
 
-    Raises UsageError where torchrun and the option differ, SpecprefillError for a torch that is too old.
+    Raises UsageError where torchrun and the option differ.
     """
     if not in_run() and tensor_parallel == 1:
         return ALONE
-    import torch
-
-    if Version(torch.__version__) < OLDEST_TORCH:
-        raise SpecprefillError(
-            f"tensor parallelism needs torch {OLDEST_TORCH} or newer, this is {torch.__version__}; upgrade torch, or leave "
-            "out --tensor-parallel and torchrun"
-        )
     if not in_run():
         return start_run(tensor_parallel)
     ranks = join_run()

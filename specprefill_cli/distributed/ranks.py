@@ -92,7 +92,7 @@ class Ranks:
         """The store's key, set where rank 0 raised a SpecprefillError at the latest command."""
         return f"refusal/{self.commands}"
 
-    def agree(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """Return rank 0's value on every rank; the arguments of the other ranks are ignored."""
         if self.group is None:
             return value
@@ -102,7 +102,7 @@ class Ranks:
         dist.broadcast_object_list(values, src=0, group=self.group)
         return cast("Value", values[0])
 
-    def from_leader(self, compute: Callable[[], Value]) -> Value:
+    def compute_on_rank_0(self, compute: Callable[[], Value]) -> Value:
         """Call `compute` on rank 0 alone; return its value, or raise its SpecprefillError, on every rank."""
         outcome: Any = None
         if self.leads:
@@ -110,7 +110,7 @@ class Ranks:
                 outcome = compute()
             except SpecprefillError as error:
                 outcome = error
-        outcome = self.agree(outcome)
+        outcome = self.broadcast(outcome)
         if isinstance(outcome, SpecprefillError):
             raise outcome
         return outcome
@@ -138,7 +138,7 @@ class Ranks:
         return highest
 
     @contextmanager
-    def together(self, work: Work) -> Iterator[None]:
+    def run_on_all_ranks(self, work: Work) -> Iterator[None]:
         """On rank 0, send the others their work and do the same in the block. No signal interrupts it.
 
         A SpecprefillError passes through, because all ranks raise it alike. After any other error the ranks would wait for each
@@ -151,7 +151,7 @@ class Ranks:
         with deferred_signals():
             try:
                 self.commands += 1
-                self.agree(Command(work))
+                self.broadcast(Command(work))
                 yield
             except SpecprefillError:
                 self.store.set(self.refusal_key, "")
@@ -164,7 +164,7 @@ class Ranks:
         command: object = None
         while not isinstance(command, Command):
             # A value from a command that this rank has refused may come first.
-            command = self.agree(None)
+            command = self.broadcast(None)
         self.commands += 1
         return command.work
 

@@ -99,7 +99,7 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
     # A mean over heads, and every rank has equally many.
     mass = ranks.summed(mass) / ranks.size
-    return Inspection(*ranks.agree((mass, errors)), slots)
+    return Inspection(*ranks.broadcast((mass, errors)), slots)
 
 
 @torch.inference_mode()
@@ -179,7 +179,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     scores, state = score_and_map(request, kv_map)
     with request.clock.phase("checkpoints"):
         inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
-        risks = request.pair.ranks.from_leader(
+        risks = request.pair.ranks.compute_on_rank_0(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
     return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=kv_map.window)

@@ -73,7 +73,7 @@ class DraftKvMode(Mode):
             return replace(prefilled, warnings=(*prefilled.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
-            fates = request.pair.ranks.from_leader(lambda: self.choose_fates(request, mapped, limit))
+            fates = request.pair.ranks.compute_on_rank_0(lambda: self.choose_fates(request, mapped, limit))
         if not fates.gate.accepted and not self.drops:
             scores = mapped.scores
             # Full prefill needs the memory of the mapped cache.

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
 
 SELECT = "select"
-ENDPOINT_MODES = (AUTO, BASELINE, SELECT)
-# Settings of the target's weights and of their execution.
-WEIGHT_SETTINGS = ("adapter", "style", "quantization", "tensor_parallel")
+# Settings that need the target's weights, and their values besides the default that do not.
+WEIGHT_SETTINGS: dict[str, tuple[str, ...]] = {
+    **{"mode": (BASELINE, SELECT), "speculate": (OFF,)},
+    **dict.fromkeys(("adapter", "style", "quantization", "tensor_parallel", "confirm", "positions", "proposer"), ()),
+}
 # `auto` sends documents up to this many tokens in full: scoring them would take longer than prefilling them.
 SHORT_TOKENS = 1_024
 LEFT_OUT = "[...]"
@@ -42,13 +44,11 @@ PARAGRAPH = "\n\n"
 
 def check_possible(settings: Settings) -> None:
     """Raises UsageError with the names of all settings that need the target's weights here."""
-    refused = [f"--mode {settings.mode}"] if settings.mode not in ENDPOINT_MODES else []
-    names = [name for name in WEIGHT_SETTINGS if getattr(settings, name) != SETTINGS[name].default]
-    refused += ["--confirm"] if settings.confirm else []
-    names += ["positions"] if settings.positions != AUTO else []
-    names += ["speculate"] if settings.speculate not in (AUTO, OFF) else []
-    names += ["proposer"] if settings.proposer != AUTO else []
-    refused += [f"{SETTINGS[name].flag} {getattr(settings, name)}" for name in names]
+    refused = [
+        f"{SETTINGS[name].flag} {value}".removesuffix(" True")
+        for name, possible in WEIGHT_SETTINGS.items()
+        if (value := getattr(settings, name)) not in (SETTINGS[name].default, *possible)
+    ]
     if refused:
         raise UsageError(
             f"{', '.join(refused)}: an endpoint takes text only; leave it out, or give a --target with weights here"

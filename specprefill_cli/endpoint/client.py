@@ -1,16 +1,14 @@
-"""Streamed chat requests to an OpenAI-compatible server, with bounded retries and short errors."""
+"""Streamed chat requests to an OpenAI-compatible server, with retries and short errors."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line, one_line
+from specprefill_cli.errors import PromptTooLong, SpecprefillError, one_line
 from specprefill_cli.installation import pip_command
 from specprefill_cli.models.refs import NO_KEY, EndpointRef
 from specprefill_cli.settings import Settings
@@ -24,93 +22,34 @@ MAX_DETAIL_CHARACTERS = 200
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A CPU may prefill for minutes before the first token.
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
-# Most attempts while the server is busy, and the longest wait that it may ask for.
-ATTEMPTS, MAX_WAIT_SECONDS = 4, 60.0
-BUSY = (429, 503)
+# How often the client asks again, where the server is busy, fails or cannot be reached.
+RETRIES = 2
+KEY_REFUSED, BUSY = f"set {KEY_VARIABLE} to a key that it accepts", "ask again later, or lower --concurrency"
+# What to do about a status; about any other: see the server's log.
+REMEDIES = {
+    400: "leave out the option that it names",
+    401: KEY_REFUSED,
+    403: KEY_REFUSED,
+    404: "`curl {url}/models` lists the models",
+    429: BUSY,
+    503: BUSY,
+}
 
 
 class EndpointError(SpecprefillError):
     """The server of an endpoint cannot be reached, refuses, or fails."""
 
 
-def translate_error(error: Any, ref: EndpointRef, key: str, timeout: float, streaming: bool) -> SpecprefillError:
-    """Translate an error of the client library, of its transport, or of a reply that cannot be parsed.
-
-    key: never shown; timeout: seconds that the server had; streaming: whether the reply had begun
-    """
-    # Compared by name, because versions of the library differ in the package of their transport.
-    class_names = {base.__name__ for base in type(error).__mro__}
-    if class_names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
-        return EndpointError(
-            f"{ref.name}: no answer within {timeout:g} s; ask again, send it less text (--mode select, a smaller --keep), or "
-            "see whether the server is busy"
-        )
-    if class_names & {"APIConnectionError", "TransportError"}:
-        cause = first_line(error.__cause__ or error)
-        if streaming:
-            return cut_off_error(ref, cause)
-        return EndpointError(
-            f"{ref.url}: cannot be reached ({cause}); start the server, or check the address and the port"
-        )
-    if "APIError" not in class_names:
-        return no_chat_error(ref, f"{type(error).__name__} while the reply was parsed")
-    status, detail = getattr(error, "status_code", None), detail_of(error, key)
-    if TOO_LONG.search(detail):
-        return PromptTooLong(
-            f"{ref.name}: the prompt does not fit the model's context ({detail}); use --mode select, a smaller --keep, or "
-            "serve the model with a longer context"
-        )
-    reason = detail if status is None else f"{status}: {detail}"
-    if status in (401, 403):
-        return EndpointError(f"{ref.url}: refuses the key ({reason}); set OPENAI_API_KEY to a key that it accepts")
-    if status == 404:
-        return EndpointError(
-            f"{ref.name}: no such model or address ({reason}); `curl {ref.url}/models` lists the models"
-        )
-    if status in BUSY:
-        return EndpointError(f"{ref.url}: is busy ({reason}); ask again later, or lower --concurrency")
-    if status is None or status >= 500:
-        return EndpointError(f"{ref.url}: failed ({reason}); see the server's log, and ask again")
-    return EndpointError(f"{ref.url}: refuses the request ({reason}); leave out the option that it names")
-
-
-def cut_off_error(ref: EndpointRef, cause: str) -> EndpointError:
-    """The error for an answer without a finish reason."""
-    return EndpointError(f"{ref.url}: the answer was cut off ({cause}); see the server's log, and ask again")
-
-
-def no_chat_error(ref: EndpointRef, cause: str) -> EndpointError:
-    """The error for a reply that is not a streamed chat completion."""
-    return EndpointError(
-        f"{ref.url}: the reply is no streamed chat completion ({cause}); check the address: for most servers it ends "
-        "with /v1"
-    )
-
-
-def detail_of(error: Any, key: str) -> str:
-    """The server's error message, on a single line and without the key."""
-    body = getattr(error, "body", None)
-    body = body.get("error", body) if isinstance(body, dict) else body
-    message = body.get("message") if isinstance(body, dict) else body
-    error_type = body.get("type") if isinstance(body, dict) else None
-    text = message if isinstance(message, str) and message.strip() else str(getattr(error, "message", error))
-    if isinstance(error_type, str) and TOO_LONG.search(error_type):
-        text = f"{error_type}: {text}"
-    text = text if key == NO_KEY else text.replace(key, "***")
-    return one_line(" ".join(text.split()))[:MAX_DETAIL_CHARACTERS]
-
-
 @dataclass
 class Client:
     """Sends requests to a model of a server, from any number of threads.
 
-    key: sent, never shown; sleep: waits before a retry
+    key: sent, never shown
     """
 
     ref: EndpointRef
     key: str = field(repr=False)
     timeout: float = TIMEOUT_SECONDS
-    sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
         try:
@@ -120,8 +59,7 @@ class Client:
                 f"{self.ref.name}: an endpoint needs the package openai; install it with {pip_command('openai')}"
             ) from error
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
-        # `send` retries, with a bound on attempts and waits.
-        self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=0, timeout=timeout)
+        self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 
     def send(self, messages: Sequence[dict[str, str]], settings: Settings) -> Reply:
         """Request the next message of a chat as a stream.
@@ -130,30 +68,58 @@ class Client:
         """
         # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                stream = self.openai.chat.completions.create(
-                    model=self.ref.model,
-                    messages=cast(Any, list(messages)),
-                    stream=True,
-                    stream_options={"include_usage": True},
-                    max_tokens=settings.max_new_tokens,
-                    temperature=settings.temperature,
-                    top_p=settings.top_p,
-                    seed=settings.seed,
-                    **extra,
-                )
-                return Reply(self, stream)
-            except Exception as error:
-                wait = wait_before_retry(error, attempt)
-                if wait is None:
-                    raise self.translate(error, streaming=False) from error
-                self.sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            stream = self.openai.chat.completions.create(
+                model=self.ref.model,
+                messages=cast(Any, list(messages)),
+                stream=True,
+                stream_options={"include_usage": True},
+                max_tokens=settings.max_new_tokens,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                seed=settings.seed,
+                **extra,
+            )
+        except Exception as error:
+            raise self.translate(error, streaming=False) from error
+        return Reply(self, stream)
 
-    def translate(self, error: Exception, streaming: bool) -> SpecprefillError:
-        """The error to raise in place of the library's."""
-        return translate_error(error, self.ref, self.key, self.timeout, streaming)
+    def translate(self, error: Any, streaming: bool) -> SpecprefillError:
+        """The error to raise in place of one of the library, of its transport, or of a reply that cannot be parsed.
+
+        streaming: whether the reply had begun
+        """
+        ref, cause = self.ref, error.__cause__ or error
+        detail = one_line(" ".join((str(cause) or type(cause).__name__).split()))
+        detail = detail if self.key == NO_KEY else detail.replace(self.key, "***")
+        shown = detail[:MAX_DETAIL_CHARACTERS]
+        # Compared by name, because versions of the library differ in the package of their transport.
+        class_names = {base.__name__ for base in type(error).__mro__}
+        if class_names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
+            return EndpointError(
+                f"{ref.name}: no answer within {self.timeout:g} s; ask again, send it less text (--mode select, a smaller "
+                "--keep), or see whether the server is busy"
+            )
+        if "APIError" not in class_names or (streaming and "APIConnectionError" in class_names):
+            return self.broken_reply(shown)
+        if "APIConnectionError" in class_names:
+            return EndpointError(
+                f"{ref.url}: cannot be reached ({shown}); start the server, or check the address and the port"
+            )
+        if TOO_LONG.search(detail):
+            return PromptTooLong(
+                f"{ref.name}: the prompt does not fit the model's context ({shown}); use --mode select, a smaller --keep, "
+                "or serve the model with a longer context"
+            )
+        remedy = REMEDIES.get(getattr(error, "status_code", None), "see the server's log").format(url=ref.url)
+        return EndpointError(f"{ref.url}: {shown}; {remedy}")
+
+    def broken_reply(self, cause: str) -> EndpointError:
+        """The error for a reply that breaks off, or that is no streamed chat completion."""
+        return EndpointError(
+            f"{self.ref.url}: the reply breaks off or is no chat completion ({cause}); see the server's log, and check the "
+            "address: for most servers it ends with /v1"
+        )
 
 
 @dataclass
@@ -186,9 +152,9 @@ class Reply:
             # Parsing the reply of another program may raise any error.
             raise self.client.translate(error, streaming=True) from error
         if not received:
-            raise no_chat_error(self.client.ref, "it is empty")
+            raise self.client.broken_reply("it is empty")
         if self.finish_reason is None:
-            raise cut_off_error(self.client.ref, "it ended without a reason")
+            raise self.client.broken_reply("it ended without a reason")
 
     def close(self) -> None:
         """Close the stream, so that the server can stop."""
@@ -198,15 +164,3 @@ class Reply:
 def open_client(ref: EndpointRef) -> Client:
     """Open a client with the key in the environment. Raises SpecprefillError where the package openai is missing."""
     return Client(ref, os.environ.get(KEY_VARIABLE) or NO_KEY)
-
-
-def wait_before_retry(error: Any, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt; None where no attempt should follow."""
-    if attempt == ATTEMPTS or getattr(error, "status_code", None) not in BUSY:
-        return None
-    try:
-        wait = float(error.response.headers["retry-after"])
-    except (KeyError, ValueError):
-        # The default waits are 1, 2 and 4 s.
-        wait = 2.0 ** (attempt - 1)
-    return wait if 0 <= wait <= MAX_WAIT_SECONDS and math.isfinite(wait) else None

@@ -8,7 +8,6 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
     PLAN,
-    AnswerThread,
-    Deliver,
     Done,
     Event,
     Piece,
@@ -58,11 +55,6 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(os.fspath(self.path))
 
-    def stop(self) -> None:
-        """Shut the socket down: this wakes a reading thread, and tells the server; closing it would not."""
-        with suppress(OSError, AttributeError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HttpEngine(RemoteEngine):
@@ -80,14 +72,7 @@ class HttpEngine(RemoteEngine):
 
         Raises SpecprefillError if the server refuses the request or ends.
         """
-        return self.events(UnixConnection(self.path), request)
-
-    def submit(self, request: Request, deliver: Deliver) -> AnswerThread:
         connection = UnixConnection(self.path)
-        return AnswerThread(self.events(connection, request), deliver, connection.stop)
-
-    def events(self, connection: UnixConnection, request: Request) -> Iterator[Event]:
-        """Post a request and yield its events. Raises the errors of `ask`."""
         try:
             connection.connect()
             body = json.dumps(body_of(request)).encode("ascii")
@@ -95,7 +80,7 @@ class HttpEngine(RemoteEngine):
             connection.sock.settimeout(None)
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
-                raise refusal(json.loads(response.read()))
+                raise error_from_response(json.loads(response.read()))
             if request.task == ANSWER:
                 yield from self.read_stream(response)
             else:
@@ -112,7 +97,7 @@ class HttpEngine(RemoteEngine):
             if name == "piece":
                 yield Piece(event_data["text"])
             elif name == "error":
-                raise refusal(event_data)
+                raise error_from_response(event_data)
             else:
                 cells = event_data.pop("cells", None)
                 record = Record.from_json({**event_data, "startup_seconds": self.startup_seconds})
@@ -158,7 +143,7 @@ def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[
             yield event_name, json.loads(value)
 
 
-def refusal(body: dict[str, Any]) -> SpecprefillError:
+def error_from_response(body: dict[str, Any]) -> SpecprefillError:
     """Build the error that a server's response describes."""
     error = body["error"]
     error_class = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError

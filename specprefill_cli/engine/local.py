@@ -19,14 +19,14 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collect import read_collection
-from specprefill_cli.engine.question import Ticket, choose_due, largest_pass_bytes
+from specprefill_cli.engine.question import Ticket, largest_pass_bytes, schedule_decode
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
     Cancelled,
-    Deliver,
     Done,
     Event,
+    EventCallback,
     Failed,
     Piece,
     Provisional,
@@ -54,7 +54,7 @@ class LocalEngine:
     """Begins requests in order, and delivers a single last event for each.
 
         engine = LocalEngine(session)
-        ticket = engine.submit(Request(documents=..., question=..., settings=...), deliver)
+        ticket = engine.submit(Request(documents=..., question=..., settings=...), on_event)
         engine.run()             # in a thread, until `close`; or engine.step() while engine.busy
         engine.cancel(ticket)
 
@@ -97,7 +97,7 @@ class LocalEngine:
         """Whether a request runs or waits."""
         return bool(self.running or self.waiting or self.prefilling)
 
-    def submit(self, request: Request, deliver: Deliver, limit: int | None = None) -> Ticket:
+    def submit(self, request: Request, on_event: EventCallback, limit: int | None = None) -> Ticket:
         """Add a request, from any thread; an error in it is delivered as an event.
 
         limit: most requests that may wait already; raises QueueFull beyond it, unless the engine is idle
@@ -108,7 +108,7 @@ class LocalEngine:
             if not self.busy:
                 self.last_active = time.monotonic()
             submitted = time.perf_counter()
-            ticket = Ticket(request=request, deliver=deliver, submitted=submitted, session=self.session)
+            ticket = Ticket(request=request, on_event=on_event, submitted=submitted, session=self.session)
             self.waiting.append(ticket)
             self.prepare(ticket)
         return ticket
@@ -142,7 +142,7 @@ class LocalEngine:
             if ticket not in self.waiting:
                 return
             self.waiting.remove(ticket)
-        ticket.deliver(Failed(Cancelled()))
+        ticket.on_event(Failed(Cancelled()))
 
     def prepare(self, ticket: Ticket) -> None:
         """Read and tokenise in another thread, then wake the engine's thread."""
@@ -204,7 +204,6 @@ class LocalEngine:
 
     def begin(self, ticket: Ticket) -> None:
         """Prefill a question, or run the draft's task."""
-        ticket.started = time.perf_counter()
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else partial(self.between_passes, ticket)):
@@ -230,7 +229,7 @@ class LocalEngine:
 
     def decode(self) -> None:
         """Run the next pass of every due answer, packing the passes of the same model."""
-        due = choose_due(self.running, prefilling=self.prefilling is not None)
+        due = schedule_decode(self.running, prefilling=self.prefilling is not None)
         sharing = len(due) + (self.prefilling is not None)
         groups: dict[int, list[Ticket]] = defaultdict(list)
         for ticket in due:
@@ -300,9 +299,9 @@ class LocalEngine:
             ticket.bytes = 0
         ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
-        ticket.deliver(event)
+        ticket.on_event(event)
         if isinstance(event, Failed) and is_device_failure(event.error):
-            self.give_up(event)
+            self.abort_all(event)
 
     def run(self) -> None:
         """Work until `close`; the engine's thread runs this. An error outside of any request ends all requests."""
@@ -310,12 +309,12 @@ class LocalEngine:
             while not self.closing or self.busy:
                 self.step()
         except BaseException as error:
-            self.give_up(Failed(error))
+            self.abort_all(Failed(error))
             raise
         finally:
             self.preparing.shutdown(wait=False, cancel_futures=True)
 
-    def give_up(self, failure: Failed) -> None:
+    def abort_all(self, failure: Failed) -> None:
         """End all requests and close: after this failure, the process can answer nothing more."""
         with self.changed:
             self.closing = True
@@ -324,7 +323,7 @@ class LocalEngine:
             self.waiting.clear()
         for ticket in abandoned:
             self.drop(ticket)
-            ticket.deliver(failure)
+            ticket.on_event(failure)
 
     def start(self) -> None:
         """Run the engine in a thread, because the main thread waits for other things, such as Ctrl-C."""

@@ -20,9 +20,9 @@ from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
     Cancelled,
-    Deliver,
     Done,
     Event,
+    EventCallback,
     Piece,
     Provisional,
     Reader,
@@ -42,7 +42,7 @@ from specprefill_cli.settings import AUTO
 class Ticket:
     """A submitted request.
 
-    submitted, started: on the clock of `time.perf_counter`; started is None while the request waits
+    submitted: on the clock of `time.perf_counter`
     session: the engine's session, adapted to this request once it is encoded
     encoded: the documents, or for an answer the tokenised prompt; prepared: the resolved settings
     bytes: estimated size of its KV; confirming_bytes: the same while full prefill confirms the answer
@@ -52,10 +52,9 @@ class Ticket:
     """
 
     request: Request
-    deliver: Deliver
+    on_event: EventCallback
     submitted: float
     session: Session
-    started: float | None = None
     encoded: Future[EncodedQuestion | Collection] | None = None
     prepared: ResolvedQuestion | None = None
     bytes: int = 0
@@ -88,7 +87,7 @@ class Ticket:
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
         if request.template is not None:
             session = replace(session, template=request.template)
-        if request.isolated:
+        if request.no_prefix_sharing:
             session = session.with_cache(None)
         if self.cancelled:
             raise Cancelled
@@ -168,7 +167,7 @@ class Ticket:
     def restart(self, error: Exception) -> None:
         """Prepare a second attempt with short passes."""
         self.drop()
-        self.retried, self.started = first_line(error), None
+        self.retried = first_line(error)
         settings = self.request.settings
         size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
         self.request = replace(self.request, settings=settings.varied(prefill_chunk=size))
@@ -201,7 +200,7 @@ def largest_pass_bytes(prepared: ResolvedQuestion) -> int:
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
 
 
-def choose_due(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
+def schedule_decode(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
     """Choose the running answers whose next passes run now.
 
     A confirmation runs only if nothing else does, and alone, so that at most one confirmation holds a whole prompt's KV.

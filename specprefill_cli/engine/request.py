@@ -31,7 +31,7 @@ class Request:
     with_cells: also return every chunk with its fate, for an HTML page
     template: of the prompt; None: the engine's
     stop_texts: texts that end the answer and are not part of it
-    isolated: whether it shares no work with other requests about the same documents
+    no_prefix_sharing: whether it shares no work with other requests about the same documents
     """
 
     documents: Collection | tuple[str, ...] | Callable[[], Collection]
@@ -42,7 +42,7 @@ class Request:
     with_cells: bool = False
     template: Template | None = None
     stop_texts: tuple[str, ...] = ()
-    isolated: bool = False
+    no_prefix_sharing: bool = False
 
     def read_documents(self, read: Reader) -> Collection:
         """Return the documents; read them if necessary. Raises DocumentError."""
@@ -88,7 +88,7 @@ class Failed:
 Event = Started | Piece | Provisional | Done | Failed
 LAST = (Done, Failed)
 # Receives the events of a request, on the engine's thread; it must not block.
-Deliver = Callable[[Event], None]
+EventCallback = Callable[[Event], None]
 
 
 class QueueFull(Exception):
@@ -108,7 +108,7 @@ class Engine(Protocol):
     @property
     def capacity(self) -> int: ...
 
-    def submit(self, request: Request, deliver: Deliver) -> Any:
+    def submit(self, request: Request, on_event: EventCallback) -> Any:
         """Add a request, from any thread; return a ticket for `cancel`. Raises QueueFull if the engine has ended."""
 
     def cancel(self, ticket: Any) -> None:
@@ -126,15 +126,12 @@ class WaitingEngine(Engine, Protocol):
 
 
 class AnswerThread(threading.Thread):
-    """A thread that delivers the events of a request which another process answers.
+    """A thread that delivers the events of a request which another process answers."""
 
-    stop: wakes the thread while it waits for the next event
-    """
-
-    def __init__(self, events: Iterator[Event], deliver: Deliver, stop: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, events: Iterator[Event], on_event: EventCallback) -> None:
         # A daemon, so that a silent server delays neither other requests nor the program's exit.
         super().__init__(name="asking", daemon=True)
-        self.events, self.deliver, self.stop = events, deliver, stop
+        self.events, self.on_event = events, on_event
         self.cancelled = threading.Event()
         self.start()
 
@@ -145,9 +142,9 @@ class AnswerThread(threading.Thread):
                 for event in self.events:
                     if self.cancelled.is_set():
                         raise Cancelled
-                    self.deliver(event)
+                    self.on_event(event)
         except BaseException as error:
-            self.deliver(Failed(Cancelled() if self.cancelled.is_set() else error))
+            self.on_event(Failed(Cancelled() if self.cancelled.is_set() else error))
 
 
 class RemoteEngine(ABC):
@@ -157,14 +154,13 @@ class RemoteEngine(ABC):
     def ask(self, request: Request) -> Iterator[Event]:
         """Yield the events of a request. Raises the error that the request fails with."""
 
-    def submit(self, request: Request, deliver: Deliver) -> AnswerThread:
+    def submit(self, request: Request, on_event: EventCallback) -> AnswerThread:
         """Run the request in a new thread."""
-        return AnswerThread(self.ask(request), deliver)
+        return AnswerThread(self.ask(request), on_event)
 
     def cancel(self, ticket: AnswerThread) -> None:
         """End a request at its next event."""
         ticket.cancelled.set()
-        ticket.stop()
 
     def close(self) -> None:  # noqa: B027
         """Leave the other process as it is."""

@@ -135,7 +135,7 @@ class SelectMode(Mode):
         scores = shared_scores(request)
         with request.clock.phase("selection"):
             # Rank 0 decides: processors that round differently could break a near-tie differently.
-            selection = request.pair.ranks.from_leader(lambda: select_scored(request, scores))
+            selection = request.pair.ranks.compute_on_rank_0(lambda: select_scored(request, scores))
         with request.clock.phase("target_prefill"):
             compact = compact_positions(request, selection.plan)
             logits, state = sparse_prefill(

@@ -18,7 +18,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specprefill_cli.batching.rows import unknown_keys
-from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
     PASSAGES,
@@ -33,17 +32,18 @@ from specprefill_cli.engine.request import (
 )
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
-from specprefill_cli.serving.body import KEYS, SentDocuments, json_body, parse_question
+from specprefill_cli.serving.body import KEYS, json_body, parse_question
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
+    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
 
-# Longest wait of a question over HTTP; seconds after which a refused client may ask again.
-QUEUE_SECONDS, RETRY_SECONDS = 60.0, 5
+# Seconds after which a refused client may ask again.
+RETRY_SECONDS = 5
 # A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 # The engine counts as stuck after this many seconds with work but without a pass.
@@ -63,12 +63,11 @@ class ServeOptions:
     allowed_hosts: tuple[str, ...] = ()
     idle_seconds: float | None = None
     queue: int
-    log_requests: bool = False
     upstream: EndpointRef | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backend:
+class ServerContext:
     """The engine and everything else that the HTTP endpoints share.
 
     documents: the server's documents, for questions that bring none
@@ -94,63 +93,46 @@ class Backend:
         """The name of the loaded pair."""
         return self.session.pair.pair.name
 
-    async def events(self, question: Question, patient: bool = False) -> AsyncGenerator[Event, None]:
+    async def events(self, question: Question, ignores_queue_limit: bool = False) -> AsyncGenerator[Event, None]:
         """Ask a question, and yield its events. A caller that stops before the last event cancels the question.
 
-        patient: whether the limits of the queue do not apply
+        ignores_queue_limit: whether the limit of the queue does not apply
 
-        Raises ApiError for a failed question, a full queue and too long a wait.
+        Raises ApiError for a failed question and a full queue.
         """
-        if self.options.log_requests:
-            log_line(f"question {question.question!r} about {names_of(question.documents)}")
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, queue = asyncio.get_running_loop(), self.options.queue
 
-        def deliver(event: Event) -> None:
+        def on_event(event: Event) -> None:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
-            ticket = self.engine.submit(question, deliver, None if patient else queue)
+            ticket = self.engine.submit(question, on_event, None if ignores_queue_limit else queue)
         except QueueFull:
             reason = f"{queue} questions are waiting already; ask again later"
             raise ApiError(429, reason, "rate_limit_error", RETRY_SECONDS) from None
         event: Event | None = None
         try:
             while not isinstance(event, Done):
-                is_limited = not patient and ticket.started is None
-                try:
-                    event = await asyncio.wait_for(events.get(), QUEUE_SECONDS if is_limited else None)
-                except TimeoutError:
-                    # Reading its documents does not count as waiting.
-                    if ticket.started is None and ticket.is_ready:
-                        reason = f"the question waited for {QUEUE_SECONDS:g} s; ask again later"
-                        raise ApiError(503, reason, "overloaded", RETRY_SECONDS) from None
-                    continue
+                event = await events.get()
                 if isinstance(event, Failed):
-                    raise refusal(event.error)
+                    raise to_api_error(event.error)
                 yield event
         finally:
             self.engine.cancel(ticket)
 
-    async def answer(self, request: Request, question: Question, patient: bool = False) -> Done:
+    async def answer(self, request: Request, question: Question, ignores_queue_limit: bool = False) -> Done:
         """Ask a question, and wait for its end, or for the client's. Raises what `events` raises."""
 
         async def last_event() -> Event:
-            return [event async for event in self.events(question, patient)][-1]
+            return [event async for event in self.events(question, ignores_queue_limit)][-1]
 
         done = await while_connected(request, last_event())
         assert isinstance(done, Done), "a question that fails raises"
         return done
 
 
-def names_of(documents: object) -> list[str]:
-    """The names of a question's documents, read or not."""
-    if isinstance(documents, Collection):
-        return [document.name for document in documents.documents]
-    return documents.names if isinstance(documents, SentDocuments) else []
-
-
-def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
+def build_application(context: ServerContext, routes: Mapping[str, Any]) -> Starlette:
     """Build an application that turns errors into responses.
 
     routes: endpoints by methods and path; `/healthz` and `/metrics` are added
@@ -158,7 +140,7 @@ def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
     endpoints = {"GET /healthz": health, "GET /metrics": metrics, **routes}
     return Starlette(
         routes=[
-            Route(name.split()[1], partial(endpoint, backend=backend), methods=name.split()[0].split(","))
+            Route(name.split()[1], partial(endpoint, context=context), methods=name.split()[0].split(","))
             for name, endpoint in endpoints.items()
         ],
         exception_handlers=dict.fromkeys((ApiError, SpecprefillError, ClientDisconnect, Exception), respond_to_error),
@@ -167,13 +149,13 @@ def build_application(backend: Backend, routes: Mapping[str, Any]) -> Starlette:
 
 async def respond_to_error(_request: Request, error: Exception) -> Response:
     """Respond to a request that failed."""
-    api_error = refusal(error)
+    api_error = to_api_error(error)
     if api_error is error and api_error.status not in (400, 499):
         log_line(f"refused with {api_error.status}: {api_error}")
     return api_error.response()
 
 
-def refusal(error: BaseException) -> ApiError:
+def to_api_error(error: BaseException) -> ApiError:
     """Turn the error of a question into a response. The client sees only the type of an internal error."""
     if isinstance(error, ApiError):
         return error
@@ -245,40 +227,40 @@ async def event_stream(
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
 
-async def health(request: Request, backend: Backend) -> Response:
+async def health(request: Request, context: ServerContext) -> Response:
     """Say whether the server answers, and describe it to this user."""
-    engine = backend.engine
+    engine = context.engine
     is_stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
     state: dict[str, Any] = {"status": "stuck" if is_stuck else "ok"}
-    if backend.is_private:
+    if context.is_private:
         state |= {
-            **backend.about,
-            "pair": backend.pair_name,
-            "uptime_seconds": round(time.time() - backend.started, 1),
+            **context.about,
+            "pair": context.pair_name,
+            "uptime_seconds": round(time.time() - context.started, 1),
             "waiting": len(engine.waiting),
             "busy": engine.busy,
         }
     return AsciiResponse(state, 503 if is_stuck else 200)
 
 
-async def metrics(request: Request, backend: Backend) -> Response:
+async def metrics(request: Request, context: ServerContext) -> Response:
     """Return the metrics in Prometheus's text format."""
-    return Response(backend.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(context.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def ask(request: Request, backend: Backend) -> Response:
+async def ask(request: Request, context: ServerContext) -> Response:
     """Answer with passages, a plan, or an answer's record. With `stream`, the pieces of its text come first."""
     body, task = await json_body(request), TASKS[request.url.path]
-    question = replace(parse_question(body, backend.session.settings, backend.is_private), task=task)
+    question = replace(parse_question(body, context.session.settings, context.is_private), task=task)
     if not body.get("documents"):
-        if backend.documents is None:
+        if context.documents is None:
             raise ApiError(400, "documents are missing; send some, or start the server with some")
-        question = replace(question, documents=backend.documents)
+        question = replace(question, documents=context.documents)
     # Commands of the server's own user wait for the queue: a batch would lose rows otherwise.
     if body.get("stream") is True and task == ANSWER:
-        events = backend.events(question, patient=backend.is_private)
+        events = context.events(question, ignores_queue_limit=context.is_private)
         return await event_stream(request, events, partial(encode_events, body=body))
-    done = await backend.answer(request, question, patient=backend.is_private)
+    done = await context.answer(request, question, ignores_queue_limit=context.is_private)
     return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
 
 

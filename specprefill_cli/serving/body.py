@@ -88,7 +88,7 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
         settings=override_settings(settings, body),
         top=top if isinstance(top, int) and top > 0 else None,
         with_cells=body.get("with_cells") is True,
-        isolated=bool(body.get("cache_salt")),
+        no_prefix_sharing=bool(body.get("cache_salt")),
     )
 
 
@@ -102,11 +102,6 @@ class SentDocuments:
     entries: Sequence[Any]
     folder: str
     strict: bool
-
-    @property
-    def names(self) -> list[str]:
-        """Their paths, or the names that they are sent with."""
-        return [path_of(entry) or sent_name(entry, number) for number, entry in enumerate(self.entries)]
 
     def __call__(self) -> Collection:
         """Read them. Raises ApiError for a malformed entry, DocumentError for a document that cannot be read."""
@@ -128,17 +123,12 @@ def path_of(entry: object) -> str | None:
     return path if isinstance(path, str) else None
 
 
-def sent_name(entry: Any, number: int) -> str:
-    """The name of the document in an entry without a path."""
-    return str(entry.get("name", f"document {number + 1}")) if isinstance(entry, dict) else f"document {number + 1}"
-
-
 def read_entry(entry: Any, number: int) -> Document:
     """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
     place = f"documents[{number}]"
     fields = entry if isinstance(entry, dict) else {}
-    name, text, encoded = sent_name(entry, number), fields.get("text"), fields.get("base64")
-    if not isinstance(fields.get("name", ""), str):
+    name, text, encoded = fields.get("name", f"document {number + 1}"), fields.get("text"), fields.get("base64")
+    if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(text, str):
         if not text.strip():

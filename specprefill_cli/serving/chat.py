@@ -26,7 +26,7 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Record
-from specprefill_cli.serving.api import TASKS, Backend, ask, build_application, event_stream
+from specprefill_cli.serving.api import TASKS, ServerContext, ask, build_application, event_stream
 from specprefill_cli.serving.body import json_body, override_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.thinning import Untouched, texts_of
@@ -35,14 +35,9 @@ ROLES = ("system", "developer", "user", "assistant")
 # Fields that are not supported, each with the values that change nothing.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "tools": (None, []),
-    "functions": (None, []),
     "tool_choice": (None, "none", "auto"),
-    "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}),
     "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "audio": (None,),
-    "modalities": (None, ["text"]),
     "logit_bias": (None, {}),
     "n": (None, 1),
     "frequency_penalty": (None, 0),
@@ -55,11 +50,6 @@ KNOWN = (
     *REFUSED,
 )
 MOST_STOP_TEXTS = 4
-# Error messages for the reasons of `texts_of`.
-NO_TEXT = {
-    "tools": "messages: tool calls are not supported",
-    "not text alone": "messages: content must be text or a list of text parts; nothing else is supported",
-}
 PARAGRAPH = "\n\n"
 NAME = "conversation"
 # Most characters of a client's value in an error message.
@@ -75,7 +65,7 @@ class Chat:
     question: str
 
 
-def chat_application(backend: Backend) -> ASGIApp:
+def chat_application(context: ServerContext) -> ASGIApp:
     """Build the application of a listening socket."""
     routes = {
         **{f"POST {path}": ask for path in TASKS},
@@ -83,56 +73,56 @@ def chat_application(backend: Backend) -> ASGIApp:
         "GET /v1/models": list_models,
         "GET /v1/models/{model}": show_model,
     }
-    return build_application(backend, routes)
+    return build_application(context, routes)
 
 
-async def complete(request: Request, backend: Backend) -> Response:
+async def complete(request: Request, context: ServerContext) -> Response:
     """Generate the next message of a conversation."""
     body = await json_body(request)
-    check_model(body.get("model"), backend)
+    check_model(body.get("model"), context)
     check_fields(body)
     chat = chat_of(body.get("messages"))
     max_new_tokens = body.get("max_new_tokens") or body.get("max_completion_tokens") or body.get("max_tokens")
-    settings = override_settings(backend.session.settings, {**body, "max_new_tokens": max_new_tokens})
+    settings = override_settings(context.session.settings, {**body, "max_new_tokens": max_new_tokens})
     question = Question(
         documents=Collection((one_page_document(NAME, clean_characters(chat.document)),)),
         question=chat.question,
         settings=settings,
-        template=chat_template(chat, backend.session.template),
+        template=chat_template(chat, context.session.template),
         stop_texts=stop_texts_in(body, settings.confirm),
-        isolated=bool(body.get("cache_salt")),
+        no_prefix_sharing=bool(body.get("cache_salt")),
     )
     ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
-    heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": backend.pair_name}
+    heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": context.pair_name}
     if body.get("stream") is not True:
-        done = await backend.answer(request, question)
+        done = await context.answer(request, question)
         return AsciiResponse(completion(heading, done.result, ignored))
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
     encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm, ignored=ignored)
-    return await event_stream(request, backend.events(question), encode)
+    return await event_stream(request, context.events(question), encode)
 
 
-async def list_models(request: Request, backend: Backend) -> Response:
+async def list_models(request: Request, context: ServerContext) -> Response:
     """List the loaded pair as the only model."""
-    return AsciiResponse({"object": "list", "data": [model_of(backend)]})
+    return AsciiResponse({"object": "list", "data": [model_of(context)]})
 
 
-async def show_model(request: Request, backend: Backend) -> Response:
+async def show_model(request: Request, context: ServerContext) -> Response:
     """Describe the loaded pair."""
-    check_model(request.path_params["model"], backend)
-    return AsciiResponse(model_of(backend))
+    check_model(request.path_params["model"], context)
+    return AsciiResponse(model_of(context))
 
 
-def model_of(backend: Backend) -> dict[str, Any]:
+def model_of(context: ServerContext) -> dict[str, Any]:
     """The loaded pair as OpenAI's API describes a model."""
-    return {"id": backend.pair_name, "object": "model", "created": int(backend.started), "owned_by": "specprefill"}
+    return {"id": context.pair_name, "object": "model", "created": int(context.started), "owned_by": "specprefill"}
 
 
-def check_model(model: object, backend: Backend) -> None:
+def check_model(model: object, context: ServerContext) -> None:
     """Raises ApiError for a model that is neither the loaded pair nor its target."""
-    if model is not None and model not in (backend.pair_name, backend.session.pair.target.name):
+    if model is not None and model not in (context.pair_name, context.session.pair.target.name):
         shown = repr(model)[:MAX_SHOWN_CHARACTERS]
-        raise ApiError(404, f"model {shown}: not loaded; this server has {backend.pair_name}", "model_not_found")
+        raise ApiError(404, f"model {shown}: not loaded; this server has {context.pair_name}", "model_not_found")
 
 
 def check_fields(body: Mapping[str, Any]) -> None:
@@ -162,10 +152,12 @@ def chat_of(messages: object) -> Chat:
         raise ApiError(400, "messages must be a list of objects with role and content")
     try:
         texts = texts_of(messages)
-    except Untouched as untouched:
-        raise ApiError(400, NO_TEXT[str(untouched)]) from None
+    except Untouched:
+        raise ApiError(
+            400, "messages: content must be text or a list of text parts; tool calls are not supported"
+        ) from None
     turns = [
-        (role, "\n".join(text for *_, text in group))
+        (role, "\n".join(holder[key] for *_, holder, key in group))
         for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
     ]
     if any(role not in ROLES for role, _ in turns):

@@ -13,13 +13,13 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import uvicorn
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specprefill_cli.errors import SpecprefillError, first_line
@@ -30,8 +30,6 @@ HEADER_SECONDS, BODY_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 60.0, 30
 WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
 # Seconds between two log lines about errors of the event loop; most log lines that wait to be written.
 QUIET_SECONDS, MAX_LOG_LINES = 60.0, 1_000
-# Connections accepted at once.
-BACKLOG = 64
 # Most bytes of a request's headers; most connections at a time.
 MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
@@ -155,7 +153,6 @@ def http_server(application: ASGIApp) -> SilentServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            backlog=BACKLOG,
         )
     )
 
@@ -211,12 +208,11 @@ class Guard:
     """Refuses requests without the token, requests of foreign web pages, and all requests while the models load.
 
     token: None on the Unix socket, because only this user can open it
-    count: called with each response's path and status; allowed_hosts: names that proxies and containers use for the server
+    allowed_hosts: names that proxies and containers use for the server
     state: reply of /healthz while the models load; application: None until they are loaded
     """
 
     token: str | None
-    count: Callable[[str, int], None]
     allowed_hosts: Sequence[str] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     application: ASGIApp | None = None
@@ -224,25 +220,19 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-
-        async def count_and_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.count(scope["path"], message["status"])
-            await send(message)
-
-        refusal = self.refusal(scope)
-        if refusal is not None:
-            log_line(f"refused with {refusal.status}: {refusal}")
-            await refusal.response()(scope, receive, count_and_send)
+        refused = self.auth_error(scope)
+        if refused is not None:
+            log_line(f"refused with {refused.status}: {refused}")
+            await refused.response()(scope, receive, send)
         elif self.application is not None:
-            await self.application(scope, receive, count_and_send)
+            await self.application(scope, receive, send)
         elif scope["path"] == OPEN_PATH:
-            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, count_and_send)
+            await AsciiResponse({"status": "loading", **self.state}, 503)(scope, receive, send)
         else:
             loading = ApiError(503, "the models are loading; ask again soon", "overloaded", LOADING_SECONDS)
-            await loading.response()(scope, receive, count_and_send)
+            await loading.response()(scope, receive, send)
 
-    def refusal(self, scope: Scope) -> ApiError | None:
+    def auth_error(self, scope: Scope) -> ApiError | None:
         """The error for a request to refuse; None for a request to accept."""
         if self.token is None:
             return None

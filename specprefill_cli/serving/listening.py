@@ -16,9 +16,6 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
-BACKLOG = 128
-# Most bytes of a Unix socket's path: the system's address structure bounds it.
-MAX_PATH_BYTES = 103
 TOKEN_BYTES = 32
 
 
@@ -73,22 +70,19 @@ def lock_server(folder: Path) -> int | None:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Listen on a Unix socket that only this user may open, and replace a socket that a dead server left.
+    """Listen on a Unix socket, which its private folder protects, and replace a socket that a dead server left.
 
     Raises SpecprefillError where that is impossible.
     """
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise SpecprefillError(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
     try:
         path.unlink(missing_ok=True)
         listener.bind(os.fspath(path))
     except OSError as error:
-        raise SpecprefillError(f"{path}: cannot listen there ({error.strerror}); check the folder") from error
-    finally:
-        os.umask(mask)
-    listener.listen(BACKLOG)
+        raise SpecprefillError(
+            f"{path}: cannot listen there ({error}); set XDG_RUNTIME_DIR to another, shorter folder"
+        ) from error
+    listener.listen()
     return listener
 
 
@@ -104,7 +98,7 @@ def http_listener(host: str, port: int) -> socket.socket:
     """Listen on an address. Raises SpecprefillError where that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         # The socket module appends the address.
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]
@@ -113,46 +107,23 @@ def http_listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def read_token(path: Path) -> str:
-    """Read the token in a file. Raises UsageError for a file that cannot be read, that others may read, or without a token."""
-    try:
-        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise UsageError(f"{path}: others may read this token; run `chmod 600 {path}`")
-        token = path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError as error:
-        raise UsageError(f"--token-file {path}: cannot be read ({error.strerror})") from error
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError(f"{path}: no token; write 16 or more letters and digits into it")
-    return token
+def token_of(token_file: Path | None, folder: Path, tell: Callable[[str], None]) -> str:
+    """The token in `--token-file`, else in a file of the folder, which is created where it is missing and told once.
 
-
-def choose_token(folder: Path, host: str, token_file: Path | None, tell: Callable[[str], None]) -> str:
-    """Choose the token of an address: that of `--token-file`, else that of this user's servers. A new token is shown once.
-
-    Raises UsageError where other machines reach the address and there is no token file.
+    Raises UsageError for a file that cannot be read, or that is empty.
     """
-    is_local = host == "localhost"
-    with suppress(ValueError):
-        is_local = is_local or ipaddress.ip_address(host).is_loopback
-    if not is_local and token_file is None:
-        raise UsageError(
-            f"--http {host}: other machines reach this address; give --token-file, and put a proxy with TLS before it"
-        )
-    if not is_local:
-        tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
-    if token_file is not None:
-        return read_token(token_file)
-    path = folder / TOKEN
-    if path.exists():
-        tell(f"token: in {path}")
-        return read_token(path)
-    token = secrets.token_urlsafe(TOKEN_BYTES)
+    path = token_file or folder / TOKEN
     try:
-        with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
-            stream.write(token + "\n")
+        if token_file is None and not path.exists():
+            with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
+                stream.write(secrets.token_urlsafe(TOKEN_BYTES))
+            tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
+        # Clients send any bytes; the guard compares them as Latin-1.
+        token = path.read_text(encoding="latin-1").strip()
     except OSError as error:
-        raise SpecprefillError(f"{path}: cannot be written ({error.strerror}); give --token-file") from error
-    tell(f"token: {token} (stored in {path}; it is not shown again)")
+        raise UsageError(f"{path}: no token ({error.strerror}); give another --token-file") from error
+    if not token:
+        raise UsageError(f"{path}: is empty; write a token into it")
     return token
 
 
@@ -174,8 +145,10 @@ def listen(
     listeners: list[tuple[socket.socket, str, str | None]] = []
     if http_address is not None:
         host, port = parse_address(http_address)
-        token = choose_token(folder, host, token_file, tell)
+        token = token_of(token_file, folder, tell)
         listener = stack.enter_context(http_listener(host, port))
+        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+            tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         listeners.append((listener, address, token))
     if on_socket:

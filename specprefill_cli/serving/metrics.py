@@ -17,16 +17,14 @@ if TYPE_CHECKING:
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
-KNOWN_PATHS = ("/healthz", "/metrics", "/v1/ask", "/v1/chat/completions", "/v1/models", "/v1/passages", "/v1/plan")
 
 
 class Metrics:
-    """Counts requests and measures answers."""
+    """Counts and measures answers."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
-        self.requests = counter("specprefill_requests", "HTTP responses by path and status.", ["path", "status"])
         self.answers = counter("specprefill_answers", "Finished answers, of commands too.")
         self.tokens = counter("specprefill_generated_tokens", "Tokens of answers.")
         waited = "From a question's arrival to its first token, waiting included."
@@ -42,10 +40,6 @@ class Metrics:
         queue.set_function(lambda: len(engine.waiting))
         size = Gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.", registry=self.registry)
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
-
-    def count(self, path: str, status: int) -> None:
-        """Count a response. All unknown paths share a label."""
-        self.requests.labels(path if path in KNOWN_PATHS else "other", str(status)).inc()
 
     def observe(self, ticket: Ticket, event: Event) -> None:
         """Measure an event of a question."""

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import httpx
-from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
@@ -29,10 +28,10 @@ from specprefill_cli.errors import first_line
 from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
-from specprefill_cli.serving.api import Backend, build_application, while_connected
+from specprefill_cli.serving.api import ServerContext, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, replace_texts, texts_of
+from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
@@ -53,12 +52,10 @@ class Proxy:
     """Forwards requests.
 
     upstream: the server, and the only model whose requests are thinned ("": all models)
-    chats: counts chat requests by outcome
     """
 
     upstream: EndpointRef
     client: httpx.AsyncClient
-    chats: Counter
 
     def request(self, incoming: Request, content: bytes) -> httpx.Request:
         """Build the request to the upstream: with its key, and with `content` as the body."""
@@ -83,12 +80,9 @@ class Proxy:
         """Send a request, and return the reply with its body unread. Raises ApiError where there is no reply."""
         try:
             return await self.client.send(request, stream=True)
-        except httpx.ReadTimeout:
-            status, reason = 504, f"no answer within {TIMEOUT_SECONDS:g} s; see whether it is busy"
         except httpx.HTTPError as error:
-            cause = first_line(error) or type(error).__name__
-            status, reason = 502, f"cannot be reached ({cause}); start it, or check --upstream"
-        raise ApiError(status, f"{self.upstream.url}: {reason}", "upstream_error")
+            reason = f"no reply ({first_line(error)}); start it, see whether it is busy, or check --upstream"
+            raise ApiError(502, f"{self.upstream.url}: {reason}", "upstream_error") from None
 
 
 def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
@@ -98,31 +92,25 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
     return session
 
 
-def proxy_application(backend: Backend, upstream: EndpointRef) -> ASGIApp:
+def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
-    proxy = Proxy(
-        upstream=upstream,
-        client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)),
-        chats=Counter("specprefill_chats", "Chat requests by outcome.", ["outcome"], registry=backend.metrics.registry),
-    )
-    return build_application(backend, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
+    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
+    return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
 
 
-async def forward(request: Request, backend: Backend, proxy: Proxy) -> Response:
+async def forward(request: Request, context: ServerContext, proxy: Proxy) -> Response:
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
         body, overrides = await asyncio.to_thread(split_settings, content)
         content = content if overrides is None else json.dumps(body).encode()
         try:
-            thinned = await thin(request, body, overrides, backend, proxy.upstream.model)
-            kept, total = await asyncio.to_thread(lambda: (tokens_in(thinned), tokens_in(body)))
+            kept, total = await thin(request, body, overrides, context, proxy.upstream.model)
             headers_added = {KEPT: f"{kept}/{total}"}
-            content = json.dumps(thinned).encode()
-            backend.metrics.kept.observe(kept / total)
+            content = json.dumps(body).encode()
+            context.metrics.kept.observe(kept / total)
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
-        proxy.chats.labels(headers_added.get(REASON, "thinned")).inc()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
@@ -154,34 +142,34 @@ def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
 
 
 async def thin(
-    incoming: Request, body: Mapping[str, Any], overrides: object, backend: Backend, model: str
-) -> dict[str, Any]:
-    """Thin the long texts of a chat request. overrides: settings for this request.
+    incoming: Request, body: Mapping[str, Any], overrides: object, context: ServerContext, model: str
+) -> tuple[int, int]:
+    """Thin the long texts in the body of a chat request; return its tokens afterwards and before.
+
+    overrides: settings for this request
 
     Raises Untouched for a request to forward as it is, ApiError or UsageError for wrong settings, ApiError for a full queue.
     """
     if not isinstance(overrides, dict | None):
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
-    settings = override_settings(backend.session.settings, overrides or {}).varied(speculate=OFF)
+    settings = override_settings(context.session.settings, overrides or {}).varied(speculate=OFF)
     check_possible(settings)
     if model not in ("", body.get("model")):
         raise Untouched("another model")
     question, long_texts, collection = await asyncio.to_thread(documents_in, body, settings)
     try:
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
-        passages = (await backend.answer(incoming, request)).result.passages
+        passages = (await context.answer(incoming, request)).result.passages
     except ApiError as error:
         if error.status not in (400, 500):
             raise
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed") from None
-    kept = [
-        evidence_text(
-            Collection((document,)), [replace(passage, number=0) for passage in passages if passage.number == number]
-        )
-        for number, document in enumerate(collection.documents)
-    ]
-    return replace_texts(body, long_texts, kept)
+    total = await asyncio.to_thread(tokens_in, body)
+    for number, (text, document) in enumerate(zip(long_texts, collection.documents, strict=True)):
+        own = [replace(passage, number=0) for passage in passages if passage.number == number]
+        text.replace(evidence_text(Collection((document,)), own))
+    return await asyncio.to_thread(tokens_in, body), total
 
 
 def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
@@ -197,4 +185,4 @@ def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list
 
 def tokens_in(body: Mapping[str, Any]) -> int:
     """Count the tokens of all messages of a chat request with the bundled tokenizer."""
-    return sum(count_tokens(text) for *_, text in texts_of(body.get("messages")))
+    return sum(count_tokens(holder[key]) for *_, holder, key in texts_of(body.get("messages")))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
-from specprefill_cli.serving.api import Backend, ServeOptions
+from specprefill_cli.serving.api import ServeOptions, ServerContext
 from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
@@ -60,7 +60,7 @@ class Service:
             "identity": self.identity,
         }
         self.guards = [
-            Guard(token, self.metrics.count, self.options.allowed_hosts, self.about if token is None else {})
+            Guard(token, self.options.allowed_hosts, self.about if token is None else {})
             for _, _, token in self.listeners
         ]
 
@@ -143,11 +143,11 @@ class Service:
         if self.documents is not None:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
-        backend = Backend(
+        context = ServerContext(
             engine=engine, documents=self.documents, options=self.options, metrics=self.metrics, about=self.about
         )
         for guard in self.guards:
-            guard.application = make_application(replace(backend, is_private=guard.token is None))
+            guard.application = make_application(replace(context, is_private=guard.token is None))
         return engine
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +27,22 @@ class Untouched(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LongText:
-    """A text of a message; [start, end) may be thinned. part: its index in the content; None: the text is the content."""
+    """The text `holder[key]` of a message or of a part of it; its characters [start, end) may be thinned."""
 
-    message: int
-    part: int | None
-    text: str
+    holder: dict[str, Any]
+    key: str
     start: int
     end: int
 
     @property
     def document(self) -> str:
         """The part that may be thinned."""
-        return self.text[self.start : self.end]
+        return self.holder[self.key][self.start : self.end]
+
+    def replace(self, kept: str) -> None:
+        """Write the kept text into the request, in place of the document."""
+        text = self.holder[self.key]
+        self.holder[self.key] = text[: self.start] + kept + text[self.end :]
 
 
 def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
@@ -58,15 +61,17 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     last = next((number for number in reversed(range(len(texts))) if texts[number][0] == "user"), None)
     if last is None:
         raise Untouched("no question")
-    question, long_texts = texts[last][3].strip(), []
-    for number, (_, message, part, text) in enumerate(texts):
+    _, _, holder, key = texts[last]
+    question, long_texts = holder[key].strip(), []
+    for number, (_, _, holder, key) in enumerate(texts):
+        text = holder[key]
         if len(text) <= SHORT_CHARACTERS:
             continue
         start, end = document_bounds(text)
         if number == last:
             head, tail = text[:start].strip(), text[end:].strip()
             question = head if "?" in head and "?" not in tail else tail
-        long_texts.append(LongText(message=message, part=part, text=text, start=start, end=end))
+        long_texts.append(LongText(holder=holder, key=key, start=start, end=end))
     if not question:
         raise Untouched("no question")
     if not long_texts:
@@ -76,9 +81,9 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     return question, long_texts
 
 
-def texts_of(messages: object) -> list[tuple[str, int, int | None, str]]:
-    """Role, message, part and text of all messages. Raises Untouched for content that is not text."""
-    texts: list[tuple[str, int, int | None, str]] = []
+def texts_of(messages: object) -> list[tuple[str, int, dict[str, Any], str]]:
+    """Role, number of the message, holder and key of all texts `holder[key]`. Raises Untouched for other content."""
+    texts: list[tuple[str, int, dict[str, Any], str]] = []
     for number, message in enumerate(messages if isinstance(messages, list) else ()):
         if not isinstance(message, dict):
             raise Untouched("not text alone")
@@ -86,12 +91,12 @@ def texts_of(messages: object) -> list[tuple[str, int, int | None, str]]:
         if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
             raise Untouched("tools")
         if isinstance(content, str):
-            texts.append((role, number, None, content))
+            texts.append((role, number, message, "content"))
             continue
-        for index, part in enumerate(content if isinstance(content, list) else (None,)):
+        for part in content if isinstance(content, list) else (None,):
             if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
                 raise Untouched("not text alone")
-            texts.append((role, number, index, part["text"]))
+            texts.append((role, number, part, "text"))
     return texts
 
 
@@ -108,16 +113,3 @@ def document_bounds(text: str) -> tuple[int, int]:
     start = gaps[0][1] if gaps and gaps[0][0] <= SHORT_CHARACTERS else 0
     end = last_gaps[-1][0] if last_gaps and len(text) - last_gaps[-1][1] <= SHORT_CHARACTERS else len(text)
     return start, max(start, end)
-
-
-def replace_texts(body: Mapping[str, Any], long_texts: Sequence[LongText], kept: Sequence[str]) -> dict[str, Any]:
-    """Copy a request with the kept text in place of each long text."""
-    thinned = deepcopy(dict(body))
-    for text, document in zip(long_texts, kept, strict=True):
-        message = thinned["messages"][text.message]
-        content = text.text[: text.start] + document + text.text[text.end :]
-        if text.part is None:
-            message["content"] = content
-        else:
-            message["content"][text.part]["text"] = content
-    return thinned

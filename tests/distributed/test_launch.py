@@ -28,8 +28,8 @@ def test_no_control_character_of_a_log_reaches_the_terminal(capsys):
 def test_failure_on_rank_0_alone_ends_the_run(monkeypatch, capsys):
     from torch.distributed import HashStore
 
-    monkeypatch.setattr(Ranks, "agree", lambda _ranks, value: value)
-    with pytest.raises(SystemExit), Ranks(0, 2, store=HashStore()).together(print):
+    monkeypatch.setattr(Ranks, "broadcast", lambda _ranks, value: value)
+    with pytest.raises(SystemExit), Ranks(0, 2, store=HashStore()).run_on_all_ranks(print):
         raise MemoryError("no room left")
     assert capsys.readouterr().err.startswith("specprefill: rank 0 failed: no room left")
 
@@ -55,8 +55,8 @@ def test_single_process_has_no_other_ranks():
     assert not in_run({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"})
     assert in_run({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     assert ranks_for(1) is ALONE
-    with ALONE.together(print):
-        assert ALONE.agree("value") == ALONE.from_leader(lambda: "value") == "value"
+    with ALONE.run_on_all_ranks(print):
+        assert ALONE.broadcast("value") == ALONE.compute_on_rank_0(lambda: "value") == "value"
 
 
 def test_rejects_named_devices_with_tensor_parallelism():

@@ -9,8 +9,9 @@ from tests.helpers.upstream import running_upstream
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """These tests talk to a server on the loopback, which the other tests may not."""
+    """These tests talk to a server on the loopback, which the other tests may not. Each fault comes at once."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr("specprefill_cli.endpoint.client.RETRIES", 0)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_an_answer_that_is_cut_off_ends_its_line_before_the_error(call, upstream
     upstream.script = lambda _body: stream_parts(piece("42 "), piece("pen"))
     code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")
     assert (code, out) == (1, "42 pen\n")
-    assert "cut off" in err
+    assert "breaks off" in err
     upstream.script = lambda _body: stream_parts()
     assert call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")[:2] == (1, "")
 

@@ -201,7 +201,7 @@ def test_concurrency_limits_running_questions_and_keeps_their_order(session):
     tickets = [asker.submit(name) for name in "abc"]
     asker.step_until("a", Piece)
     assert len(asker.engine.waiting) == 2
-    assert [ticket.started is None for ticket in tickets] == [False, True, True]
+    assert [ticket in asker.engine.waiting for ticket in tickets] == [False, True, True]
     with pytest.raises(QueueFull):
         asker.submit("d", limit=2)
     asker.finish()

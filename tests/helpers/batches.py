@@ -23,11 +23,11 @@ class StubEngine:
     def __init__(self, answer):
         self.answer = answer
 
-    def submit(self, request, deliver):
+    def submit(self, request, on_event):
         try:
-            deliver(Done(StubRecord(answer=self.answer(request.question))))
+            on_event(Done(StubRecord(answer=self.answer(request.question))))
         except Exception as error:
-            deliver(Failed(error))
+            on_event(Failed(error))
 
     def cancel(self, ticket):
         """Do nothing."""

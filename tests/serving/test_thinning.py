@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Untouched, find_long_texts, replace_texts
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Untouched, find_long_texts
 
 PARAGRAPH = "The harbour is open from nine to five, and the kiosk sells rope. " * 6
 REPORT = "\n\n".join([PARAGRAPH.strip()] * 8)
@@ -39,12 +39,14 @@ def test_earlier_messages_and_parts_are_documents_of_a_short_question():
     body = request(("system", f"Be brief.\n\n{REPORT}\n\nNever guess."), ("assistant", REPORT), ("user", parts))
     question, long_texts = find_long_texts(body)
     assert question == QUESTION
-    assert [(text.message, text.part, text.document) for text in long_texts] == [(0, None, REPORT), (2, 0, REPORT)]
-    thinned = replace_texts(body, long_texts, ["A", "B"])
-    assert thinned["messages"][0]["content"] == "Be brief.\n\nA\n\nNever guess."
-    assert thinned["messages"][2]["content"] == [{"type": "text", "text": "Intro.\n\nB\n\nThe end."}, parts[1]]
-    assert thinned["messages"][1] is not body["messages"][1]
-    assert body["messages"][0]["content"].endswith(f"{REPORT}\n\nNever guess.")
+    assert [text.document for text in long_texts] == [REPORT, REPORT]
+    for text, kept in zip(long_texts, "AB", strict=True):
+        text.replace(kept)
+    assert [message["content"] for message in body["messages"]] == [
+        "Be brief.\n\nA\n\nNever guess.",
+        REPORT,
+        [{"type": "text", "text": "Intro.\n\nB\n\nThe end."}, {"type": "text", "text": QUESTION}],
+    ]
 
 
 LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from specprefill_cli.engine.http import UnixConnection, refusal, server_sent
+from specprefill_cli.engine.http import UnixConnection, error_from_response, server_sent
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.tables import Columns, Row, figure, memory
 from specprefill_cli.resources import packaged_folder
@@ -83,7 +83,7 @@ def ask(body: dict[str, Any]) -> tuple[float, str]:
         connection.sock.settimeout(None)
         response = connection.getresponse()
         if response.status != 200:
-            raise refusal(json.loads(response.read()))
+            raise error_from_response(json.loads(response.read()))
         for name, event_data in server_sent(response):
             first_event = first_event or time.perf_counter()
             if name == "answer":

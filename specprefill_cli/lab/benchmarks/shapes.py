@@ -83,7 +83,7 @@ def shaped_session(shapes: str, settings: Settings) -> Session:
     """
     shape_pair(shapes)
     ranks = ranks_for(settings.tensor_parallel)
-    with ranks.together(partial(open_shard, shapes, settings)):
+    with ranks.run_on_all_ranks(partial(open_shard, shapes, settings)):
         return open_shapes(shapes, settings, ranks)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.local import LocalEngine
-from specprefill_cli.engine.request import Deliver, Done, Event, Failed, Piece, Request
+from specprefill_cli.engine.request import Done, Event, EventCallback, Failed, Piece, Request
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.decode import SHORT_QUESTIONS
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
@@ -57,7 +57,7 @@ class Traffic:
     """
 
     engine: LocalEngine
-    submit: Callable[[int, Deliver], object]
+    submit: Callable[[int, EventCallback], object]
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
     arrived: dict[int, float] = field(default_factory=dict)
@@ -168,9 +168,9 @@ def rising_loads(
     def traffic(arrivals: Sequence[float], concurrency_limit: int | None) -> Traffic:
         engine = LocalEngine(session, concurrency=concurrency_limit)
 
-        def submit(number: int, deliver: Deliver) -> None:
+        def submit(number: int, on_event: EventCallback) -> None:
             question = SHORT_QUESTIONS[number % len(SHORT_QUESTIONS)]
-            engine.submit(Request(documents=collection, question=question, settings=settings), deliver)
+            engine.submit(Request(documents=collection, question=question, settings=settings), on_event)
 
         running = Traffic(engine, submit)
         running.run(arrivals)

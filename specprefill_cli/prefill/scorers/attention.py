@@ -208,7 +208,7 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
     draft = request.draft
     for step in range(steps):
         # Ranks that share the draft must decode the same tokens.
-        token = request.pair.draft_ranks.agree(int(logits.argmax()))
+        token = request.pair.draft_ranks.broadcast(int(logits.argmax()))
         if token in draft.stop_tokens:
             break
         capture.positions = torch.tensor([request.draft_prompt.length + step])

@@ -95,5 +95,5 @@ def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Score
 
     if on_every_rank and not ranks.leads:
         score()
-    scores = ranks.from_leader(score)
+    scores = ranks.compute_on_rank_0(score)
     return replace(scores, draft_state=local_scores[0].draft_state) if local_scores else scores

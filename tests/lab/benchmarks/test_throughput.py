@@ -21,17 +21,17 @@ class OneServer:
     def busy(self):
         return bool(self.waiting)
 
-    def submit(self, _number, deliver):
-        self.waiting.append([deliver, 0])
+    def submit(self, _number, on_event):
+        self.waiting.append([on_event, 0])
 
     def step(self):
         self.now += 1
-        deliver, pieces = self.waiting[0]
+        on_event, pieces = self.waiting[0]
         self.waiting[0][1] += 1
-        deliver(Piece("x"))
+        on_event(Piece("x"))
         if pieces == 1:
             self.waiting.pop(0)
-            deliver(Done("xx"))
+            on_event(Done("xx"))
 
     def sleep(self, seconds):
         self.now += seconds
