@@ -12,7 +12,6 @@ import pytest
 import specprefill_cli
 from specprefill_cli.lab.readme_numbers import BEGIN, END, with_table
 from specprefill_cli.models import smollm2
-from tests.helpers.output import SVG
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -77,17 +76,6 @@ PICTURES = runpy.run_path(str(ROOT / "docs" / "build_pictures.py"))
 
 def test_the_drawing_of_the_modes_is_up_to_date():
     assert (ROOT / "docs" / "modes.svg").read_text(encoding="utf-8") == PICTURES["modes"]()
-
-
-def test_the_drawing_of_both_models_shows_the_kept_spans(call, monkeypatch):
-    arguments, _ = first_example()
-    monkeypatch.chdir(ROOT)
-    record = json.loads(call("ask", *arguments, "--json")[1])
-    svg = ElementTree.fromstring(PICTURES["models"](record))
-    words = " ".join(node.text or "" for node in svg.iter(f"{SVG}text"))
-    assert f"reads all {record['prompt_tokens']:,} tokens" in words
-    arrows = list(svg.iter(f"{SVG}path"))
-    assert len(arrows) - 1 == sum(span["fate"] == "recompute" for span in record["spans"])
 
 
 def test_the_recording_has_the_text_and_nothing_from_the_web():

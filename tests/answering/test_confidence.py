@@ -3,13 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import (
-    FILE,
-    ConfidenceFeatures,
-    ConfidenceModel,
-    confidence_features,
-    load_confidence,
-)
+from specprefill_cli.answering.confidence import FILE, ConfidenceFeatures, confidence_features, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
@@ -61,11 +55,3 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
     (tmp_path / FILE).write_text(json.dumps({"schema": 1, "weights": {}}))
     with pytest.raises(SpecprefillError, match=r"confidence\.json.*calibrate --confidence"):
         load_confidence(tmp_path, random_pair.loaded_target)
-
-
-def test_model_is_a_logistic_regression():
-    model = ConfidenceModel(intercept=1.0, weights={"mean": 2.0, "lowest": 0.5, "source": 1.0}, target="", evidence={})
-    logit = 1.0 - 2.0 - 1.0 - 0.5
-    assert model.probability(ConfidenceFeatures(mean=-1.0, lowest=-2.0, source=-0.5)) == pytest.approx(
-        1 / (1 + np.exp(-logit))
-    )

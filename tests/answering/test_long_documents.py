@@ -1,20 +1,18 @@
 """Questions about documents beyond the context of both models: answers, figures, and modes that do not fit."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specprefill_cli.answering.comparison import compare_modes
 from specprefill_cli.answering.draft_side import dry_run, retrieve
-from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.reporting.html import render_page
 from specprefill_cli.reporting.table import comparison_table, plan_view
 from specprefill_cli.settings import Settings
 from tests.helpers.output import text_of
 from tests.helpers.samples import MANUAL, collection_of
+from tests.prefill.helpers import shorten_context
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 60
 PROSE = Path(MANUAL).read_text(encoding="utf-8")
@@ -31,10 +29,7 @@ def varied_prose(copies):
 @pytest.fixture
 def session(random_session):
     """A pair of random models with a context of 600 tokens, a third of the document's."""
-    pair = random_session.pair
-    models = {"draft": replace(pair.draft, context=600), "target": replace(pair.target, context=600)}
-    short = CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads, mode_data=pair.mode_data)
-    return Session(pair=short, template=random_session.template)
+    return shorten_context(random_session, 600)
 
 
 @pytest.mark.parametrize("speculation", [{"speculate": "off"}, {"proposer": "draft"}, {"proposer": "lookup"}, {}])

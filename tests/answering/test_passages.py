@@ -7,7 +7,6 @@ import torch
 
 from specprefill_cli.answering.passages import WORDS_PER_PASSAGE, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
-from specprefill_cli.prefill.bm25 import content_stem
 from tests.helpers.samples import collection_of
 
 FIRST = "The harbour opened in 1887. Boats came from all over. The pier was built of oak. Nobody fished there."
@@ -82,11 +81,6 @@ def test_a_sentence_with_what_the_question_asks_for_gains(question, expected):
     sentences = rank_sentences(document, question + " The mill", word_offsets(text), None)
     best = sentences.ranges[sentences.relevance.argmax()]
     assert expected in text[slice(*best)]
-
-
-def test_words_are_compared_without_endings():
-    assert content_stem("collected") == content_stem("Collects") == content_stem("collecting")
-    assert content_stem("which") == ""
 
 
 def test_a_heading_brings_the_sentence_behind_it():

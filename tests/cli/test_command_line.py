@@ -98,12 +98,7 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, call_json, tmp_path):
     record = call_json("bench", "prefill", *sizes, "--plot", str(plot))
     modes = [(row["length"], row["mode"]) for row in record["rows"]]
     assert modes == [(300, "full"), (300, "select"), (300, "transformers")]
-    assert record["rows"][0]["speedup"] == 1
     assert ">select, keep 0.2<" in plot.read_text(encoding="utf-8")
-    code, out, _ = call("bench", "prefill", *sizes, "--no-baseline")
-    assert code == 0
-    assert "transformers" not in out
-    assert set(record) >= {"schema", "rows", "host", "versions"}
 
 
 def test_evaluate_leaves_out_long_documents_with_a_warning(call, tmp_path):

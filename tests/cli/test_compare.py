@@ -83,17 +83,6 @@ def test_compared_modes_start_cold_for_every_question(random_session):
     assert [row.answer.reused for row in compare(session, "full", "select").answers] == [[], []]
 
 
-def test_a_single_mode_reuses_what_earlier_questions_left(random_session):
-    session = random_session.with_cache(DocumentCache())
-    for number, question in enumerate(("When does it open?", "What do tickets cost?")):
-        comparison = compare(session, "full", question=question)
-        answer = comparison.answers[0].answer
-        assert answer.reused == (["document tokens", "target document KV"] if number else [])
-        assert answer.answer == compare(random_session, "full", question=question).answers[0].answer.answer
-    assert "target document KV" in text_of(comparison_table(comparison))
-    assert compare(session, "select").answers[0].answer.reused == ["document tokens"]
-
-
 def page_facts(comparison):
     """The facts on each card of a comparison's page, by label."""
     page = BeautifulSoup(render_page(COLLECTION, comparison), "html.parser")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.answering.test_long_documents import varied_prose
-from tests.helpers.samples import read_jsonl, write_jsonl
+from tests.helpers.samples import read_jsonl
 
 SELECT = ("--mode", "select", "--keep", "0.05", "--max-new-tokens", "8", "--quiet")
 
@@ -26,15 +26,6 @@ def test_batch_reads_a_long_document_once_for_all_rows(call, report):
     assert rows[0]["answer"] == "7315"
     assert 0 < rows[0]["position_factor"] < 1
     assert [row["reused"] for row in rows] == [[], ["document tokens", "draft document KV"]]
-
-
-def test_evaluate_answers_with_select_and_leaves_full_out(call, call_json, report):
-    row = {"document": report.name, "question": "What is the secret code of the north tower?", "answers": ["7315"]}
-    rows = write_jsonl(report.parent / "rows.jsonl", row)
-    assert call_json("evaluate", rows, "--modes", "select", *SELECT[2:])["rows"][0]["n"] == 1
-    code, _, err = call("evaluate", rows, "--modes", "full", *SELECT[2:-1])
-    assert code != 0
-    assert "use --mode select" in err
 
 
 def test_bench_prefill_refuses_full_and_measures_select(call, call_json):

@@ -66,12 +66,3 @@ def test_keep_ratio_bounds_the_text_and_ends_at_sentences(call):
         assert f"[{HANDBOOK}, page 8]" in out
         words.append(len(out.split()))
     assert words[0] < words[1] / 2
-
-
-def test_lexical_passages_need_no_draft(call):
-    code, out, _ = call("passages", HANDBOOK, QUESTION, "--scorer", "lexical", "--top", "2")
-    assert (code, "42 pence" in out) == (0, True)
-
-
-def test_top_must_be_positive(call):
-    assert call("passages", HANDBOOK, QUESTION, "--top", "0")[0] == 2

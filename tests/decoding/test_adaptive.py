@@ -66,8 +66,8 @@ def mean_slowdown(speedups):
     return sum(1 / speedup for speedup in speedups) / len(speedups)
 
 
-@pytest.mark.parametrize("cost", [0.05, 0.2, 0.45, 0.8, 1.5])
-@pytest.mark.parametrize("right", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+@pytest.mark.parametrize("cost", [0.05, 0.45, 1.5])
+@pytest.mark.parametrize("right", [0.0, 0.4, 0.8, 1.0])
 def test_never_much_slower_than_plain_decoding(right, cost):
     """Successive answers of 64 tokens are together at most 3% slower than plain decoding."""
     speeds = Pair(right, cost).speedups(64, 12)
@@ -165,13 +165,3 @@ def test_answers_that_share_their_passes_teach_no_costs_and_speculate_less():
     pair.memory.sharing = 4
     assert pair.answer(100)[1].verdict.state == "off"
     assert [*pair.memory.drafting["draft"]] == before
-
-
-def test_costs_are_measured_before_the_first_question():
-    pair = Pair(1.0, 0.25)
-    assert pair.memory.pass_seconds[-1] == pytest.approx(1)
-    assert pair.memory.drafting["draft"][-1] == pytest.approx(0.25)
-    assert pair.memory.verifying[4][-1] == pytest.approx(4 * WIDTH)
-    forgetful = pair.memory.without_acceptance()
-    assert (forgetful.drafting, forgetful.verifying) == (pair.memory.drafting, pair.memory.verifying)
-    assert forgetful.acceptance == {}

@@ -1,4 +1,4 @@
-"""Sampling distributions, seeds and streaming of complete characters."""
+"""Sampling distributions, seeds, streaming of complete characters, and stop texts, no part of which is ever shown."""
 
 from types import SimpleNamespace
 
@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from specprefill_cli.decoding.sampling import Sampler, distribution
-from specprefill_cli.decoding.streaming import Detokenizer
+from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
+LETTERS = st.text("ab", max_size=12)
 
 
 def test_temperature_scales_the_softmax():
@@ -71,3 +72,27 @@ def test_invalid_bytes_after_streamed_text_do_not_break_the_stream():
         stream = Detokenizer(SimpleNamespace(backend_tokenizer=backend))
         pieces = [stream.push(token) for token in (0, 1, 2, *tokens)]
         assert "".join(pieces) + stream.finish() == "a\u00a0" + rest
+
+
+@given(st.lists(LETTERS, max_size=6), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_pieces_are_cut_where_the_whole_text_is(pieces, stop_texts):
+    filter_, shown = StopFilter(stop_texts), ""
+    for piece in pieces:
+        shown += filter_.push(piece)
+        assert not any(stop in shown for stop in stop_texts)
+        if filter_.stopped:
+            break
+    text = "".join(pieces)
+    places = [text.find(stop) for stop in stop_texts if stop in text]
+    assert filter_.stopped == bool(places)
+    if not places:
+        assert shown + filter_.held == text
+    else:
+        assert text.startswith(shown)
+        assert len(shown) <= min(places)
+
+
+def test_text_that_cannot_begin_a_stop_text_is_shown_at_once():
+    filter_ = StopFilter(["###"])
+    assert filter_.push("42 pence #") == "42 pence "
+    assert filter_.push("1") == "#1"

@@ -5,13 +5,10 @@ import gzip
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specprefill_cli.documents import html, registry
 from specprefill_cli.documents.reader import Limits, SourceFile
 from specprefill_cli.documents.registry import read_document
-from specprefill_cli.errors import DocumentError
 from tests.helpers.document_files import make_pdf, refusal
 
 GERMAN = "Größe, Käse und Öl stehen im Menü für übermüdete Gäste."
@@ -118,19 +115,6 @@ def test_html_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "reading took longer than 0.05 s" in refusal(PAGE.encode(), "a.html", Limits(max_seconds=0.05))
 
 
-MARKUP = ["<", ">", "</td>", "<td>", "<p>", "<!", "<!--", "<![", "&#xd800;", "a", "b ", "<pre>"]
-
-
-@given(st.lists(st.sampled_from(MARKUP)))
-def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
-    try:
-        text = read_document(("x" + "".join(pieces)).encode(), "a.html").text
-    except DocumentError as error:
-        text = str(error)
-    assert text.startswith(("x", "a.html: the file is damaged"))
-    text.encode("utf-8")
-
-
 @pytest.mark.parametrize(
     ("data", "name", "words"),
     [
@@ -142,10 +126,8 @@ def test_html_gives_text_or_one_error(pieces: list[str]) -> None:
         (b"PK\x03\x04rest", "a.zip", "a.zip: this is a ZIP archive;"),
         (b"PK\x03\x04....[Content_Types].xml....word/document.xml", "a.docx", "a.docx: the file is damaged"),
         (b"PK\x03\x04..mimetypeapplication/vnd.oasis.opendocument.text", "a.odt", "this is an OpenDocument file"),
-        (b"hello", "a.xlsx", "not a .xlsx file: it is of another kind, or lost its beginning"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "a.docx", "an old or encrypted Microsoft Office file, not a .docx"),
         (gzip.compress(b"hello", mtime=0), "stdin", "this is binary data"),
-        (b"{\\rtf1 hello}", "a.rtf", "this is an RTF file"),
         (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),
         (b"<html>login", "a.pdf", "not a .pdf file: it is of another kind, or lost its beginning"),
         (b"hello", "a.pdf", "it is of another kind, or lost its beginning"),

@@ -120,14 +120,6 @@ def test_attention_of_checkpoints_is_the_models(model):
     torch.testing.assert_close(ours.transpose(0, 1).flatten(1), outputs[0][0], atol=1e-4, rtol=1e-4)
 
 
-def test_captured_queries_can_be_cut_to_some_tokens():
-    queries = torch.arange(12.0).view(1, 6, 2)
-    capture = QueryCapture(torch.arange(6) + 10, {0: [queries[:, :4], queries[:, 4:]]}, {0: 0.5})
-    cut = capture.at(torch.tensor([11, 15]))
-    assert torch.equal(cut.layer(0), queries[:, [1, 5]])
-    assert cut.scaling == {0: 0.5}
-
-
 @every_architecture
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_signals_are_zero_for_native_kv_and_high_for_a_bad_map(random_session, signal):

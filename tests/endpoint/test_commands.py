@@ -39,13 +39,6 @@ def test_an_answer_that_is_cut_off_ends_its_line_before_the_error(call, upstream
     assert call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--quiet")[:2] == (1, "")
 
 
-def test_the_page_has_a_bar_for_the_endpoint(call, upstream, tmp_path):
-    page = tmp_path / "page.html"
-    code, _, _ = call("ask", HANDBOOK, QUESTION, "--target", upstream.target, "--html", str(page))
-    assert code == 0
-    assert re.search(r'class="p9" style="[^"]*" title="upstream \d', page.read_text())
-
-
 @pytest.fixture
 def batch(call, tmp_path, upstream):
     """Run a batch of rows about short documents; its records."""

@@ -1,6 +1,7 @@
 """Sample documents and a question about one, collections of a text, and files of rows."""
 
 import json
+import lzma
 
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.resources import packaged_folder
@@ -17,8 +18,9 @@ def collection_of(text, name="doc"):
 
 
 def write_jsonl(path, *rows):
-    """Write rows as lines of JSON, and return the path as a string."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    """Write rows as lines of JSON, compressed for `.xz`, and return the path as a string."""
+    with (lzma.open if path.suffix == ".xz" else open)(path, "wt", encoding="utf-8") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
     return str(path)
 
 

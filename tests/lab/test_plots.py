@@ -44,15 +44,6 @@ def test_labels_of_the_axis_do_not_run_into_one_another(places, scale, shown, le
     assert not left_out & labels
 
 
-@pytest.mark.parametrize("name", ["speedup.svg", "draft-kv.svg"])
-def test_the_plots_of_the_documentation_need_no_colours_of_the_page(name):
-    svg = (DOCS / name).read_text(encoding="utf-8")
-    background = next(ElementTree.fromstring(svg).iter(f"{SVG}path"))
-    assert "fill: #ffffff" in background.get("style")
-    assert "currentColor" not in svg
-    assert "var(" not in svg
-
-
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "$x_1$ and $", "a & b", "\u202e\x1b[2J", "\u6a21\u578b"])
 def test_hostile_names_are_shown_but_inert(name, recwarn):
     svg = line_plot("T", "x", "y", [line(name)])

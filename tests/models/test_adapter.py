@@ -109,10 +109,3 @@ def test_an_interrupted_pass_leaves_the_state_as_it_was(model):
         run(model, random_tokens(5, seed=1), torch.arange(40, 45), state)
     assert [layer.get_seq_length() for layer in state.cache.layers] == [40] * 3
     assert torch.equal(run(model, ids[:1], torch.tensor([40]), state), expected)
-
-
-def test_logits_are_computed_for_the_last_token_only(model):
-    calls, head = [], model.get_output_embeddings()
-    head.register_forward_hook(lambda _module, inputs, _output: calls.append(inputs[0].shape[1]))
-    prefill(model, random_tokens(50), torch.arange(50), 20)
-    assert calls == [1]

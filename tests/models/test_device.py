@@ -12,15 +12,22 @@ from specprefill_cli.models.cache import rollback
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
-from tests.helpers.architectures import ARCHITECTURES, random_tokens
+from tests.helpers.architectures import ARCHITECTURES, build_model, random_tokens
+from tests.helpers.random_pairs import random_calibrated_pair
 from tests.helpers.sessions import GATES, collection_of, session_of
 
-# On the CPU in float32, other tests show the same.
 pytestmark = pytest.mark.slow
 LENGTH = 160
 COLLECTION = collection_of(GATES * 8)
 # Norm of the difference over that of the reference; wrong positions give above 0.15.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+
+
+def pytest_generate_tests(metafunc):
+    """Take every architecture, or one on the CPU in float32, where other tests show the same."""
+    on_cpu = [metafunc.config.getoption(name) for name in ("--device", "--dtype")] == ["cpu", "float32"]
+    without = {"mistral"} if "random_pair" in metafunc.fixturenames else set()
+    metafunc.parametrize("architecture", ["llama"] if on_cpu else sorted({*ARCHITECTURES} - without))
 
 
 @pytest.fixture
@@ -34,9 +41,14 @@ def place(pytestconfig):
 
 
 @pytest.fixture
-def models(model, place):
+def random_pair(architecture, tokenizer):
+    return random_calibrated_pair(architecture, tokenizer)
+
+
+@pytest.fixture
+def models(architecture, place):
     """A model on the device, and its weights in float32 on the CPU."""
-    placed = place(model)
+    placed = place(build_model(architecture))
     return placed, copy.deepcopy(placed).to("cpu", torch.float32)
 
 
@@ -97,7 +109,6 @@ def test_recompute_of_scattered_slots(models):
     assert_close(*results, models[0].dtype)
 
 
-@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_modes(random_session, place, mode):
     """Computing every token equals full prefill, and a second question about the document gets the same answer as cold."""

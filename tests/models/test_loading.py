@@ -16,7 +16,7 @@ from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.loading import check_config, context_length, load_model
 from specprefill_cli.models.pairs import FOLDER_VARIABLE, HEADS_FILE, PAIRS, chosen_pair, draft_folder, find_pair
 from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
-from specprefill_cli.models.tokenizers import count_tokens, counting_encoding, fingerprint
+from specprefill_cli.models.tokenizers import count_tokens, counting_encoding
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
 
@@ -132,13 +132,6 @@ def test_rejects_model_larger_than_memory(llama, monkeypatch):
     message = r"its weights take 0\.0 GiB in float32, and 0\.0 GiB of memory are free"
     with pytest.raises(SpecprefillError, match=message):
         load_model(str(llama), CPU, "float32", offline=True)
-
-
-def test_bundled_models_share_tokenizer_and_context_length(tiny_session):
-    pair = tiny_session.pair
-    assert pair.same_tokenizer
-    assert fingerprint(pair.draft.tokenizer) == fingerprint(pair.target.tokenizer)
-    assert pair.target.context == pair.draft.context == 16_384
 
 
 def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import hub
 from specprefill_cli.models.loading import load_model, load_pair
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.pairs import Pair, chosen_pair
@@ -136,11 +135,6 @@ def test_a_missing_or_damaged_adapter_is_one_line(folder):
     shutil.rmtree(folder)
     with pytest.raises(SpecprefillError, match=r"adapter mine: cannot be read \("):
         read_adapter(folder, "mine")
-
-
-def test_a_hub_id_that_is_not_here_is_named(monkeypatch):
-    with pytest.raises(SpecprefillError, match="someone/adapter: not in the model cache"):
-        hub.adapter_folder("someone/adapter", offline=True)
 
 
 def test_the_bundled_adapter_is_a_plain_one():

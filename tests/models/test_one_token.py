@@ -2,14 +2,13 @@
 
 from unittest.mock import patch
 
-import pytest
 import torch
 
 from specprefill_cli.models import adapter
 from specprefill_cli.models.adapter import prefill, run, window_layers
 from specprefill_cli.models.cache import layer_keys
 from specprefill_cli.models.one_token import SUPPORTED_TYPES, one_token_pass
-from specprefill_cli.models.passes import Pass, QueryCapture
+from specprefill_cli.models.passes import Pass
 
 
 def decoded(model, steps=4):
@@ -44,24 +43,3 @@ def test_known_architectures_are_decoded_without_modules_of_transformers(model):
     assert (one_token_pass(prompt) is not None) == is_supported
     run(model, prompt.tokens, prompt.positions, prompt.state, rows=1)
     assert len(calls) == (0 if is_supported else len(model.get_decoder().layers))
-
-
-@pytest.mark.parametrize("model", ["llama"], indirect=True)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rows": None},
-        {"last_layer": 1},
-        {"capture": QueryCapture(torch.tensor([6]))},
-        {"tokens": torch.tensor([3, 4]), "positions": torch.tensor([6, 7]), "rows": 2},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_only_decoding_takes_it(model, changes):
-    assert one_token_pass(pass_of(model, **changes)) is None
-
-
-@pytest.mark.parametrize("model", ["llama"], indirect=True)
-def test_it_belongs_to_whole_models_on_the_cpu(model):
-    model._tp_size = 2
-    assert one_token_pass(pass_of(model)) is None

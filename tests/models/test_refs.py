@@ -1,7 +1,5 @@
 """Names of models: what they name, where it is; addresses of endpoints: their parts, and what is refused."""
 
-from pathlib import Path
-
 import pytest
 
 from specprefill_cli.errors import UsageError
@@ -39,17 +37,6 @@ def test_an_address_has_a_url_and_a_model(target, url, model):
 def test_a_name_tells_its_kind_and_whether_it_needs_the_hub(name, kind):
     assert (ModelRef(name).kind, ModelRef(name).is_local) == (kind, kind is not Kind.HUB)
     assert is_endpoint(name) == (kind is Kind.ENDPOINT)
-
-
-def test_a_llama_file_becomes_a_folder_once(cache, tmp_path, monkeypatch):
-    ref = ModelRef(str(write_gguf(tmp_path / "model.gguf")))
-    steps = []
-    folder = ref.source(lambda percent, _text: steps.append(percent))["pretrained_model_name_or_path"]
-    assert Path(folder).parent == cache
-    assert (Path(folder) / "model.safetensors").is_file()
-    assert steps == sorted(steps)
-    monkeypatch.setattr(conversion, "write_model", lambda *_: pytest.fail("it is converted already"))
-    assert ref.source() == {"pretrained_model_name_or_path": folder}
 
 
 def test_a_file_that_changed_is_converted_anew(cache, tmp_path):

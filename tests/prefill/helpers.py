@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 
@@ -16,7 +15,7 @@ def shorten_context(session, draft, target=None):
     """Replace the context of the session's models."""
     pair = session.pair
     models = {"draft": replace(pair.draft, context=draft), "target": replace(pair.target, context=target or draft)}
-    return replace(session, pair=CalibratedPair(pair.pair, **models, scoring_heads=pair.scoring_heads))
+    return replace(session, pair=replace(pair, **models))
 
 
 def make_heads(draft, *heads, default=True):

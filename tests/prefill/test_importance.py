@@ -135,12 +135,3 @@ def test_transfer_averages_tokens_that_share_a_character():
     importance = torch.tensor([0.2, 0.4, 0.6])
     transferred = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
     torch.testing.assert_close(transferred, torch.tensor([(0.2 + 0.5) / 2]))
-
-
-def test_random_scores_depend_only_on_the_question(random_session):
-    first, repeated, other = (
-        SCORERS["random"].score(request_for(random_session, question=question)).importance
-        for question in ("When?", "When?", "Where?")
-    )
-    assert torch.equal(first, repeated)
-    assert not torch.equal(first, other)

@@ -16,7 +16,6 @@ from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.prefill.selection import (
     SPREAD,
     add_neighbours,
-    chunk_budget,
     chunk_scores,
     chunks_for_mass,
     complete_sentences,
@@ -86,12 +85,6 @@ def test_keeps_the_best_chunks_and_breaks_ties_by_position():
     assert kept(choose(importance, 0.5, 2)) == [(2, 6), (8, 9)]
 
 
-def test_prefix_and_suffix_count_in_the_budget():
-    assert chunk_budget(0.3, prompt_tokens=1_000, document_tokens=1_000, chunk_size=10) == 30
-    assert chunk_budget(0.3, prompt_tokens=1_000, document_tokens=900, chunk_size=10) == 20
-    assert chunk_budget(0.1, prompt_tokens=100, document_tokens=60, chunk_size=10) == 1
-
-
 def test_long_question_does_not_starve_the_document():
     short, long = (choose(torch.rand(6_001), 0.1, prefix=20, suffix=suffix) for suffix in (20, 620))
     assert short.warnings == ()
@@ -135,10 +128,6 @@ def test_chunks_gain_score_from_their_neighbours():
 def test_warns_when_all_scores_are_zero():
     assert "scored 0" in choose(torch.zeros(200), 0.5, prefix=10, suffix=10).warnings[0]
     assert choose(torch.rand(200), 0.5, prefix=10, suffix=10).warnings == ()
-
-
-def test_chunk_size_far_beyond_the_document_keeps_everything():
-    assert choose(torch.rand(200), 0.5, 10**12, prefix=10, suffix=10).plan.kept_tokens == 220
 
 
 SENTENCES = "The lease began in May. The deposit is nine hundred pounds and is returned within ten days. Pets may stay."

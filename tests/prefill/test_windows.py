@@ -105,11 +105,9 @@ NO_ROOM = r"with one chunk of its document, .*context of 400; ask a shorter ques
     [
         ("full", {}, ADVISES_SELECT),
         ("draft-kv", {}, ADVISES_SELECT),
-        ("hybrid", {}, ADVISES_SELECT),
         ("select", {"positions": "original"}, "use --positions auto"),
         # These scorers need all attention at once.
         ("select", {"scorer": "question"}, "use another --scorer"),
-        ("select", {"scorer": "paper"}, "use another --scorer"),
         ("select", {"question": "When? " * 300}, NO_ROOM),
     ],
 )

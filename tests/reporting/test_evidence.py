@@ -1,8 +1,7 @@
 from dataclasses import replace
 
-from specprefill_cli.record import Fate, Passage, SpanRecord
+from specprefill_cli.record import Passage
 from specprefill_cli.reporting.evidence import confidence_lines, evidence_view, highlight
-from specprefill_cli.reporting.table import short_table
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 
@@ -36,16 +35,3 @@ def test_unsure_answers_say_so():
     assert "unsure (30%" in confidence_lines(make_answer(confidence=0.3))[0]
     assert "passages" in confidence_lines(make_answer(answer="not found"))[0]
     assert confidence_lines(make_answer()) == []
-
-
-def test_short_table_has_seven_rows_at_most_and_keeps_warnings():
-    spans = [
-        SpanRecord(start=0, end=32, fate=Fate.RECOMPUTE, pages=[1], risk=None),
-        SpanRecord(start=32, end=96, fate=Fate.DROP, pages=[1], risk=None),
-    ]
-    answer = make_answer(spans=spans, reason="auto: pays", expected_speedup=2.4, warnings=["too short"])
-    lines = [line for line in text_of(short_table(answer)).splitlines() if line.strip()]
-    labels = "mode prompt kept TTFT speedup recompute dropped warning"
-    assert [line.split()[0] for line in lines] == labels.split()
-    assert "2.4x" in lines[4]
-    assert "64 tokens" in lines[6]

@@ -70,15 +70,6 @@ def test_every_cell_of_the_strip_leads_to_its_text():
     assert "l1" in links[0]["class"]
 
 
-def test_memory_of_the_process_stands_once_and_on_no_card():
-    modes = (make_answer(peak_memory_bytes=2**30), make_answer(mode="full", peak_memory_bytes=2**31))
-    soup = soup_of(collection_of("Some text."), *modes)
-    assert "peak memory" not in "".join(card.get_text() for card in soup.select(".card"))
-    assert soup.header.get_text().count("peak memory of the whole process: 2,048 MiB") == 1
-    unknown = soup_of(collection_of("Some text."), make_answer())
-    assert "peak memory" not in unknown.get_text()
-
-
 def test_the_source_of_the_answer_is_marked_and_linked():
     collection = collection_of("Nothing here.", "The allowance is 42 pence per mile.")
     start = collection.text.index("42 pence")

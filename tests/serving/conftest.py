@@ -63,15 +63,18 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def running_server(*options, **variables):
-    """Run a server with these options and environment variables. Its folder has a short path, as sockets need."""
+def running_server(*options, ready=True, **variables):
+    """Run a server with these options and environment variables. Its folder has a short path, as sockets need.
+
+    ready: wait until it has loaded its pair
+    """
     folder = Path(tempfile.mkdtemp(prefix="sp"))
     command = [sys.executable, "-m", "specprefill_cli", "serve", *options]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, start_new_session=True)
     try:
         announced = []
-        while not announced or not announced[-1].startswith("ready: "):
+        while ready and (not announced or not announced[-1].startswith("ready: ")):
             line = process.stderr.readline().decode()
             assert line, f"the server ended: {announced}"
             announced.append(line)

@@ -57,11 +57,8 @@ def test_a_pair_without_chat_format_keeps_its_template():
     "messages",
     [
         None,
-        [],
         ["Who?"],
-        [{"role": "user", "content": " "}],
         [{"role": "robot", "content": "Who?"}],
-        [{"role": "user", "content": None}],
         [{"role": "user", "content": [{"type": "input_audio"}]}],
         [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "", "tool_calls": [{}]}],
     ],

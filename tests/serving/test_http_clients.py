@@ -2,8 +2,6 @@
 
 import base64
 import json
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,10 +49,9 @@ def test_stream_has_the_pieces_and_then_the_record(server):
 
 
 def test_concurrent_clients_get_the_answers_of_a_single_client(server):
-    wages = "When are wages paid?"
     bodies = [
         {"question": question, "documents": [document], "mode": mode, "max_new_tokens": 16}
-        for question in (QUESTION, wages, "Who signs for the keys?", "Which color?")
+        for question in (QUESTION, "Which color?")
         for document in ({"path": HANDBOOK}, GATE)
         for mode in ("auto", "select")
     ]
@@ -65,8 +62,7 @@ def test_concurrent_clients_get_the_answers_of_a_single_client(server):
 
     expected = [ask(body) for body in bodies]
     with ThreadPoolExecutor(len(bodies)) as clients:
-        for _ in range(2):
-            assert list(clients.map(ask, bodies)) == expected
+        assert list(clients.map(ask, bodies)) == expected
 
 
 def test_one_bad_request_harms_no_other(server):
@@ -98,15 +94,6 @@ def test_token_and_host_are_checked(server):
         assert httpx.get(f"{server.address}/v1/models", headers=headers, trust_env=False).status_code == 401
     state = httpx.get(f"{server.address}/healthz", trust_env=False)
     assert state.json() == {"status": "ok"}
-
-
-def test_curl_with_the_token(server):
-    if shutil.which("curl") is None:
-        pytest.skip("needs curl")
-    body = json.dumps({"question": "Which color is the gate?", "documents": [GATE]})
-    command = ["curl", "-sS", "--noproxy", "*", "-H", f"Authorization: Bearer {server.token}", "-d", body]
-    done = subprocess.run([*command, f"{server.address}/v1/ask"], capture_output=True, text=True)
-    assert json.loads(done.stdout)["answer"]
 
 
 @pytest.fixture

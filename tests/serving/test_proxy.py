@@ -78,8 +78,7 @@ def test_a_long_document_is_thinned_for_the_question(client, upstream, handbook)
     assert upstream.keys[-1] == "Bearer sk-up"
 
 
-@pytest.mark.parametrize("tokens", [2_000, 5_000, 11_000])
-@pytest.mark.parametrize("keep", [0.05, 0.2])
+@pytest.mark.parametrize(("tokens", "keep"), [(2_000, 0.2), (11_000, 0.05)])
 def test_the_middle_survives_a_long_head_and_a_long_question(client, upstream, tokens, keep):
     filler = "The council met on a {} day and talked about the new roof of the market hall, the road and the mill. "
     sentences = [filler.format(day) for day in ("wet", "dry", "cold", "warm")] * (tokens // 96)
@@ -193,17 +192,15 @@ def test_the_token_is_needed_and_not_passed_on(servers, upstream):
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_openai_client_asks_through_the_proxy(servers, upstream, handbook, stream):
+def test_the_openai_client_asks_through_the_proxy(servers, upstream, handbook):
     http = httpx.Client(trust_env=False, timeout=PATIENCE)
     proxy = servers[1]
     with openai.OpenAI(base_url=f"{proxy.address}/v1", api_key=proxy.token, http_client=http, max_retries=0) as client:
         raw_reply = client.chat.completions.with_raw_response.create(
-            **chat(handbook, QUESTION, stream=stream), extra_body={"specprefill": {"keep": 0.1}}
+            **chat(handbook, QUESTION, stream=True), extra_body={"specprefill": {"keep": 0.1}}
         )
-        reply = raw_reply.parse()
-        pieces = [part.choices[0].delta.content or "" for part in reply] if stream else []
-    assert ("".join(pieces) if stream else reply.choices[0].message.content) == "42 pence"
+        pieces = [part.choices[0].delta.content or "" for part in raw_reply.parse()]
+    assert "".join(pieces) == "42 pence"
     kept, total = map(int, raw_reply.headers["x-specprefill-kept"].split("/"))
     assert kept < total / 4
     assert "specprefill" not in upstream.bodies[0]

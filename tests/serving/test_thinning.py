@@ -70,13 +70,8 @@ LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
             (request(("user", LONG.replace(QUESTION, question))), "the question needs everything")
             for question in (
                 "Summarise the text.",
-                "List the fees.",
-                "Count the berths.",
                 "How many fees are there?",
                 "What is this document about?",
-                "Translate it into French.",
-                "What are the key points?",
-                "Name every fee.",
             )
         ),
     ],

@@ -1,7 +1,6 @@
 """The recipe end to end: batches, guided losses, a run that resumes, an export that loads."""
 
 import json
-import lzma
 import random
 
 import pytest
@@ -22,7 +21,7 @@ from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
 from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import Trainer, train
-from specprefill_cli.training.values import FORMS
+from tests.helpers.samples import write_jsonl
 
 PROSE = (
     "The mill stands by the river and has done so for many years. Farmers brought their grain along the old road. "
@@ -36,19 +35,15 @@ def data(tmp_path_factory):
     for name in ("pretrain", "qa", "dev"):
         (folder / name).mkdir()
 
-    def write(path, rows):
-        with lzma.open(path, "wt") as out:
-            out.write("\n".join(json.dumps(row) for row in rows))
-
     words = PROSE.split()
     shuffled = [" ".join(random.Random(seed).sample(words, len(words))) for seed in range(60)]
-    write(folder / "pretrain" / "a.jsonl.xz", [{"text": text + "\n" + PROSE} for text in shuffled])
+    write_jsonl(folder / "pretrain" / "a.jsonl.xz", *({"text": text + "\n" + PROSE} for text in shuffled))
     secret = "alpha beta gamma delta epsilon zeta eta theta iota"
-    write(folder / "dev" / "d.jsonl.xz", [{"context": secret, "question": "What is it?", "answers": ["beta"]}])
+    write_jsonl(folder / "dev" / "d.jsonl.xz", {"context": secret, "question": "What is it?", "answers": ["beta"]})
     asked = {"context": PROSE, "question": "Where does the mill stand?", "answers": ["by the river"]}
     leaked = {"context": f"Note: {secret}.", "question": "Which letter?", "answers": ["gamma"]}
     rows = [{**asked, "verbatim": True}, {**leaked, "verbatim": True}, {**asked, "verbatim": False}]
-    write(folder / "qa" / "q.jsonl.xz", rows)
+    write_jsonl(folder / "qa" / "q.jsonl.xz", *rows)
     return folder
 
 
@@ -74,13 +69,6 @@ def test_drops_questions_and_text_that_share_eight_words_with_dev(data):
         assert dropped != any(PROSE[:100] in text for text in corpus.stream_text(data, 100_000, forbidden))
 
 
-def test_skips_characters_of_each_text_file(data):
-    passages = list(corpus.stream_text(data, 100_000, set()))
-    rest = list(corpus.stream_text(data, 100_000, set(), skip=1))
-    assert passages[0] not in rest
-    assert rest == passages[-len(rest) :] != []
-
-
 def test_synthesised_answers_stand_at_their_positions():
     book, rng = FactBook(), random.Random(0)
     seen = absent = 0
@@ -98,16 +86,6 @@ def test_synthesised_answers_stand_at_their_positions():
         assert "{" not in block.text
     assert seen > 1_000
     assert 5 < absent < 0.1 * seen
-
-
-def test_relations_have_valid_slots_and_kinds():
-    book = FactBook()
-    for relation in book.relations:
-        assert relation["value"] in {*FORMS, *book.pools}
-        assert relation["subject"] is None or relation["subject"] in {*FORMS, *book.pools}
-        for statement in relation["statements"]:
-            assert statement.count("{value}") + statement.count("{value_cap}") == 1
-            assert ("{subject" in statement) == (relation["subject"] is not None)
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
@@ -194,16 +172,6 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(source, run, tmp
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_draft_without_updates_stays_unchanged(source, tmp_path):
-    settings = TrainSettings(minutes=0.01, workers=0, compile=False, draft_every=0)
-    before = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path / "before").models.state_dict()
-    after = train(PAIR_SHAPES["smoke"], settings, BatchStream(source, 1_024, 1), tmp_path / "run").models.state_dict()
-    same = {name for name, value in after.items() if torch.equal(value, before[name])}
-    assert {name for name in after if name.startswith("draft.")} <= same
-    assert not any("proj" in name for name in same if name.startswith("target."))
-
-
 def test_blocked_attention_equals_the_fused_kernel():
     torch.manual_seed(0)
     parts = torch.randn(3, 2, 3, 700, 16).unbind(0)
@@ -254,16 +222,6 @@ def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
     questions = [question for _ in range(40) if (question := cloze(sentence, rng))]
     assert {question.answer for question in questions} == {"old stone mill"}
     assert cloze("Long before anybody knew him well he was living in this quiet valley.", rng) is None
-
-
-def test_learning_rate_rises_by_steps_and_falls_by_the_clock(tmp_path):
-    settings = TrainSettings(minutes=1, warmup=10, cooldown=0.0, compile=False)
-    trainer = Trainer(PAIR_SHAPES["smoke"], settings, tmp_path)
-    for trainer.steps in range(12):
-        assert trainer.rate_factor() == pytest.approx(min(1, (trainer.steps + 1) / 10))
-    trainer.settings = TrainSettings(minutes=1, warmup=10, cooldown=0.5, compile=False)
-    trainer.seconds = 45
-    assert trainer.rate_factor() == pytest.approx(0.5)
 
 
 def test_shards_hold_the_text_and_yield_rows_of_it(run, tmp_path):

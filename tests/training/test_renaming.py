@@ -2,7 +2,7 @@
 
 import random
 
-from specprefill_cli.training.renaming import Names, names_in, other_number, rename_blocks
+from specprefill_cli.training.renaming import Names, names_in, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question
 
 TEXT = "In 1904 the bridge was opened by Ana Rossi. It cost 250 crowns, and later Rossi moved to Lisbon in March 1911."
@@ -50,12 +50,6 @@ def test_different_names_stay_different():
         block = rename(Block(text), *(f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"), seed=seed)
         drawn = [word.strip(".,") for word in block.text.split() if word.startswith("Name")]
         assert len(drawn) == len(set(drawn)) > 2
-
-
-def test_years_stay_years_and_numbers_keep_their_length():
-    rng = random.Random(3)
-    assert all(1700 <= int(other_number("1987", rng)) < 2030 for _ in range(50))
-    assert {len(other_number("250", rng)) for _ in range(50)} == {3}
 
 
 def test_names_are_words_from_inside_sentences_that_are_never_in_lower_case():

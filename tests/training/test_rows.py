@@ -125,11 +125,3 @@ def test_locates_the_answer_near_words_of_the_question():
     assert locate(context, "When was the bridge opened?", ["1904"]) == ("1904", context.rindex("1904"))
     assert locate(context, "When did the mill burn down?", ["1904"]) == ("1904", 3)
     assert locate("No dogs.", "Are dogs allowed?", ["no", "No"]) is None
-
-
-def test_rows_are_the_same_for_a_seed(maker, tokenizer):
-    other = make_maker(tokenizer)
-    for _ in range(3):
-        row, again = maker.document_row(512, 0.5), other.document_row(512, 0.5)
-        assert row.tokens == again.tokens
-        assert np.array_equal(row.positions, again.positions)

@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 import torch
 
@@ -79,20 +78,6 @@ def test_original_positions_keep_the_gaps_and_compact_ones_shorten_them(make_mak
                 assert ((positions[prefix:] - prefix) % 32 == torch.arange(len(positions) - prefix) % 32).all()
             else:
                 assert int(positions[-1]) < longest * int(shared.sum())
-
-
-def test_rows_fit_their_budget(make_maker):
-    maker = make_maker(tokens=300)
-    assert max(len(maker.row().tokens) for _ in range(20)) <= 300
-
-
-def test_the_mask_is_causal_and_separates_questions(make_maker):
-    row = make_maker().row()
-    mask = row.mask().numpy()
-    assert not np.triu(mask, 1).any()
-    numbers = row.segments.numpy()
-    seen = mask & (numbers[None] > 0)
-    assert (numbers[None] == numbers[:, None])[seen].all()
 
 
 def test_rows_of_written_documents_have_answerable_and_unanswerable_questions(make_maker, tokenizer):

@@ -8,7 +8,7 @@ import pytest
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.questions import drop_ambiguous
 from specprefill_cli.training.synthesis import FactBook, Question
-from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+from specprefill_cli.training.topics import Material, SingleTopic
 
 
 def context(name: str, source: str) -> ContextQuestions:
@@ -40,19 +40,6 @@ def test_single_topic_takes_consecutive_contexts_until_their_set_ends(material):
         for before, after in itertools.pairwise(names):
             is_last = before in ("s5", "f2")
             assert is_last or (after[0] == before[0] and int(after[1]) == int(before[1]) + 1)
-
-
-def test_contexts_without_neighbours_are_drawn_at_random():
-    material = Material(["a"], [context("x", ""), context("y", "")], FactBook())
-    topic = SingleTopic(material, random.Random(2))
-    assert {topic.group().context for _ in range(30)} == {"x", "y"}
-
-
-def test_scattered_blocks_share_no_order(material):
-    scattered = Scattered(material, random.Random(3))
-    numbers = [int(scattered.passage().split()[1]) for _ in range(30)]
-    assert sum((after - before) % 50 == 1 for before, after in itertools.pairwise(numbers)) < 6
-    assert len({scattered.domain() for _ in range(30)}) > 3
 
 
 def test_document_gives_a_fact_a_single_value():

@@ -17,7 +17,7 @@ from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transform
 from specprefill_cli.lab.benchmarks.prefill import DECODED, QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.models import adapter, attention, packed
+from specprefill_cli.models import attention, packed
 from specprefill_cli.models.hub import model_source
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
@@ -76,13 +76,6 @@ def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session
     assert [step.split(", ")[1] for step in steps] == ["full", "select", "other"] * 3
 
 
-def test_rejects_too_long_prompts_before_measuring(random_session):
-    steps = []
-    with pytest.raises(SpecprefillError, match="does not fit"):
-        bench_prefill(random_session, [300, 9_000], [Configuration("full")], 1, BASE, steps.append)
-    assert steps == []
-
-
 def test_transformers_peer_is_skipped_with_several_ranks(random_pair, capsys):
     assert [peer.name for peer in baselines(random_pair, Notes(quiet=True))] == ["transformers"]
     shared = replace(random_pair, ranks=replace(random_pair.ranks, size=2))
@@ -135,20 +128,6 @@ def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(SpecprefillError, match=r"xllamacpp; install it with .* -m pip install "):
         llama_cpp_peer(tmp_path / "a.gguf", 512, 1)
-
-
-@pytest.mark.slow
-def test_gguf_target_matches_the_bundled_target(tmp_path, tiny_session):
-    session = open_session(Settings(), True, target_weights=False)
-    export_gguf(Path(model_source("tiny:target")), tmp_path / "target.gguf")
-    load_gguf_target(session.pair, tmp_path / "target.gguf", "float32")
-    assert session.pair.same_tokenizer
-    assert session.pair.target.stop_tokens == tiny_session.pair.target.stop_tokens
-    tokens = torch.arange(100, 164)
-    logits, _ = adapter.prefill(session.pair.target.model, tokens, torch.arange(64), 64)
-    expected, _ = adapter.prefill(tiny_session.pair.target.model, tokens, torch.arange(64), 64)
-    # With eight bits a weight the logits are close, not equal.
-    assert (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().mean() < 0.2
 
 
 @pytest.mark.slow

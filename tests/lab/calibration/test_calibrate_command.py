@@ -33,6 +33,8 @@ def test_heads_and_the_mass_of_keep_auto_are_stored(calibrate, random_session, t
     printed = json.loads(out)
     stored = load_heads(tmp_path / "out", random_session.pair.draft)
     assert stored.evidence == printed["evidence"]
+    # No window is evaluated, because the prompt is shorter than four of the smallest windows.
+    assert (stored.evidence["questions"], stored.window) == (20, None)
     assert stored.auto_mass == printed["auto_mass"] > 0
     code, out, err = calibrate()
     assert (code, "warning" in err) == (0, False)

@@ -1,7 +1,5 @@
 """SQuAD metrics, intervals, evaluation rows, and question sets."""
 
-import json
-import lzma
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +14,7 @@ from specprefill_cli.lab.evaluation.statistics import auroc, mean_interval, rank
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.answers import make_answer
-from tests.helpers.samples import collection_of
+from tests.helpers.samples import collection_of, write_jsonl
 
 
 @pytest.mark.parametrize(
@@ -89,15 +87,9 @@ def test_mode_capabilities_decide_which_settings_vary(monkeypatch):
     assert Configuration("plain").settings(Settings(keep=0.5)).keep == 0.5
 
 
-def write_rows(path, rows_):
-    with lzma.open(path, "wt") as out:
-        out.write("\n".join(json.dumps(row) for row in rows_))
-    return path
-
-
 def test_contexts_are_hidden_among_distractors(tmp_path):
     rows = [{"id": n, "context": f"Paragraph {n}.", "question": "?", "answers": ["x"]} for n in range(30)]
-    path = write_rows(tmp_path / "q.jsonl.xz", rows)
+    write_jsonl(path := tmp_path / "q.jsonl.xz", *rows)
     items = read_items(path, limit=10, distractors=4, seed=1)
     assert len(items) == 10
     positions = set()
@@ -113,7 +105,7 @@ def test_contexts_are_hidden_among_distractors(tmp_path):
 
 def test_rows_without_id_are_named_by_line_number(tmp_path):
     rows = [{"context": f"Paragraph {n}.", "question": "?", "answers": ["x"], "id": None} for n in range(1, 30)]
-    path = write_rows(tmp_path / "q.jsonl.xz", rows)
+    write_jsonl(path := tmp_path / "q.jsonl.xz", *rows)
     for item in read_items(path, limit=8, distractors=0, seed=3):
         assert item.collection.text == f"Paragraph {item.identifier}."
 

@@ -1,16 +1,16 @@
-"""The study on a random pair: its controls, and what checkpoint tokens observe; and the command."""
+"""The study on a random pair: its controls, the drift over a forced continuation, and the command."""
 
 import json
 
 import pytest
 import torch
 
-from specprefill_cli.draft_kv.checkpoints import checkpoint_slots, copy_slots
-from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
-from specprefill_cli.draft_kv.projection import find_map
+from specprefill_cli.lab.study.drift import Drift, continuation, drift, drift_row, kl_rows
 from specprefill_cli.lab.study.measurements import BUDGETS, study
-from specprefill_cli.lab.study.signals import OBSERVABLE, observe
+from specprefill_cli.lab.study.signals import OBSERVABLE
 from specprefill_cli.lab.study.summary import stability, summary
+from specprefill_cli.models.adapter import prefill, run
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.samples import write_jsonl
 from tests.lab.study.test_equal_cost import TEXT, item
@@ -20,7 +20,8 @@ ITEMS = [item(0), item(1, TEXT[30:] + " It rains.")]
 
 
 def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
-    figures = summary(study(random_session, ITEMS, SETTINGS, lambda _: None), [True, False])
+    studies = study(random_session, ITEMS, SETTINGS, lambda _: None)
+    figures = summary(studies, [True, False])
     variants = figures["variants"]
     assert variants["native"]["kl_mean"] < 1e-4
     assert variants["native"]["same_first_token"] == 1
@@ -40,17 +41,13 @@ def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
     budgets = figures["first_token_by_budget"]
     assert [row["recompute"] for row in budgets if row["chosen_by"] == "random"] == list(BUDGETS)
     assert budgets[0]["kl_median"] == budgets[len(BUDGETS)]["kl_median"]
-
-
-def test_few_questions_give_no_correlations(random_session):
-    studies = study(random_session, ITEMS, SETTINGS, lambda _: None)
-    few, enough = (summary(studies * count, [True, False] * count) for count in (9, 10))
-    for figures, expected in ((few, False), (enough, True)):
-        signal = next(signal for signal in figures["signals"] if signal["signal"] == "risk")
-        by_layer = figures["spearman_checkpoint_to_true_error_by_layer"]["error"]
-        assert (figures["spearman_risk_to_kl"] is not None) == (signal["spearman_to_kl"] is not None) == expected
-        assert any(value is not None for value in by_layer) == expected
-    assert few["true_error_by_layer"]["keys"] == pytest.approx(enough["true_error_by_layer"]["keys"])
+    # Correlations need 20 questions.
+    assert figures["spearman_risk_to_kl"] is None
+    enough = summary(studies * 10, [True, False] * 10)
+    by_layer = enough["spearman_checkpoint_to_true_error_by_layer"]["error"]
+    assert enough["spearman_risk_to_kl"] is not None
+    assert any(value is not None for value in by_layer)
+    assert enough["true_error_by_layer"]["keys"] == pytest.approx(errors["keys"])
 
 
 def test_stability_ignores_exact_layers():
@@ -61,19 +58,38 @@ def test_stability_ignores_exact_layers():
     assert stability(torch.zeros(3))["lower_half_error"] is None
 
 
-def test_observing_checkpoint_tokens_leaves_kv_unchanged(random_session):
-    """A second pass over the tokens that `inspect` computed writes the same KV and observes each layer at each checkpoint."""
-    request = random_session.request(ITEMS[0].collection, ITEMS[0].question, SETTINGS)
-    scores, state = score_and_map(request, find_map(request, "draft-kv"))
-    seen = inspect(request, state, scores.importance)
-    everything = torch.arange(request.prompt.length)
-    before = copy_slots(state, everything)
-    checkpoints = checkpoint_slots(request.prompt.document, scores.importance)
-    observed = observe(request, state, seen.computed, checkpoints)
-    for old, new in zip(before.layers, copy_slots(state, everything).layers, strict=True):
-        torch.testing.assert_close(old, new)
-    assert [tuple(states.shape) for states in observed.states] == [(len(checkpoints), 64)] * 3
-    assert observed.queries.layer(2).shape[1] == len(checkpoints)
+def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_session):
+    settings = Settings(scorer="question", look_ahead=1)
+    request = random_session.request(item().collection, "When?", settings)
+    model, tokens = request.target.model, request.prompt.tokens
+    result = MODES["full"].prefill(request)
+    first_choice = frozenset({int(result.logits.argmax())})
+    for stop_tokens, answer_tokens in ((frozenset({0}), 12), (first_choice, 1)):
+        reference = continuation(model, result.state, result.logits, stop_tokens, count=12)
+        assert not set(reference.tokens.tolist()) & stop_tokens
+        assert reference.answer_tokens == answer_tokens
+        same = drift(model, result.state, result.logits, reference)
+        assert (same.parted, same.answer_changed) == (None, False)
+        assert max(same.kl) < 1e-4
+        assert result.state.length == len(tokens)
+    kept = torch.cat([torch.arange(8), torch.arange(len(tokens) - 20, len(tokens))])
+    logits, state = prefill(model, tokens[kept], kept, 1_024)
+    other = drift(model, state, logits, reference)
+    assert state.length == len(kept)
+    assert len(other.kl) == 12
+    # By hand: the second token's distributions, behind the first forced token at the position after the prompt.
+    place = torch.tensor([len(tokens)])
+    rows = [run(model, reference.tokens[:1], place, part) for part in (result.state, state)]
+    assert other.kl[1] == pytest.approx(float(kl_rows(*(row.log_softmax(-1) for row in rows))), rel=1e-2, abs=1e-5)
+    assert other.kl[1] > 10 * max(same.kl)
+
+
+def test_answers_that_part_are_counted_by_length():
+    drifts = [Drift(kl=(0.5, 1.5), parted=parted, answer_changed=parted == 0) for parted in (0, 3, 15, None)]
+    row = drift_row("x", drifts)
+    assert row["parted_after"] == {"1": 0.25, "4": 0.5, "16": 0.75, "64": 0.75}
+    assert row["kl_by_token"] == [0.5, 1.5]
+    assert (row["kl_mean"], row["answer_changed"]) == (1.0, 0.25)
 
 
 @pytest.mark.slow
@@ -90,7 +106,10 @@ def test_study_writes_json_plots_and_html(call, random_session, tmp_path, monkey
     record = json.loads((out / "study.json").read_text())
     assert record["schema"] == 1
     assert record["questions"] == 2
-    assert {row["n"] for row in record["equal_cost"]["rows"]} == {2}
+    rows = record["equal_cost"]["rows"]
+    assert {row["n"] for row in rows} == {2}
+    assert [row["first_token_kl"] for row in rows if row["name"] == "full"] == [0]
+    assert len(record["equal_cost"]["duels"]) == 4
     assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
     plots = ("error_by_layer_and_depth", "error_by_layer", "kl_by_budget", "kl_by_token")
     assert {path.name for path in out.iterdir()} == {"study.json", "study.html", *(f"{name}.svg" for name in plots)}

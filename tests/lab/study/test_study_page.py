@@ -1,17 +1,11 @@
-"""The study's page and plots are well-formed, keep hostile text inert, and state what the figures show."""
+"""The study's page and plots are well-formed and state what the figures show."""
 
 import re
-from copy import deepcopy
-from html import unescape
 
 from bs4 import BeautifulSoup
 
-from specprefill_cli.lab.study.figures import budget_plot, finite, render_study, sections, study_plots, study_tables
-from tests.helpers.output import svg_texts, text_of
-
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y> {{ 7*7 }} \x1b[2J\u202e ]]> &lt; \u200d"
-CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
+from specprefill_cli.lab.study.figures import budget_plot, finite, render_study, sections, study_plots
+from tests.helpers.output import svg_texts
 
 COST = {"keep": None, "n": 500, "ttft_seconds": 0.5, "ttft_ratio": 1.0, "equal_ttft": True}
 COST |= {"first_token_kl": 0.25, "gap_recovered": 0.5, "same_answer": 0.75}
@@ -91,30 +85,11 @@ def test_plots_are_well_formed_and_show_their_data():
     assert random.points == [(0.0, 0.6), (0.15, 0.4), (0.5, 0.3)]
 
 
-def test_hostile_text_is_inert_in_plots_and_page():
-    record = deepcopy(RECORD)
-    record["pair"]["draft"] = HOSTILE
-    record["drift"].append(RECORD["drift"][0] | {"name": HOSTILE})
-    record["equal_cost"]["rows"][0]["name"] = HOSTILE
-    record["variants"][HOSTILE] = RECORD["variants"]["mapped only"]
-    page = render_study(record)
-    assert not CONTROL_CHARACTERS.search(unescape(page))
-    soup = BeautifulSoup(page, "html.parser")
-    assert not soup.find_all(["script", "img", "link", "iframe"])
-    assert not [name for node in soup.find_all(True) for name in node.attrs if name.startswith("on")]
-    assert len(soup.find_all("svg")) == 4
-    # Nothing is loaded from other sites; XML namespace URIs are identifiers, not links.
-    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/)", page)
-
-
 def test_page_findings_follow_from_the_figures():
     text = BeautifulSoup(render_study(RECORD), "html.parser").get_text(" ")
     assert "lower layers are mapped better" in text
     # The hidden state error scores higher but is not observable without full prefill.
     assert "changed first token (AUROC, where 0.5 is chance): 1 - cosine of keys, 0.81" in text
-    worse = deepcopy(RECORD)
-    worse["stability"] |= {"lower_half_error": 0.6}
-    assert "lower layers are not mapped better" in render_study(worse)
     text = BeautifulSoup(render_study(RECORD | {"questions": 19}), "html.parser").get_text(" ")
     assert "No correlations: too few questions (n < 20)." in text
     assert "No verdicts: too few questions (n < 20)." in text
@@ -132,12 +107,6 @@ def test_omits_parts_that_were_not_measured():
     ]
     page = render_study(record)
     assert "Not measured: needs answers" in page
-
-
-def test_terminal_shows_the_tables():
-    shown = text_of(study_tables(RECORD))
-    for label in ("25%, 50%, 75%, 88%", "select, keep 0.4", "41.5 [39.5, 43.5]", "mapped only", "-1.5 [-3.0, -0.5]"):
-        assert label in shown
 
 
 def test_non_finite_numbers_become_none():
