@@ -158,8 +158,7 @@ def prefill_steps(
 ) -> Steps[Tensor]:
     """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token.
 
-    For the other tokens the last layer computes only keys and values, unless the last pass is so short that skipping the
-    rest would cost more than it saves.
+    In all passes but the last, the last layer computes only keys and values.
     """
     last_layer, last_start = layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
     for start in range(0, len(tokens), chunk):

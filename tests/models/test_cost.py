@@ -51,27 +51,19 @@ def assert_flops(model, counted, flops):
     assert flops(cost) - linear_only == pytest.approx(attention, rel=0.001)
 
 
-def last_query(model, keys):
-    """FLOPs of the last layer's attention, in which a single query attends to all keys."""
-    cost = ModelCost.of(model.config)
-    return 4.0 * keys * cost.heads * cost.head_size
-
-
 @pytest.mark.parametrize("tokens", [100, 900])
-def test_prefill_flops_match_torch_within_two_percent(model, tokens):
-    ids, last = torch.randint(3, 8_000, (tokens,)), last_query(model, tokens)
+def test_pass_flops_match_torch_within_two_percent(model, tokens):
+    ids = torch.randint(3, 8_000, (tokens,))
     linear, attention = count_flops(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
-    counted = linear, causal_part(attention - last, tokens) + last
-    assert_flops(model, counted, lambda cost: cost.prefill_flops(tokens))
+    assert_flops(model, (linear, causal_part(attention, tokens)), lambda cost: cost.pass_flops(tokens))
 
 
 def test_flops_behind_a_cached_document_match_torch_within_two_percent(model):
-    ids, past, last = torch.randint(3, 8_000, (400,)), 300, last_query(model, 400)
+    ids, past = torch.randint(3, 8_000, (400,)), 300
     _, state = prefill(model, ids[:past], torch.arange(past), 10_000)
     linear, attention = count_flops(lambda: prefill(model, ids[past:], torch.arange(past, 400), 10_000, state=state))
     # Torch counts every pair; of the 400 keys the 100 queries see 350.5 on average.
-    counted = linear, (attention - last) * 350.5 / 400 + last
-    assert_flops(model, counted, lambda cost: cost.prefill_flops(100, past=past))
+    assert_flops(model, (linear, attention * 350.5 / 400), lambda cost: cost.pass_flops(100, past))
 
 
 def test_early_exit_flops_match_torch_within_two_percent(model):
@@ -145,7 +137,7 @@ def clock(monkeypatch):
     def fake_prefill(model, tokens, positions, chunk):
         assert chunk >= len(tokens) == len(positions)
         cost = next(cost for known, cost in state.costs if known is model)
-        state.now += state.start + state.per_flop * cost.prefill_flops(len(tokens))
+        state.now += state.start + state.per_flop * cost.pass_flops(len(tokens))
         state.now += 60 * (len(tokens) not in state.lengths)
         state.lengths.append(len(tokens))
 
