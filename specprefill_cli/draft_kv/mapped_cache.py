@@ -10,15 +10,13 @@ from transformers import PreTrainedModel
 
 from specprefill_cli.draft_kv.checkpoints import (
     ALWAYS_EXACT,
-    KV_ERROR,
     attention_mass,
+    attention_output_error,
     checkpoint_slots,
     chunk_risks,
     copy_slots,
     nearest_errors,
-    signal_errors,
 )
-from specprefill_cli.draft_kv.gate import signal_of
 from specprefill_cli.draft_kv.projection import KvMap
 from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
@@ -77,11 +75,8 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, signal: str = KV_ERROR) -> Inspection:
-    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV.
-
-    signal: a member of `SIGNALS`; only the queries that it needs are captured
-    """
+def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor) -> Inspection:
+    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
     prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
     checkpoints = checkpoint_slots(prompt.document, importance)
@@ -89,14 +84,15 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     suffix = torch.arange(end, prompt.length)
     slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
     mapped = copy_slots(state, checkpoints)
-    capture = QueryCapture(suffix if signal == KV_ERROR else torch.cat([checkpoints, suffix]))
+    capture = QueryCapture(torch.cat([checkpoints, suffix]))
     recompute_parts(request, state, slots, capture)
     computed, queries = copy_slots(state, checkpoints), capture.at(checkpoints)
-    errors = signal_errors(signal, model, mapped, computed, queries, ranks)
+    windows = window_layers(model.config)
+    errors = attention_output_error(mapped, computed, queries, windows, ranks)
     errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
-    mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
+    mass = attention_mass(state, capture.at(suffix), prompt.document, windows)
     # A mean over heads, and every rank has equally many.
     mass = ranks.summed(mass) / ranks.size
     return Inspection(*ranks.agree((mass, errors)), slots)
@@ -178,7 +174,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
     scores, state = score_and_map(request, kv_map)
     with request.clock.phase("checkpoints"):
-        inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
+        inspection = inspect(request, state, scores.importance)
         risks = request.pair.ranks.from_leader(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
