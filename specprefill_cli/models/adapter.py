@@ -8,51 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, QueryCapture, Steps, pause_before_pass
+from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-def run(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    state: PrefillState,
-    capture: QueryCapture | None = None,
-    last_layer: int | None = None,
-    rows: int | None = None,
-    local_window: LocalWindow | None = None,
-) -> Tensor:
-    """Run tokens [N] at positions [N] after those of the state, which grows by N.
-
-    last_layer: end the pass when this layer has its queries, keys and values; the layers above compute none for these tokens
-    local_window: limits what the document's tokens see (None: all before them)
+def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: PrefillState, **options: Any) -> Tensor:
+    """Run tokens [N] at positions [N] after those of the state, which grows by N. options: other fields of `Pass`.
 
     Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` tokens; empty where the pass ends early.
     """
-    step = Pass(
-        model=model,
-        tokens=tokens,
-        positions=positions,
-        state=state,
-        capture=capture,
-        last_layer=last_layer,
-        rows=rows,
-        local_window=local_window,
-    )
     pause_before_pass()
-    return run_pass(step)
+    return run_pass(Pass(model=model, tokens=tokens, positions=positions, state=state, **options))
 
 
 def run_pass(step: Pass) -> Tensor:
@@ -137,14 +114,12 @@ def prefill(
     tokens: Tensor,
     positions: Tensor,
     chunk: int,
-    capture: QueryCapture | None = None,
     state: PrefillState | None = None,
-    local_window: LocalWindow | None = None,
+    **options: Any,
 ) -> tuple[Tensor, PrefillState]:
-    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token, and the state."""
+    """Run tokens [N] at positions [N], `chunk` at a time; return what `prefill_steps` does, and the state."""
     state = new_state(len(tokens)) if state is None else state
-    steps = prefill_steps(model, tokens, positions, chunk, state, capture, local_window)
-    return run_steps(steps, pause_before_pass), state
+    return run_steps(prefill_steps(model, tokens, positions, chunk, state, **options), pause_before_pass), state
 
 
 def prefill_steps(
@@ -153,14 +128,16 @@ def prefill_steps(
     positions: Tensor,
     chunk: int,
     state: PrefillState,
-    capture: QueryCapture | None = None,
-    local_window: LocalWindow | None = None,
+    last_layer: int | None = None,
+    **options: Any,
 ) -> Steps[Tensor]:
     """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token.
 
-    In all passes but the last, the last layer computes only keys and values.
+    last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
+    runs to the end, and in the others the last layer computes only keys and values
+    options: other fields of `Pass`
     """
-    last_layer, last_start = layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
+    logits, highest, last_start = torch.empty(0), layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
     for start in range(0, len(tokens), chunk):
         pass_slice = slice(start, start + chunk)
         logits = yield Pass(
@@ -168,27 +145,10 @@ def prefill_steps(
             tokens=tokens[pass_slice],
             positions=positions[pass_slice],
             state=state,
-            capture=capture,
-            last_layer=last_layer if start < last_start else None,
-            local_window=local_window,
+            last_layer=highest if last_layer is None and start < last_start else last_layer,
+            **options,
         )
     return logits
-
-
-def read_keys(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    chunk: int,
-    last_layer: int,
-    capture: QueryCapture | None,
-    state: PrefillState,
-    local_window: LocalWindow | None = None,
-) -> None:
-    """Run tokens [N] up to the queries, keys and values of `last_layer`; the layers above compute none."""
-    for start in range(0, len(tokens), chunk):
-        pass_slice = slice(start, start + chunk)
-        run(model, tokens[pass_slice], positions[pass_slice], state, capture, last_layer, local_window=local_window)
 
 
 def window_layers(config: PretrainedConfig) -> Sequence[int | None]:

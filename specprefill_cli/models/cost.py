@@ -88,7 +88,7 @@ class ModelCost:
     def reading_flops(
         self, tokens: int, last_layer: int, local_window: LocalWindow | None = None, past: int = 0
     ) -> float:
-        """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
+        """A pass over `tokens` that ends with queries, keys and values of `last_layer`."""
         below = last_layer / self.layers
         projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
         attention = self.attention_flops(tokens, past, local_window, last_layer)

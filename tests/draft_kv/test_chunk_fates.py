@@ -114,7 +114,7 @@ def test_attention_of_checkpoints_is_the_models(model):
     ids, positions = random_tokens(70), torch.arange(70)
     outputs, queries = [], QueryCapture(positions)
     handle = attention_module(model, 0).o_proj.register_forward_pre_hook(lambda _, inputs: outputs.append(inputs[0]))
-    _, state = prefill(model, ids, positions, 1_000, queries)
+    _, state = prefill(model, ids, positions, 1_000, capture=queries)
     handle.remove()
     ours = causal_output(queries, 0, copy_slots(state, positions), window_layers(model.config)[0])
     torch.testing.assert_close(ours.transpose(0, 1).flatten(1), outputs[0][0], atol=1e-4, rtol=1e-4)

@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Gemma3TextConfig
 
 from specprefill_cli.models import cost as cost_module
-from specprefill_cli.models.adapter import prefill, read_keys
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import ModelCost, attended_pairs, cost_of, measure, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.registry import SCORERS
@@ -68,7 +67,7 @@ def test_flops_behind_a_cached_document_match_torch_within_two_percent(model):
 
 def test_early_exit_flops_match_torch_within_two_percent(model):
     ids = torch.randint(3, 8_000, (300,))
-    linear, attention = count_flops(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
+    linear, attention = count_flops(lambda: prefill(model, ids, torch.arange(300), 10_000, last_layer=1))
     assert_flops(model, (linear, causal_part(attention, 300)), lambda cost: cost.reading_flops(300, 1))
 
 

@@ -9,7 +9,7 @@ import transformers
 from torch.nn.functional import scaled_dot_product_attention
 
 from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import prefill, run, run_packed
+from specprefill_cli.models.adapter import prefill, run, run_packed, run_pass
 from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_kernel
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
@@ -33,9 +33,7 @@ def pass_behind(model, state, length, seed, **options):
 
 
 def run_separately(step):
-    return run(
-        step.model, step.tokens, step.positions, step.state, step.capture, step.last_layer, step.rows, step.local_window
-    )
+    return run_pass(step)
 
 
 def assert_as_alone(packed, apart):
@@ -229,7 +227,7 @@ def test_earlier_chunks_skip_the_last_layers_mlp(model):
 def test_last_layer_queries_are_captured():
     model, ids = build_model("llama"), random_tokens(LENGTH)
     capture, reference = (QueryCapture(torch.tensor([5, 60, LENGTH - 1])) for _ in range(2))
-    prefill(model, ids, torch.arange(LENGTH), 50, capture)
+    prefill(model, ids, torch.arange(LENGTH), 50, capture=capture)
     full_pass(model, ids, torch.arange(LENGTH), capture=reference)
     last = model.config.num_hidden_layers - 1
     torch.testing.assert_close(capture.layer(last), reference.layer(last), atol=1e-5, rtol=1e-5)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
+from specprefill_cli.models.adapter import prefill, run, window_layers
 from specprefill_cli.models.cache import PrefillState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of, relative_time
 from specprefill_cli.models.passes import QueryCapture
@@ -132,20 +133,25 @@ class AttentionScorer(Scorer):
         self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, last_layer: int
     ) -> Tensor | None:
         """Run the draft over the tokens that the state lacks; return the last token's logits [V] if the whole draft ran."""
-        model, prompt, local = request.draft.model, request.draft_prompt, request.local_window
+        prompt = request.draft_prompt
         tokens, positions = prompt.tokens, torch.arange(prompt.length)
+        read = partial(
+            prefill,
+            request.draft.model,
+            chunk=request.prefill_chunk,
+            state=state,
+            capture=capture,
+            local_window=request.local_window,
+        )
         if request.draft_gap:
             # A pass of its own: attention to a local window is fastest over positions without a gap.
             end = prompt.document[1]
             part = slice(state.length, end)
-            read_keys(model, tokens[part], positions[part], request.prefill_chunk, last_layer, capture, state, local)
+            read(tokens[part], positions[part], last_layer=last_layer)
             positions[end:] += request.draft_gap
         tokens, positions = tokens[state.length :], positions[state.length :]
-        if self.looks_ahead:
-            logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
-            return logits
-        read_keys(model, tokens, positions, request.prefill_chunk, last_layer, capture, state, local)
-        return None
+        logits, _ = read(tokens, positions, last_layer=None if self.looks_ahead else last_layer)
+        return logits if self.looks_ahead else None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
@@ -214,4 +220,5 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
         capture.positions = torch.tensor([request.draft_prompt.length + step])
         # Of the last token only the queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
-        logits = run(draft.model, torch.tensor([token]), capture.positions, state, capture, last_layer)
+        tokens = torch.tensor([token])
+        logits = run(draft.model, tokens, capture.positions, state, capture=capture, last_layer=last_layer)
