@@ -24,7 +24,7 @@ from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import Pass, Steps
-from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
+from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # A pass of confirmation takes about this multiple of a pass's fixed cost: short enough not to delay other answers, and
 # long enough that the fixed cost matters little.
 PASS_OVERHEADS = 10
+# What to do where full prefill does not fit.
+REMEDY = "leave out --confirm, or give shorter documents"
 
 
 @dataclass(kw_only=True)
@@ -130,7 +132,7 @@ def confirming_pass(request: PrefillRequest) -> int:
 def check_confirmable(request: PrefillRequest) -> None:
     """Raise PromptTooLong if full prefill does not fit the context, SpecprefillError if it does not fit the memory."""
     target, tokens = request.target, request.prompt.length
-    check_context(target, tokens, tokens, request.max_new_tokens, ANSWER, f"leave out --confirm, or {SHORTEN}")
+    check_context(target, tokens, tokens, request.max_new_tokens, REMEDY)
     cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
     needed_bytes = (tokens - cached + request.max_new_tokens) * token_bytes(target)
     needed_bytes += min(confirming_pass(request), tokens) * pass_bytes(target)
@@ -138,5 +140,5 @@ def check_confirmable(request: PrefillRequest) -> None:
     if needed_bytes > free_bytes:
         raise SpecprefillError(
             f"--confirm: full prefill of {tokens:,} tokens takes about {needed_bytes / GIBIBYTE:.1f} GiB, and "
-            f"{free_bytes / GIBIBYTE:.1f} GiB are free; leave out --confirm, or {SHORTEN}"
+            f"{free_bytes / GIBIBYTE:.1f} GiB are free; {REMEDY}"
         )
