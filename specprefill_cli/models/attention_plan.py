@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 
 # Queries of a call with a mask: for a cache's last tokens, and for tokens scattered over it, where a narrower block reads
@@ -23,9 +22,6 @@ MASK_ELEMENTS = 2**24
 SINKS = 16
 # Fewest queries in a block of a band: with fewer, matrix products get too thin.
 SMALLEST_BAND_BLOCK = 64
-TORCH_VERSION = Version(torch.__version__)
-# The first torch whose fused attention on a CPU reads grouped key-value heads.
-GROUPED_ON_CPU = Version("2.9")
 # The first GPUs with flash attention (Ampere), and its largest head.
 FLASH_CAPABILITY, FLASH_HEAD_SIZE = (8, 0), 256
 
@@ -55,7 +51,6 @@ class AttentionDevice:
     dtype: torch.dtype
     head_size: int
     capability: tuple[int, int] | None = None
-    torch_version: Version = TORCH_VERSION
     flash_works: bool = True
 
     @property
@@ -68,7 +63,7 @@ class AttentionDevice:
     @property
     def reads_groups(self) -> bool:
         """Whether attention takes fewer key-value heads than query heads without materialising all scores."""
-        return self.kind != "mps" and (self.kind != "cpu" or self.torch_version >= GROUPED_ON_CPU)
+        return self.kind != "mps"
 
 
 class Mask(Enum):
