@@ -60,11 +60,6 @@ class AttentionDevice:
         fits = self.head_size <= FLASH_HEAD_SIZE and self.head_size % 8 == 0
         return half and fits and self.flash_works and (self.capability or (0, 0)) >= FLASH_CAPABILITY
 
-    @property
-    def reads_groups(self) -> bool:
-        """Whether attention takes fewer key-value heads than query heads without materialising all scores."""
-        return self.kind != "mps"
-
 
 class Mask(Enum):
     """How a segment's queries are kept from keys that they must not see."""
@@ -158,7 +153,8 @@ def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
     """
     if device.kind == "cuda":
         return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)
-    return not device.reads_groups
+    # On MPS, attention over grouped heads would materialise all scores.
+    return device.kind == "mps"
 
 
 def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
