@@ -9,7 +9,6 @@ from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.memory_plan import MemoryPlan
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
@@ -51,7 +50,6 @@ class Prepared:
     mode_reason: str | None
     decoding: Settings
     warnings: tuple[str, ...]
-    memory: PeakMemory
     expected_speedup: float | None = None
 
 

@@ -26,7 +26,7 @@ from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.memory import PeakMemory
+from specprefill_cli.models.memory import peak_memory_bytes
 from specprefill_cli.models.passes import Pass
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.modes import PrefillResult
@@ -44,7 +44,6 @@ class TextStream(ABC):
     """
 
     prefilled: Any
-    memory: PeakMemory
     startup_seconds: float = 0.0
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -142,7 +141,7 @@ class TextStream(ABC):
             kept_ratio=plan.kept_ratio,
             startup_seconds=self.startup_seconds,
             spans=span_records(self.collection, request.prompt, plan),
-            peak_memory_bytes=self.memory.bytes(),
+            peak_memory_bytes=peak_memory_bytes(),
             citations=citations,
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],

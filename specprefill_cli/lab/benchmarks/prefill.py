@@ -12,6 +12,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
@@ -19,7 +20,6 @@ from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text, memory, ttft
 from specprefill_cli.models.cost import ModelCost, cost_of
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PhaseClock
@@ -134,9 +134,10 @@ def return_freed_memory() -> None:
 
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """Measure a prefill in a mode."""
+    watch = PeakMemory()
     stream = session.ask(collection, QUESTION, settings)
     kept_ratio = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.request.clock, stream.memory, kept_ratio, operations_ratio(stream))
+    return Measurement(stream.request.clock, watch, kept_ratio, operations_ratio(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
