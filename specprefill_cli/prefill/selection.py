@@ -65,16 +65,11 @@ def rank_chunks(scores: Tensor) -> Tensor:
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
     """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
 
-    The document gets at least `document_floor` tokens, and a chunk.
+    However long question and instruction are, the document gets half of the keep ratio, and a chunk.
     """
-    room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), document_floor(keep, document_tokens))
+    room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), keep * document_tokens / 2)
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
-
-
-def document_floor(keep: float, document_tokens: int) -> float:
-    """Document tokens that are kept however long question and instruction are: half of the keep ratio."""
-    return keep * document_tokens / 2
 
 
 def chunks_for_mass(scores: Tensor, share: float, best: int | None = None) -> int:
@@ -196,8 +191,8 @@ def expected_tokens(request: PrefillRequest) -> int:
 def tokens_at(keep: float, request: PrefillRequest) -> int:
     """Tokens that a selection keeps at a keep ratio, to within a chunk."""
     tokens, document_tokens = request.prompt.length, request.document_tokens
-    document = max(request.chunk_size, int(document_floor(keep, document_tokens)))
-    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), request.prompt_room)
+    kept = chunk_budget(keep, tokens, document_tokens, request.chunk_size) * request.chunk_size
+    return min(tokens, tokens - document_tokens + kept, request.prompt_room)
 
 
 def fate_spans(
