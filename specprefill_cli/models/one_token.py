@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,13 +17,6 @@ from specprefill_cli.models.passes import Pass
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # The pass of each model that has decoded; None where transformers must compute it.
 PREPARED: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDictionary()
-
-
-class KeyValueCache(Protocol):
-    """Keys and values [1, kv_heads, K, head_size] of each layer."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Add those [1, kv_heads, 1, head_size] of a token, and return all."""
 
 
 class OneTokenPass:
@@ -45,7 +38,7 @@ class OneTokenPass:
         ]
 
     @torch.inference_mode()
-    def __call__(self, token: Tensor, position: Tensor, cache: KeyValueCache, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, token: Tensor, position: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
         """Run a token [1] at a position [1] after those of the cache; return float32 logits [1, V].
 
         mask: [1, 1, 1, K] which slots of the cache the token sees (bool); None: all
