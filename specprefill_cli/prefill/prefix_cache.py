@@ -20,7 +20,7 @@ from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
 from specprefill_cli.models.encoder import DocumentVectors
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
-from specprefill_cli.models.memory_plan import MemoryPlan, token_bytes
+from specprefill_cli.models.memory_plan import kv_bytes, token_bytes
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
@@ -126,7 +126,7 @@ def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
 
     With several ranks the limit holds for each.
     """
-    total = MemoryPlan(pair).kv_bytes(setting)
+    total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)
     return DocumentCache(
