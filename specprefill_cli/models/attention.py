@@ -23,7 +23,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
-from specprefill_cli.models.passes import PackedContext, PositionContext
+from specprefill_cli.models.passes import AttentionMetadata, PositionContext
 
 ATTENTION = "specprefill"
 # Queries and keys of the trial, query heads and key-value heads.
@@ -50,7 +50,7 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    context: PackedContext | None = None,
+    context: AttentionMetadata | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
     """Attention of the sequences of a pass, by position. Each sequence's new keys and values go to its own cache.

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.cache import copy_to, device_of
-from specprefill_cli.models.passes import PackedContext, PackedSequence, Pass
+from specprefill_cli.models.passes import AttentionMetadata, Pass, SequenceMetadata
 
 # The fixed cost of a pass, in tokens computed in the same time: Python and kernel launches on a CPU (measured), and on a
 # GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
@@ -41,7 +41,9 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> li
         slots = [torch.arange(step.state.length - step.length, step.state.length) for step in passes]
     edges = list(accumulate((step.length for step in passes), initial=0))
     spans = [slice(*edge) for edge in pairwise(edges)]
-    context = PackedContext([packed_sequence(*place) for place in zip(passes, slots, spans, strict=True)], last_layer)
+    context = AttentionMetadata(
+        [sequence_metadata(*place) for place in zip(passes, slots, spans, strict=True)], last_layer
+    )
     inputs = {
         "input_ids": copy_to(torch.cat([step.tokens for step in passes])[None], device),
         "position_ids": copy_to(torch.cat([step.positions for step in passes])[None], device),
@@ -59,11 +61,11 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> li
     return [part[-1] if step.rows is None else part for step, part in zip(passes, logits_by_pass, strict=True)]
 
 
-def packed_sequence(step: Pass, slots: Tensor, span: slice) -> PackedSequence:
+def sequence_metadata(step: Pass, slots: Tensor, span: slice) -> SequenceMetadata:
     """A pass as attention sees it, with its slots [N] and its place among the tokens of all passes."""
     # In a cache of the whole prompt, a token's slot is its position.
     rows = None if step.capture is None else torch.isin(slots, step.capture.positions).nonzero()[:, 0]
-    return PackedSequence(
+    return SequenceMetadata(
         step.positions,
         step.state.positions,
         step.local_window,

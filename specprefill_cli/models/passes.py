@@ -152,7 +152,7 @@ class PositionContext:
 
 
 @dataclass(eq=False, kw_only=True)
-class PackedSequence(PositionContext):
+class SequenceMetadata(PositionContext):
     """A sequence of a packed pass.
 
     span: its tokens among those of the pass; slots: where its keys and values go in the cache of its state
@@ -172,13 +172,13 @@ class PackedSequence(PositionContext):
 
 
 @dataclass(frozen=True)
-class PackedContext:
+class AttentionMetadata:
     """The sequences of a pass, in order; together they have all its tokens.
 
     last_layer: the layer whose queries and keys end the pass (None: run to the end)
     """
 
-    sequences: Sequence[PackedSequence]
+    sequences: Sequence[SequenceMetadata]
     last_layer: int | None = None
 
 
