@@ -23,7 +23,7 @@ from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.packed import pass_overhead
-from specprefill_cli.models.passes import Pass, Steps
+from specprefill_cli.models.passes import ForwardInput, Steps
 from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
@@ -57,7 +57,7 @@ class Confirmation:
     warnings: tuple[str, ...] = ()
 
 
-def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
+def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, None]:
     """Confirm or correct a provisional answer that has ended: yield its record, then the passes of the confirmation.
 
     Ctrl-C, a lack of memory, and a sufficient confidence leave the answer as it is, unconfirmed.
@@ -110,7 +110,7 @@ def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmatio
     reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
-    def collect(token: int) -> Iterator[Pass]:
+    def collect(token: int) -> Iterator[ForwardInput]:
         tokens.append(token)
         return iter(())
 

@@ -27,7 +27,7 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import peak_memory_bytes
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.passes import ForwardInput
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
@@ -189,7 +189,7 @@ class AnswerStream(TextStream):
         """
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
-    def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
+    def steps(self) -> Generator[ForwardInput | str | Record, Tensor, None]:
         """Yield pieces of text, and the passes that they need; the caller sends the logits of each pass.
 
         With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
@@ -225,7 +225,7 @@ class AnswerStream(TextStream):
         detokenizer = Detokenizer(self.request.pair.target.tokenizer)
         self.tokens, self.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
 
-    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[Pass | str, Tensor, None]:
+    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(

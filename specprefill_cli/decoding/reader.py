@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.models.adapter import prefill, run_steps
 from specprefill_cli.models.cache import PrefillState, new_state, rollback
-from specprefill_cli.models.passes import Pass, Steps
+from specprefill_cli.models.passes import ForwardInput, Steps
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock
 
@@ -63,7 +63,7 @@ class ModelReader:
         start = self.position + self.length
         work = partial(read_shard, self.role, self.length, tuple(tokens), rows)
         return (
-            yield Pass(
+            yield ForwardInput(
                 model=self.model,
                 tokens=torch.tensor(tokens),
                 positions=torch.arange(start, start + len(tokens)),

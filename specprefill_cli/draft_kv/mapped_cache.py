@@ -30,7 +30,7 @@ from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
+from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
@@ -137,7 +137,7 @@ def recompute(
     for layer in state.layers:
         layer.slots = slots_by_device[layer.keys.device]
     try:
-        step = Pass(
+        step = ForwardInput(
             model=model, tokens=tokens, positions=positions, state=state, capture=capture, last_layer=last_layer
         )
         return forward([step], [slots])[0]

@@ -17,29 +17,29 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, Steps, pause_before_pass
+from specprefill_cli.models.passes import ForwardInput, Steps, pause_before_pass
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
 def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: PrefillState, **options: Any) -> Tensor:
-    """Run tokens [N] at positions [N] after those of the state, which grows by N. options: other fields of `Pass`.
+    """Run tokens [N] at positions [N] after those of the state, which grows by N. options: other fields of `ForwardInput`.
 
     Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` tokens; empty where the pass ends early.
     """
     pause_before_pass()
-    return run_pass(Pass(model=model, tokens=tokens, positions=positions, state=state, **options))
+    return run_pass(ForwardInput(model=model, tokens=tokens, positions=positions, state=state, **options))
 
 
-def run_pass(step: Pass) -> Tensor:
+def run_pass(step: ForwardInput) -> Tensor:
     """Run a pass by itself; returns what `run` does. Where it fails, its state is as it was."""
     quick = one_token_pass(step)
     with step.announced(), extend_states([step]):
         return forward([step])[0] if quick is None else quick(step.tokens, step.positions, step.state.cache)
 
 
-def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
+def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
     """Run passes of the same model as a packed pass; return the logits of each, or its error."""
     if len(passes) > 1:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
@@ -54,7 +54,7 @@ def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
     return outcomes
 
 
-def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
+def run_packed(passes: Sequence[ForwardInput]) -> list[Tensor]:
     """Run passes of the same model, all ending at the same layer, as a packed pass; return what `run` would for each.
 
     A pass that fails leaves all states as they were.
@@ -64,7 +64,7 @@ def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
 
 
 @contextmanager
-def extend_states(passes: Sequence[Pass]) -> Iterator[None]:
+def extend_states(passes: Sequence[ForwardInput]) -> Iterator[None]:
     """Add positions of passes to their states; an error in the block undoes that."""
     lengths = [step.state.length for step in passes]
     try:
@@ -88,19 +88,19 @@ def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) ->
         return ended.value
 
 
-def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
+def items_of(steps: Generator[ForwardInput | Item, Tensor, None]) -> Iterator[Item]:
     """Run the passes that a generator yields, each by itself, and yield its other items.
 
     An error of a pass is raised inside the generator, where it yielded the pass.
     """
-    resume: Callable[[], Pass | Item] = partial(next, steps)
+    resume: Callable[[], ForwardInput | Item] = partial(next, steps)
     while True:
         try:
             item = resume()
         except StopIteration:
             return
         try:
-            if isinstance(item, Pass):
+            if isinstance(item, ForwardInput):
                 resume = partial(steps.send, run_pass(item))
             else:
                 yield item
@@ -135,12 +135,12 @@ def prefill_steps(
 
     last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
     runs to the end, and in the others the last layer computes only keys and values
-    options: other fields of `Pass`
+    options: other fields of `ForwardInput`
     """
     logits, highest, last_start = torch.empty(0), layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
     for start in range(0, len(tokens), chunk):
         pass_slice = slice(start, start + chunk)
-        logits = yield Pass(
+        logits = yield ForwardInput(
             model=model,
             tokens=tokens[pass_slice],
             positions=positions[pass_slice],

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.passes import ForwardInput
 
 # Architectures with the layers that `OneTokenPass` computes, where they have no sliding window.
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -73,7 +73,7 @@ def apply_norm(norm: Any, states: Tensor) -> Tensor:
     return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
-def one_token_pass(step: Pass) -> OneTokenPass | None:
+def one_token_pass(step: ForwardInput) -> OneTokenPass | None:
     """The quick pass of decoding, or None where transformers' modules must compute it."""
     decodes = step.length == 1 and step.rows == 1 and step.capture is None and step.last_layer is None
     if not decodes:

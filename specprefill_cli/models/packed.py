@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from specprefill_cli.models.attention import LayerReached
 from specprefill_cli.models.cache import copy_to, device_of
-from specprefill_cli.models.passes import AttentionMetadata, Pass, SequenceMetadata
+from specprefill_cli.models.passes import AttentionMetadata, ForwardInput, SequenceMetadata
 
 # The fixed cost of a pass, in tokens computed in the same time: Python and kernel launches on a CPU (measured), and on a
 # GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
@@ -30,7 +30,7 @@ class PackedCache(DynamicCache):
 
 
 @torch.inference_mode()
-def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> list[Tensor]:
+def forward(passes: Sequence[ForwardInput], slots: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Run passes of the same model, all ending at the same layer, as a packed pass; return what `adapter.run` would for each.
 
     slots: for each pass, the slots [N] of its keys and values (None: the last); the states hold the positions of all slots
@@ -61,7 +61,7 @@ def forward(passes: Sequence[Pass], slots: Sequence[Tensor] | None = None) -> li
     return [part[-1] if step.rows is None else part for step, part in zip(passes, logits_by_pass, strict=True)]
 
 
-def sequence_metadata(step: Pass, slots: Tensor, span: slice) -> SequenceMetadata:
+def sequence_metadata(step: ForwardInput, slots: Tensor, span: slice) -> SequenceMetadata:
     """A pass as attention sees it, with its slots [N] and its place among the tokens of all passes."""
     # In a cache of the whole prompt, a token's slot is its position.
     rows = None if step.capture is None else torch.isin(slots, step.capture.positions).nonzero()[:, 0]

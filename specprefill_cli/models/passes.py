@@ -63,7 +63,7 @@ class QueryCapture:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
+class ForwardInput:
     """Tokens [N] at positions [N] for a model to run after those of a state. The state then grows by N.
 
     capture: keeps queries; last_layer: the pass ends when this layer has its queries, keys and values
@@ -183,7 +183,7 @@ class AttentionMetadata:
 
 
 # A generator that yields passes, is sent their logits, and returns a value.
-Steps = Generator[Pass, Tensor, Value]
+Steps = Generator[ForwardInput, Tensor, Value]
 
 
 # Called before each pass of a prefill: here the engine lets other answers go on, and stops a cancelled question.

@@ -46,7 +46,7 @@ FLASH = ("sm_80", "sm_90", "ROCm")
 CUDA = (*FLASH, "ROCm, causal from the upper left", "sm_75", "sm_90, float32", "sm_90, head 512")
 
 GAPPED = torch.arange(400)[torch.arange(400) % 7 != 3]
-# Pass name: query positions, key positions, the layer's sliding window, and the pass's local window.
+# Name of the pass: query positions, key positions, the layer's sliding window, and the pass's local window.
 PASSES = {
     "whole prompt": (torch.arange(400), torch.arange(400), None, None),
     "kept tokens": (GAPPED, GAPPED, None, None),

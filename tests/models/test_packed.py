@@ -14,7 +14,7 @@ from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_ker
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
 from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
+from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model, failing, random_tokens
 
 LENGTH = 120
@@ -29,7 +29,7 @@ def filled_state(model, length, stride=1, seed=7):
 def pass_behind(model, state, length, seed, **options):
     start = int(state.positions[-1]) + 1 if state.length else 0
     tokens, positions = random_tokens(length, seed), torch.arange(start, start + length)
-    return Pass(model=model, tokens=tokens, positions=positions, state=state, **options)
+    return ForwardInput(model=model, tokens=tokens, positions=positions, state=state, **options)
 
 
 def run_separately(step):
@@ -239,7 +239,7 @@ def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
         layer.slots = slots
-    (logits,) = forward([Pass(model=model, tokens=ids[slots], positions=slots, state=state)], [slots])
+    (logits,) = forward([ForwardInput(model=model, tokens=ids[slots], positions=slots, state=state)], [slots])
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
 
