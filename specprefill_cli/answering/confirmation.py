@@ -23,7 +23,7 @@ from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.packed import pass_overhead
-from specprefill_cli.models.passes import ForwardInput, Steps
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
@@ -92,7 +92,9 @@ def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, No
     confirmation.seconds = time.perf_counter() - began
 
 
-def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation) -> Steps[list[int]]:
+def exact_answer(
+    stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation
+) -> ForwardGenerator[list[int]]:
     """The answer's tokens after full prefill, decoded only from where they differ from the provisional tokens."""
     request, decoding = stream.request, stream.resolved.decoding
     if request.pair.ranks.size > 1:

@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.decoding.reader import ModelReader
 from specprefill_cli.decoding.rounds import Proposal
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.models.passes import Steps
+from specprefill_cli.models.passes import ForwardGenerator
 
 # Shortest and longest suffix of the answer that `lookup` searches for in the text.
 SHORTEST_MATCH, LONGEST_MATCH = 2, 8
@@ -34,7 +34,7 @@ class LookupProposer:
     def __init__(self, seen: Tensor) -> None:
         self.seen = seen.numpy()
 
-    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+    def propose(self, answer: Sequence[int], count: int) -> ForwardGenerator[Proposal]:
         """Propose up to `count` (at least 1) tokens after an answer that is not empty; possibly none."""
         yield from ()
         text = np.concatenate([self.seen, answer])
@@ -85,7 +85,7 @@ class DraftProposer:
     token_passes: float = 0.5
     reader: ModelReader | None = None
 
-    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+    def propose(self, answer: Sequence[int], count: int) -> ForwardGenerator[Proposal]:
         """Propose up to `count` (at least 1) tokens after an answer that is not empty; none where its context is full."""
         count = min(count, self.longest_answer - len(answer))
         if count < 1:

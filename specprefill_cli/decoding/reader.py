@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.models.adapter import prefill, run_steps
 from specprefill_cli.models.cache import PrefillState, new_state, rollback
-from specprefill_cli.models.passes import ForwardInput, Steps
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock
 
@@ -55,7 +55,7 @@ class ModelReader:
     def length(self) -> int:
         return self.state.length - self.prompt_slots
 
-    def read(self, tokens: Sequence[int], rows: int = 1) -> Steps[Tensor]:
+    def read(self, tokens: Sequence[int], rows: int = 1) -> ForwardGenerator[Tensor]:
         """Ask for the pass over the answer's next tokens.
 
         Returns float32 logits [rows, vocabulary] after each of the last `rows` tokens.

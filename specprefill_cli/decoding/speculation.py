@@ -12,7 +12,7 @@ from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.passes import Steps
+from specprefill_cli.models.passes import ForwardGenerator
 from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import Verdict
@@ -61,7 +61,7 @@ class Speculator:
         # By the name of a considered proposer: why it was last declined, or None.
         self.refusals: dict[str, str | None] = {}
 
-    def propose(self, answer: Sequence[int], limit: int) -> Steps[Proposal]:
+    def propose(self, answer: Sequence[int], limit: int) -> ForwardGenerator[Proposal]:
         """Up to `limit` tokens that may follow the answer."""
         following = self.known_tokens[len(answer) :][: max(limit, 0)]
         if following and self.known_tokens[: len(answer)] == tuple(answer):

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import ForwardInput, Steps, pause_before_pass
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput, pause_before_pass
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -77,7 +77,7 @@ def extend_states(passes: Sequence[ForwardInput]) -> Iterator[None]:
         raise
 
 
-def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
+def run_steps(steps: ForwardGenerator[Value], before: Callable[[], None] = lambda: None) -> Value:
     """Run the passes that `steps` yields, each by itself; return its value. before: called before each pass."""
     try:
         step = next(steps)
@@ -130,7 +130,7 @@ def prefill_steps(
     state: PrefillState,
     last_layer: int | None = None,
     **options: Any,
-) -> Steps[Tensor]:
+) -> ForwardGenerator[Tensor]:
     """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token.
 
     last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass

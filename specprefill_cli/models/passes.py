@@ -183,7 +183,7 @@ class AttentionMetadata:
 
 
 # A generator that yields passes, is sent their logits, and returns a value.
-Steps = Generator[ForwardInput, Tensor, Value]
+ForwardGenerator = Generator[ForwardInput, Tensor, Value]
 
 
 # Called before each pass of a prefill: here the engine lets other answers go on, and stops a cancelled question.
