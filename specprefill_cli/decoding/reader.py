@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.models.adapter import prefill, run_steps
-from specprefill_cli.models.cache import PrefillState, new_state, rollback
+from specprefill_cli.models.cache import KvCacheState, new_state, rollback
 from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock
@@ -39,7 +39,7 @@ class ModelReader:
     def __init__(
         self,
         model: PreTrainedModel,
-        state: PrefillState,
+        state: KvCacheState,
         position: int,
         ranks: Ranks = ALONE,
         role: str = TARGET,

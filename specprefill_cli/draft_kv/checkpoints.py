@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.scoring_heads import layer_attention
 
@@ -45,7 +45,7 @@ class SlotKv:
     layers: tuple[tuple[Tensor, Tensor], ...]
 
 
-def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
+def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
     """Copy slots [C] of every layer."""
     layers = []
     for layer in state.layers:
@@ -112,7 +112,7 @@ def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
 
 
 def attention_mass(
-    state: PrefillState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
+    state: KvCacheState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
 ) -> Tensor:
     """Share of the captured queries' attention [layers, n] that each document token gets, mean over heads and queries.
 

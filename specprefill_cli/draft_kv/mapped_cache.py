@@ -27,7 +27,7 @@ from specprefill_cli.draft_kv.raw_kv import (
     split_heads,
 )
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
+from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, new_state
 from specprefill_cli.models.head_division import head_share
 from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
@@ -36,7 +36,7 @@ from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
 
 @torch.inference_mode()
-def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
+def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> KvCacheState:
     """A target cache with a slot for every prompt token: layer 0 exact, the others mapped. Each rank maps its heads.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
@@ -75,7 +75,7 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor) -> Inspection:
+def inspect(request: PrefillRequest, state: KvCacheState, importance: Tensor) -> Inspection:
     """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
     prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
@@ -99,7 +99,7 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor) ->
 
 
 @torch.inference_mode()
-def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tensor:
+def repair(request: PrefillRequest, state: KvCacheState, slots: Tensor) -> Tensor:
     """Recompute slots [N], ascending, then the suffix on the repaired cache; return the logits [V] of the last token."""
     prompt = request.prompt
     recompute_parts(request, state, slots)
@@ -108,7 +108,7 @@ def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tenso
 
 
 def recompute_parts(
-    request: PrefillRequest, state: PrefillState, slots: Tensor, capture: QueryCapture | None = None
+    request: PrefillRequest, state: KvCacheState, slots: Tensor, capture: QueryCapture | None = None
 ) -> None:
     """Recompute slots [N], ascending, in passes of the request's size: no token sees a token of a later pass."""
     for first in range(0, len(slots), request.prefill_chunk):
@@ -121,7 +121,7 @@ def recompute(
     model: PreTrainedModel,
     tokens: Tensor,
     slots: Tensor,
-    state: PrefillState,
+    state: KvCacheState,
     capture: QueryCapture | None = None,
     logits: bool = True,
 ) -> Tensor:
@@ -146,7 +146,7 @@ def recompute(
             layer.slots = None
 
 
-def drop_slots(state: PrefillState, kept: Tensor) -> PrefillState:
+def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
     """The cache reduced to slots [K], ascending."""
     reduced = new_state(len(kept))
     for number, layer in enumerate(state.layers):
@@ -164,7 +164,7 @@ class MappedPrompt:
     """
 
     scores: Scores
-    state: PrefillState
+    state: KvCacheState
     inspection: Inspection
     risks: Tensor
     draft_window: int | None
@@ -181,7 +181,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=kv_map.window)
 
 
-def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
+def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:
     """Score with the draft, and fill a target cache from the draft's states."""
     with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
         scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
+from specprefill_cli.models.cache import KvCacheState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import ForwardGenerator, ForwardInput, pause_before_pass
@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: PrefillState, **options: Any) -> Tensor:
+def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: KvCacheState, **options: Any) -> Tensor:
     """Run tokens [N] at positions [N] after those of the state, which grows by N. options: other fields of `ForwardInput`.
 
     Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` tokens; empty where the pass ends early.
@@ -114,9 +114,9 @@ def prefill(
     tokens: Tensor,
     positions: Tensor,
     chunk: int,
-    state: PrefillState | None = None,
+    state: KvCacheState | None = None,
     **options: Any,
-) -> tuple[Tensor, PrefillState]:
+) -> tuple[Tensor, KvCacheState]:
     """Run tokens [N] at positions [N], `chunk` at a time; return what `prefill_steps` does, and the state."""
     state = new_state(len(tokens)) if state is None else state
     return run_steps(prefill_steps(model, tokens, positions, chunk, state, **options), pause_before_pass), state
@@ -127,7 +127,7 @@ def prefill_steps(
     tokens: Tensor,
     positions: Tensor,
     chunk: int,
-    state: PrefillState,
+    state: KvCacheState,
     last_layer: int | None = None,
     **options: Any,
 ) -> ForwardGenerator[Tensor]:

@@ -21,7 +21,7 @@ from specprefill_cli.models.attention_plan import (
     to_additive_mask,
     visibility_mask,
 )
-from specprefill_cli.models.cache import PrefillState, copy_to
+from specprefill_cli.models.cache import KvCacheState, copy_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -75,7 +75,7 @@ class ForwardInput:
     model: PreTrainedModel
     tokens: Tensor
     positions: Tensor
-    state: PrefillState
+    state: KvCacheState
     capture: QueryCapture | None = None
     last_layer: int | None = None
     rows: int | None = None
@@ -161,7 +161,7 @@ class SequenceMetadata(PositionContext):
 
     span: slice
     slots: Tensor
-    state: PrefillState
+    state: KvCacheState
     capture: QueryCapture | None = None
     rows: Tensor | None = None
 

@@ -37,7 +37,7 @@ from specprefill_cli.lab.gpu_check.fixed_decoding import FixedDecoder
 from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill, run, synchronize
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.models.cost import ModelCost
 from specprefill_cli.models.passes import PositionContext
 from specprefill_cli.models.placement import choose_dtype, choose_placement
@@ -217,7 +217,7 @@ def graphs(shapes: str, length: str) -> Rows:
     return rows
 
 
-def plain_decoding(model: PreTrainedModel, logits: Tensor, state: PrefillState) -> Iterator[int]:
+def plain_decoding(model: PreTrainedModel, logits: Tensor, state: KvCacheState) -> Iterator[int]:
     """DECODED greedy tokens after the first, by the usual pass."""
     for _ in range(DECODED):
         token, position = logits.argmax()[None].cpu(), torch.tensor([state.length])

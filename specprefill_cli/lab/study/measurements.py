@@ -24,7 +24,7 @@ from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
 from specprefill_cli.lab.study.signals import key_value_errors, observe, rows_of, signals_at
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState, layer_count
+from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -72,7 +72,7 @@ class Trials:
     reference: Continuation
     results: dict[str, Trial] = field(default_factory=dict)
 
-    def add(self, name: str, logits: Tensor, state: PrefillState) -> None:
+    def add(self, name: str, logits: Tensor, state: KvCacheState) -> None:
         """Compare a prefill: logits [V] of its last token, and its cache."""
         self.results[name] = Trial(
             kl=kl_divergence(self.logits, logits),
@@ -171,7 +171,7 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
-def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> tuple[Tensor, PrefillState]:
+def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> tuple[Tensor, KvCacheState]:
     """Make a cache from a copy, recompute chunks by their fates [chunks], and return first-token logits [V] and the cache.
 
     fates: None: recompute nothing

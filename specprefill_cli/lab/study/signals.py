@@ -18,7 +18,7 @@ from specprefill_cli.draft_kv.checkpoints import SlotKv, attention_output_error,
 from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.draft_kv.raw_kv import StateCapture
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState, layer_count
+from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 
@@ -36,7 +36,7 @@ class Observation:
     states: tuple[Tensor, ...]
 
 
-def observe(request: PrefillRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Observation:
+def observe(request: PrefillRequest, state: KvCacheState, computed: Tensor, checkpoints: Tensor) -> Observation:
     """Recompute the slots that `inspect` computed, and capture queries and states; the cache keeps the same KV."""
     model = request.target.model
     queries, layers = QueryCapture(checkpoints), range(layer_count(model))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill, run, window_layers
-from specprefill_cli.models.cache import PrefillState, layer_count, rollback
+from specprefill_cli.models.cache import KvCacheState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of, relative_time
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -63,7 +63,7 @@ class AttentionScorer(Scorer):
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, PrefillState | None, bool]:
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
         """Read the prompt and score the document.
 
         Returns the importance [n] of the draft's document tokens, float32 on the CPU; the draft's cache of the prompt and
@@ -113,7 +113,7 @@ class AttentionScorer(Scorer):
         """For `auto`, `DEFAULT_WINDOW`."""
         return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
 
-    def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
+    def prefill(self, request: PrefillRequest) -> tuple[KvCacheState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
         prompt, clock, last_layer = request.draft_prompt, request.clock, self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
@@ -130,7 +130,7 @@ class AttentionScorer(Scorer):
         return state, capture, cached > 0
 
     def read(
-        self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, last_layer: int
+        self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int
     ) -> Tensor | None:
         """Run the draft over the tokens that the state lacks; return the last token's logits [V] if the whole draft ran."""
         prompt = request.draft_prompt
@@ -209,7 +209,7 @@ class PaperScorer(AttentionScorer):
         return None
 
 
-def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int) -> None:
+def look_ahead(request: PrefillRequest, logits: Tensor, state: KvCacheState, capture: QueryCapture, steps: int) -> None:
     """Decode up to `steps` tokens greedily, keeping the queries of each; stop where the draft ends its answer."""
     draft = request.draft
     for step in range(steps):
