@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import ModelReader, prefill_shard
+from specprefill_cli.decoding.reader import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
@@ -109,7 +109,7 @@ def exact_answer(
     speculator = choose_speculator(
         request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation, provisional
     )
-    reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+    reader = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
     def collect(token: int) -> Iterator[ForwardInput]:

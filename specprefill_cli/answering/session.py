@@ -17,7 +17,7 @@ from specprefill_cli.answering.resolve import (
 )
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import ModelReader, draft_reader, prefill_shard
+from specprefill_cli.decoding.reader import SequenceRunner, draft_reader, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import (
     adapts,
@@ -272,5 +272,5 @@ class Session:
         if adapts(settings):
             pair, position = self.pair, prefilled.answer_position
             draft = draft_reader(pair, prefilled, position) if draft_may_propose(settings, pair) else None
-            target = ModelReader(pair.loaded_target.model, prefilled.state, position, pair.ranks)
+            target = SequenceRunner(pair.loaded_target.model, prefilled.state, position, pair.ranks)
             self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

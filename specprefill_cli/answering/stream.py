@@ -18,7 +18,7 @@ from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import Prepared
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import Speculator, choose_speculator
@@ -232,7 +232,7 @@ class AnswerStream(TextStream):
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
         prefilled = self.prefilled
-        reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+        reader = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         return decode(
             reader,
             self.first_token,

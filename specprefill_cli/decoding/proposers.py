@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import Proposal
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.models.passes import ForwardGenerator
@@ -76,14 +76,14 @@ class DraftProposer:
     """
 
     name = "draft"
-    open_reader: Callable[[], ModelReader]
+    open_reader: Callable[[], SequenceRunner]
     sampler: Sampler
     stop_tokens: frozenset[int]
     vocabulary: int
     longest_answer: int
     entry_passes: float = 0.0
     token_passes: float = 0.5
-    reader: ModelReader | None = None
+    reader: SequenceRunner | None = None
 
     def propose(self, answer: Sequence[int], count: int) -> ForwardGenerator[Proposal]:
         """Propose up to `count` (at least 1) tokens after an answer that is not empty; none where its context is full."""

@@ -19,7 +19,7 @@ from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.models.passes import ForwardInput
 
 if TYPE_CHECKING:
-    from specprefill_cli.decoding.reader import ModelReader
+    from specprefill_cli.decoding.reader import SequenceRunner
     from specprefill_cli.decoding.speculation import Speculator
 
 
@@ -152,7 +152,7 @@ class DecodeLog:
 
 
 def decode(
-    target: ModelReader,
+    target: SequenceRunner,
     first: int,
     stop_tokens: frozenset[int],
     limit: int,

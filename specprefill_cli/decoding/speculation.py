@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.adaptive import LONGEST_PROPOSAL, SpeculationState, speedup
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.reader import DRAFT, ModelReader, prefilled_draft
+from specprefill_cli.decoding.reader import DRAFT, SequenceRunner, prefilled_draft
 from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
@@ -209,10 +209,10 @@ def draft_proposer(
     # The state grows while decoding; these are its slots now.
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
-    def open_reader() -> ModelReader:
+    def open_reader() -> SequenceRunner:
         if ready is None:
             return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
-        return ModelReader(draft.model, ready, length, pair.draft_ranks, DRAFT)
+        return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
 
     small, large = cost_of(draft), cost_of(pair.target)
     # Ranks divide the target's pass, and the draft's where they share it.
