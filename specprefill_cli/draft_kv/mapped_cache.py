@@ -28,7 +28,7 @@ from specprefill_cli.draft_kv.raw_kv import (
 )
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, new_state
-from specprefill_cli.models.head_division import head_share
+from specprefill_cli.models.head_division import local_heads
 from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
 from specprefill_cli.prefill.request import PrefillRequest
@@ -44,7 +44,7 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
-    heads = head_share(model, request.pair.ranks).keys
+    heads = local_heads(model, request.pair.ranks).keys
     # Filled layer by layer, to avoid a second copy of the cache.
     state = new_state(len(tokens))
     for layer in range(layer_count(model)):
