@@ -126,7 +126,7 @@ class BufferedLayer(DynamicLayer):
         buffer[..., :length, :] = held
         return buffer
 
-    def branch(self, length: int) -> BufferedLayer:
+    def fork_prefix(self, length: int) -> BufferedLayer:
         """A layer that shares the first `length` slots of this layer, without a copy.
 
         Raises ValueError where other layers already share another number of slots.
@@ -154,7 +154,7 @@ def new_state(expected: int = 0) -> KvCacheState:
     return KvCacheState(cache, torch.empty(0, dtype=torch.long))
 
 
-def branch(state: KvCacheState, length: int) -> KvCacheState:
+def fork_prefix(state: KvCacheState, length: int) -> KvCacheState:
     """A state that shares the first `length` slots of another, without a copy: each may grow from there.
 
     It has only the layers that hold all these slots.
@@ -163,7 +163,7 @@ def branch(state: KvCacheState, length: int) -> KvCacheState:
     for layer in state.layers:
         if layer.get_seq_length() < length:
             break
-        other.cache.layers.append(layer.branch(length))
+        other.cache.layers.append(layer.fork_prefix(length))
     other.positions = state.positions[:length]
     return other
 

@@ -17,7 +17,7 @@ import torch
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import KvCacheState, branch, new_state, state_bytes
+from specprefill_cli.models.cache import KvCacheState, fork_prefix, new_state, state_bytes
 from specprefill_cli.models.encoder import DocumentVectors
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.memory_plan import kv_bytes, token_bytes
@@ -76,12 +76,12 @@ def open_prefix(
     key, tokens = prefix_key(prompt, window), prompt.document[1]
     cached = prefixes.prefixes.find(key)
     if cached is not None and count_layers(cached) >= layers:
-        return branch(cached, tokens), lambda: None
+        return fork_prefix(cached, tokens), lambda: None
     # Evict before a new prefix is computed, so that no more than a cold start's memory is needed.
     largest = max((state_bytes(state) / state.length for state in prefixes.prefixes.values()), default=0.0)
     prefixes.prefixes.evict(prefixes.capacity_bytes - largest * tokens)
     state = new_state(prompt.length)
-    return state, lambda: prefixes.prefixes.keep(key, branch(state, tokens))
+    return state, lambda: prefixes.prefixes.keep(key, fork_prefix(state, tokens))
 
 
 def cached_tokens(

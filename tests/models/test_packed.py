@@ -12,7 +12,7 @@ from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill, run, run_packed, run_pass
 from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_kernel
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
-from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
+from specprefill_cli.models.cache import fork_prefix, layer_keys, new_state, rollback
 from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model, failing, random_tokens
@@ -106,7 +106,7 @@ def test_a_failed_pass_leaves_all_states_as_they_were():
 def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
     prefix = filled_state(model, 80)
     address = prefix.layers[0].keys.data_ptr()
-    branches = [branch(prefix, 80) for _ in range(3)]
+    branches = [fork_prefix(prefix, 80) for _ in range(3)]
     references = [filled_state(model, 80) for _ in range(3)]
     for turn in range(3):
         packed, apart = (
@@ -124,7 +124,7 @@ def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
 def test_a_branch_may_outgrow_the_buffer_that_it_shares():
     model = build_model("llama")
     prefix = filled_state(model, 50)
-    first, second = branch(prefix, 50), branch(prefix, 50)
+    first, second = fork_prefix(prefix, 50), fork_prefix(prefix, 50)
     expected = [run_separately(pass_behind(model, filled_state(model, 50), length, length)) for length in (400, 7)]
     got = [run_separately(pass_behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
     for ours, theirs in zip(got, expected, strict=True):
@@ -135,9 +135,9 @@ def test_a_branch_may_outgrow_the_buffer_that_it_shares():
 
 def test_shared_slots_are_one_number():
     state = filled_state(build_model("llama"), 50)
-    branch(state, 40)
+    fork_prefix(state, 40)
     with pytest.raises(ValueError, match="cannot share 30 slots"):
-        branch(state, 30)
+        fork_prefix(state, 30)
 
 
 def test_others_may_act_before_each_pass_of_a_prefill_unless_a_model_is_watched():
@@ -171,7 +171,7 @@ def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
     packed, apart = phases(model), phases(model)
     expected = [run_separately(step) for step in apart]
     prefix = filled_state(model, 50)
-    shared = [pass_behind(model, branch(prefix, 50), 4, number) for number in range(2)]
+    shared = [pass_behind(model, fork_prefix(prefix, 50), 4, number) for number in range(2)]
     expected += [run_separately(pass_behind(model, filled_state(model, 50), 4, number)) for number in range(2)]
     monkeypatch.setattr(attention, "describe", lambda *_: gpu)
     monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
