@@ -63,7 +63,7 @@ def attend(
     if context is None or attention_mask is not None or unsupported:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unsupported) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
+    layer, device = module.layer_idx, device_capabilities(query.device, query.dtype, query.shape[-1])
     plans = [sequence.plan(sliding_window, device) for sequence in context.sequences]
     fused = takes_varlen(device, plans, [len(sequence.key_positions) for sequence in context.sequences])
     outputs, cached, states = [], [], (query, key, value)
@@ -217,8 +217,8 @@ def edges_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def describe(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionDevice:
-    """Describe a device to the planner; if it should have flash attention, try that once."""
+def device_capabilities(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionDevice:
+    """The capabilities of a device, for the planner; if it should have flash attention, try that once."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     described = AttentionDevice(kind=device.type, dtype=dtype, head_size=head_size, capability=capability)
     if described.has_flash and not flash_works(device, dtype, head_size):

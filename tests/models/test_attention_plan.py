@@ -197,7 +197,7 @@ def test_plans_of_all_devices_give_the_same_logits(architecture, name, monkeypat
         return torch.stack([full, recomputed, chunked, local])
 
     expected = outputs()
-    monkeypatch.setattr(attention, "describe", lambda *_: DEVICES[name])
+    monkeypatch.setattr(attention, "device_capabilities", lambda *_: DEVICES[name])
     torch.testing.assert_close(outputs(), expected, atol=1e-4, rtol=1e-4)
 
 

@@ -173,7 +173,7 @@ def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
     prefix = filled_state(model, 50)
     shared = [pass_behind(model, fork_prefix(prefix, 50), 4, number) for number in range(2)]
     expected += [run_separately(pass_behind(model, filled_state(model, 50), 4, number)) for number in range(2)]
-    monkeypatch.setattr(attention, "describe", lambda *_: gpu)
+    monkeypatch.setattr(attention, "device_capabilities", lambda *_: gpu)
     monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
     for logits, reference in zip(run_packed([*packed, *shared]), expected, strict=True):
         torch.testing.assert_close(logits, reference, **CLOSE)

@@ -122,7 +122,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
         accepting.append(backends(query, key, value, **options))
         return F.scaled_dot_product_attention(query, key, value, **options)
 
-    device_description = attention.describe(query.device, query.dtype, query.shape[-1])
+    device_description = attention.device_capabilities(query.device, query.dtype, query.shape[-1])
     plan = context.plan(None, device_description)
 
     def run() -> None:
