@@ -114,7 +114,7 @@ def attend_segment(
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = select_states(key, segment), select_states(value, segment)
-    if plan.repeats_heads:
+    if plan.expand_kv_heads:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     mask: Any = None
     if segment.mask is Mask.LOWER_RIGHT:

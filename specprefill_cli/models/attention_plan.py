@@ -98,11 +98,11 @@ class Segment:
 class AttentionPlan:
     """Segments that cover all queries of a pass, in order.
 
-    repeats_heads: whether the kernel needs key-value heads once for every query head that reads them
+    expand_kv_heads: whether the kernel needs key-value heads once for every query head that reads them
     """
 
     segments: tuple[Segment, ...]
-    repeats_heads: bool
+    expand_kv_heads: bool
 
     @property
     def trailing_rows(self) -> int:
@@ -132,9 +132,9 @@ def plan_attention(
         mask = choose_fused_mask(len(queries), len(keys), device) if trailing else None
         if mask is not None:
             segment = Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask)
-            return AttentionPlan((segment,), repeats_heads(mask, device))
+            return AttentionPlan((segment,), expand_kv_heads(mask, device))
     segments = tuple(plan_masked_segments(queries, keys, window, local_window, limited, trailing))
-    return AttentionPlan(segments, repeats_heads(None, device))
+    return AttentionPlan(segments, expand_kv_heads(None, device))
 
 
 def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
@@ -146,7 +146,7 @@ def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask 
     return Mask.LOWER_RIGHT if device.kind == "cuda" and device.has_flash else None
 
 
-def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
+def expand_kv_heads(mask: Mask | None, device: AttentionDevice) -> bool:
     """Whether key-value heads must be repeated; mask: of the whole pass, or None for segments with tensors.
 
     Of CUDA's fused kernels only flash attention reads grouped heads, and it takes no mask tensor.

@@ -120,7 +120,7 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, names, masks):
 )
 def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, repeated):
     for name, plan in plans(attention_pass, names).items():
-        assert plan.repeats_heads is repeated, name
+        assert plan.expand_kv_heads is repeated, name
 
 
 def upper_left(query, key, value, **options):

@@ -139,7 +139,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
     return {
         "mask": plan.segments[0].mask.name.lower(),
         "segments": len(plan.segments),
-        "heads": "repeated" if plan.repeats_heads else "grouped",
+        "heads": "repeated" if plan.expand_kv_heads else "grouped",
         **accepting[0],
         "ran": ", ".join(sorted(name[:80] for name in events if any(word in name for word in ATTENTION_WORDS))),
         "ms": 1000 * (time.perf_counter() - started),
