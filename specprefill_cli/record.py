@@ -129,7 +129,6 @@ class GateVerdict:
     risk: the risk that would remain, None if not estimated; threshold: None if any risk is accepted
     """
 
-    signal: str
     risk: float | None
     threshold: float | None
     accepted: bool

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import ModelReader, prefill_shard
+from specprefill_cli.decoding.reader import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
@@ -23,8 +23,8 @@ from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
 from specprefill_cli.models.packed import pass_overhead
-from specprefill_cli.models.passes import Pass, Steps
-from specprefill_cli.prefill.auto_mode import ANSWER, SHORTEN, check_context
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
+from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # A pass of confirmation takes about this multiple of a pass's fixed cost: short enough not to delay other answers, and
 # long enough that the fixed cost matters little.
 PASS_OVERHEADS = 10
+# What to do where full prefill does not fit.
+REMEDY = "leave out --confirm, or give shorter documents"
 
 
 @dataclass(kw_only=True)
@@ -55,7 +57,7 @@ class Confirmation:
     warnings: tuple[str, ...] = ()
 
 
-def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
+def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, None]:
     """Confirm or correct a provisional answer that has ended: yield its record, then the passes of the confirmation.
 
     Ctrl-C, a lack of memory, and a sufficient confidence leave the answer as it is, unconfirmed.
@@ -90,7 +92,9 @@ def confirm(stream: AnswerStream) -> Generator[Pass | Record, Tensor, None]:
     confirmation.seconds = time.perf_counter() - began
 
 
-def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation) -> Steps[list[int]]:
+def exact_answer(
+    stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation
+) -> ForwardGenerator[list[int]]:
     """The answer's tokens after full prefill, decoded only from where they differ from the provisional tokens."""
     request, decoding = stream.request, stream.resolved.decoding
     if request.pair.ranks.size > 1:
@@ -105,10 +109,10 @@ def exact_answer(stream: AnswerStream, provisional: tuple[int, ...], confirmatio
     speculator = choose_speculator(
         request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation, provisional
     )
-    reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+    reader = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
-    def collect(token: int) -> Iterator[Pass]:
+    def collect(token: int) -> Iterator[ForwardInput]:
         tokens.append(token)
         return iter(())
 
@@ -130,7 +134,7 @@ def confirming_pass(request: PrefillRequest) -> int:
 def check_confirmable(request: PrefillRequest) -> None:
     """Raise PromptTooLong if full prefill does not fit the context, SpecprefillError if it does not fit the memory."""
     target, tokens = request.target, request.prompt.length
-    check_context(target, tokens, tokens, request.max_new_tokens, ANSWER, f"leave out --confirm, or {SHORTEN}")
+    check_context(target, tokens, tokens, request.max_new_tokens, REMEDY)
     cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
     needed_bytes = (tokens - cached + request.max_new_tokens) * token_bytes(target)
     needed_bytes += min(confirming_pass(request), tokens) * pass_bytes(target)
@@ -138,5 +142,5 @@ def check_confirmable(request: PrefillRequest) -> None:
     if needed_bytes > free_bytes:
         raise SpecprefillError(
             f"--confirm: full prefill of {tokens:,} tokens takes about {needed_bytes / GIBIBYTE:.1f} GiB, and "
-            f"{free_bytes / GIBIBYTE:.1f} GiB are free; leave out --confirm, or {SHORTEN}"
+            f"{free_bytes / GIBIBYTE:.1f} GiB are free; {REMEDY}"
         )

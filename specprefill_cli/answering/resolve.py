@@ -9,8 +9,7 @@ from specprefill_cli.decoding.speculation import draft_may_propose
 from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
-from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.memory_plan import MemoryPlan
+from specprefill_cli.models.memory_plan import pass_size
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
@@ -51,7 +50,6 @@ class ResolvedQuestion:
     mode_reason: str | None
     decoding: Settings
     warnings: tuple[str, ...]
-    memory: PeakMemory
     expected_speedup: float | None = None
 
 
@@ -108,7 +106,7 @@ def resolve_request(
         look_ahead=settings.look_ahead,
         # A chunk is never larger than the document, so that no tensor is longer than needed.
         chunk_size=min(settings.chunk_size, max(1, encoded.document_tokens)),
-        prefill_chunk=MemoryPlan(pair).pass_size(settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
+        prefill_chunk=pass_size(pair, settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         settings=settings,
         seed=settings.seed,

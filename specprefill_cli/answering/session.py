@@ -17,7 +17,7 @@ from specprefill_cli.answering.resolve import (
 )
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import ModelReader, draft_reader, prefill_shard
+from specprefill_cli.decoding.reader import SequenceRunner, draft_reader, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import (
     adapts,
@@ -33,7 +33,6 @@ from specprefill_cli.documents.document import Collection, Document, one_page_do
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.prefill.auto_mode import automatic_modes, choose_mode, expected_speedup
@@ -169,7 +168,6 @@ class Session:
 
     def resolve(self, encoded: EncodedQuestion, settings: Settings) -> ResolvedQuestion:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong if it does not fit the pair."""
-        memory = PeakMemory()
         request = resolve_request(settings, self.pair, encoded, self.cache)
         costed_request = request.without_caches() if self.cold_choice else request
         mode, reason = choose_mode(settings.mode, costed_request)
@@ -182,7 +180,6 @@ class Session:
             mode_reason=reason,
             decoding=settings.varied(max_new_tokens=max_new_tokens),
             warnings=warnings,
-            memory=memory,
             expected_speedup=expected_speedup(mode, costed_request),
         )
 
@@ -254,7 +251,6 @@ class Session:
             first_token=first,
             stop_tokens=target.stop_tokens,
             stop_filter=StopFilter(stop_texts),
-            memory=prepared.memory,
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
             confidence=self.confidence,
@@ -278,5 +274,5 @@ class Session:
         if adapts(settings):
             pair, position = self.pair, prefilled.answer_position
             draft = draft_reader(pair, prefilled, position) if draft_may_propose(settings, pair) else None
-            target = ModelReader(pair.loaded_target.model, prefilled.state, position, pair.ranks)
+            target = SequenceRunner(pair.loaded_target.model, prefilled.state, position, pair.ranks)
             self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

@@ -18,7 +18,7 @@ from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import Speculator, choose_speculator
@@ -26,8 +26,8 @@ from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.memory import PeakMemory
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.memory import peak_memory_bytes
+from specprefill_cli.models.passes import ForwardInput
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
@@ -44,7 +44,6 @@ class TextStream(ABC):
     """
 
     prefilled: Any
-    memory: PeakMemory
     startup_seconds: float = 0.0
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -142,7 +141,7 @@ class TextStream(ABC):
             kept_ratio=plan.kept_ratio,
             startup_seconds=self.startup_seconds,
             spans=span_records(self.collection, request.prompt, plan),
-            peak_memory_bytes=self.memory.bytes(),
+            peak_memory_bytes=peak_memory_bytes(),
             citations=citations,
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],
@@ -190,7 +189,7 @@ class AnswerStream(TextStream):
         """
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
-    def steps(self) -> Generator[Pass | str | Record, Tensor, None]:
+    def steps(self) -> Generator[ForwardInput | str | Record, Tensor, None]:
         """Yield pieces of text, and the passes that they need; the caller sends the logits of each pass.
 
         With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
@@ -226,14 +225,14 @@ class AnswerStream(TextStream):
         detokenizer = Detokenizer(self.request.pair.target.tokenizer)
         self.tokens, self.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
 
-    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[Pass | str, Tensor, None]:
+    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
         prefilled = self.prefilled
-        reader = ModelReader(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+        reader = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         return decode(
             reader,
             self.first_token,

@@ -17,7 +17,7 @@ from statistics import median_low
 import numpy as np
 
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 
 LONGEST_PROPOSAL = 16
@@ -116,14 +116,18 @@ class SpeculationState:
                 self.drafting[round_.proposal.proposer].append(round_.propose_seconds / plain / round_.drafted)
 
     def measure(
-        self, target: ModelReader, draft: ModelReader | None, token: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        target: SequenceRunner,
+        draft: SequenceRunner | None,
+        token: int,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Time the target's passes of plain decoding and of verification, and the draft's if given; `token` is any token.
 
         Slow first passes do not matter: costs are medians.
         """
 
-        def timed(reader: ModelReader, tokens: int) -> float:
+        def timed(reader: SequenceRunner, tokens: int) -> float:
             start = clock()
             # Reading the result synchronises the device.
             reader.read_now([token] * tokens, tokens).argmax(-1).tolist()

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import Proposal
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.models.passes import Steps
+from specprefill_cli.models.passes import ForwardGenerator
 
 # Shortest and longest suffix of the answer that `lookup` searches for in the text.
 SHORTEST_MATCH, LONGEST_MATCH = 2, 8
-
-
-class Proposer(Protocol):
-    """Proposes the tokens that may follow the answer so far.
-
-    entry_passes: cost of getting ready for its first proposal, in target passes
-    token_passes: assumed cost of a proposed token until it is measured, in target passes
-    """
-
-    name: str
-    entry_passes: float
-    token_passes: float
-
-    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
-        """Propose up to `count` (at least 1) tokens after an answer that is not empty; possibly none."""
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens of the answer: the others were rejected."""
 
 
 class LookupProposer:
     """Searches prompt and answer for the answer's last tokens, and proposes what followed: an answer often quotes.
 
     seen: [n] prompt tokens in the target's cache, in order: it can quote no others
+    entry_passes: cost of getting ready for its first proposal, in target passes
+    token_passes: assumed cost of a proposed token until it is measured, in target passes
     """
 
     name = "lookup"
@@ -51,7 +34,8 @@ class LookupProposer:
     def __init__(self, seen: Tensor) -> None:
         self.seen = seen.numpy()
 
-    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+    def propose(self, answer: Sequence[int], count: int) -> ForwardGenerator[Proposal]:
+        """Propose up to `count` (at least 1) tokens after an answer that is not empty; possibly none."""
         yield from ()
         text = np.concatenate([self.seen, answer])
         return Proposal(self.name, tuple(continuation(text, len(answer), count).tolist()))
@@ -92,16 +76,17 @@ class DraftProposer:
     """
 
     name = "draft"
-    open_reader: Callable[[], ModelReader]
+    open_reader: Callable[[], SequenceRunner]
     sampler: Sampler
     stop_tokens: frozenset[int]
     vocabulary: int
     longest_answer: int
     entry_passes: float = 0.0
     token_passes: float = 0.5
-    reader: ModelReader | None = None
+    reader: SequenceRunner | None = None
 
-    def propose(self, answer: Sequence[int], count: int) -> Steps[Proposal]:
+    def propose(self, answer: Sequence[int], count: int) -> ForwardGenerator[Proposal]:
+        """Propose up to `count` (at least 1) tokens after an answer that is not empty; none where its context is full."""
         count = min(count, self.longest_answer - len(answer))
         if count < 1:
             return Proposal(self.name)
@@ -122,8 +107,12 @@ class DraftProposer:
         return Proposal(self.name, tuple(tokens), torch.stack(distributions) if distributions else None, entered)
 
     def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens of the answer: the others were rejected."""
         if self.reader is not None:
             self.reader.rollback(length)
+
+
+Proposer = LookupProposer | DraftProposer
 
 
 def resize_logits(logits: Tensor, size: int) -> Tensor:

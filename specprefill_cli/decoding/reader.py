@@ -12,8 +12,8 @@ from torch import Tensor
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
 from specprefill_cli.models.adapter import prefill, run_steps
-from specprefill_cli.models.cache import PrefillState, new_state, rollback
-from specprefill_cli.models.passes import Pass, Steps
+from specprefill_cli.models.cache import KvCacheState, new_state, rollback
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DRAFT, TARGET = "draft", "target"
 
 
-class ModelReader:
+class SequenceRunner:
     """A transformers model with a cache of the prompt and of the answer's first `length` tokens.
 
     position: absolute position of the answer's first token: the full prompt's length, however few slots the cache holds
@@ -39,7 +39,7 @@ class ModelReader:
     def __init__(
         self,
         model: PreTrainedModel,
-        state: PrefillState,
+        state: KvCacheState,
         position: int,
         ranks: Ranks = ALONE,
         role: str = TARGET,
@@ -55,7 +55,7 @@ class ModelReader:
     def length(self) -> int:
         return self.state.length - self.prompt_slots
 
-    def read(self, tokens: Sequence[int], rows: int = 1) -> Steps[Tensor]:
+    def read(self, tokens: Sequence[int], rows: int = 1) -> ForwardGenerator[Tensor]:
         """Ask for the pass over the answer's next tokens.
 
         Returns float32 logits [rows, vocabulary] after each of the last `rows` tokens.
@@ -63,7 +63,7 @@ class ModelReader:
         start = self.position + self.length
         work = partial(read_shard, self.role, self.length, tuple(tokens), rows)
         return (
-            yield Pass(
+            yield ForwardInput(
                 model=self.model,
                 tokens=torch.tensor(tokens),
                 positions=torch.arange(start, start + len(tokens)),
@@ -86,19 +86,19 @@ class ModelReader:
             rollback(self.state, self.prompt_slots + length)
 
 
-def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> ModelReader:
+def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> SequenceRunner:
     """The draft after the prompt, or with an empty cache where prefill left none; position: of the next token."""
     state = prefilled.draft_state or new_state()
-    return ModelReader(pair.loaded_draft.model, state, position, pair.draft_ranks, DRAFT)
+    return SequenceRunner(pair.loaded_draft.model, state, position, pair.draft_ranks, DRAFT)
 
 
 def prefilled_draft(
     draft: LoadedModel, ranks: Ranks, tokens: Tensor, positions: Tensor, chunk: int, position: int
-) -> ModelReader:
+) -> SequenceRunner:
     """Prefill the draft with token ids [N] at positions [N]; position: of the answer's first token."""
     with ranks.run_on_all_ranks(partial(read_prompt_shard, tokens, positions, chunk, position)):
         _, state = prefill(draft.model, tokens, positions, chunk)
-    return ModelReader(draft.model, state, position, ranks, DRAFT)
+    return SequenceRunner(draft.model, state, position, ranks, DRAFT)
 
 
 def read_shard(role: str, length: int, tokens: tuple[int, ...], rows: int, shard: Shard) -> None:
@@ -127,6 +127,6 @@ def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
     pair = shard.session.pair
     request = replace(request, pair=pair, clock=PhaseClock(), draft_prefixes=draft, target_prefixes=target)
     prefilled = MODES[mode].prefill(request)
-    shard.readers[TARGET] = ModelReader(request.target.model, prefilled.state, prefilled.answer_position)
+    shard.readers[TARGET] = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position)
     if pair.draft_ranks.size > 1:
         shard.readers[DRAFT] = draft_reader(pair, prefilled, prefilled.answer_position)

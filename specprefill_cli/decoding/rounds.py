@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.passes import ForwardInput
 
 if TYPE_CHECKING:
-    from specprefill_cli.decoding.reader import ModelReader
+    from specprefill_cli.decoding.reader import SequenceRunner
     from specprefill_cli.decoding.speculation import Speculator
 
 
@@ -152,7 +152,7 @@ class DecodeLog:
 
 
 def decode(
-    target: ModelReader,
+    target: SequenceRunner,
     first: int,
     stop_tokens: frozenset[int],
     limit: int,
@@ -161,7 +161,7 @@ def decode(
     speculator: Speculator | None = None,
     clock: Callable[[], float] = time.perf_counter,
     emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
-) -> Generator[Pass | Any, Tensor, None]:
+) -> Generator[ForwardInput | Any, Tensor, None]:
     """Yield the output of `emit` for up to `limit` tokens, `first` included, but for no stop token.
 
     In between, yield the passes to run, and be sent their logits.

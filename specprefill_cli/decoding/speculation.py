@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.adaptive import LONGEST_PROPOSAL, SpeculationState, speedup
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.reader import DRAFT, ModelReader, prefilled_draft
+from specprefill_cli.decoding.reader import DRAFT, SequenceRunner, prefilled_draft
 from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.passes import Steps
+from specprefill_cli.models.passes import ForwardGenerator
 from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import Verdict
@@ -61,7 +61,7 @@ class Speculator:
         # By the name of a considered proposer: why it was last declined, or None.
         self.refusals: dict[str, str | None] = {}
 
-    def propose(self, answer: Sequence[int], limit: int) -> Steps[Proposal]:
+    def propose(self, answer: Sequence[int], limit: int) -> ForwardGenerator[Proposal]:
         """Up to `limit` tokens that may follow the answer."""
         following = self.known_tokens[len(answer) :][: max(limit, 0)]
         if following and self.known_tokens[: len(answer)] == tuple(answer):
@@ -209,10 +209,10 @@ def draft_proposer(
     # The state grows while decoding; these are its slots now.
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
-    def open_reader() -> ModelReader:
+    def open_reader() -> SequenceRunner:
         if ready is None:
             return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
-        return ModelReader(draft.model, ready, length, pair.draft_ranks, DRAFT)
+        return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
 
     small, large = cost_of(draft), cost_of(pair.target)
     # Ranks divide the target's pass, and the draft's where they share it.

@@ -152,7 +152,7 @@ def start_run(size: int) -> Ranks:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK[sys.platform])
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
-    # The libuv store of torch 2.7 cannot take our socket.
+    # The libuv store of some versions of torch cannot take our socket.
     store = dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
     )

@@ -1,7 +1,7 @@
 """Checkpoint tokens: computed by the target although their KV is mapped, to estimate how wrong the mapped KV is.
 
-Two signals estimate it, each a number for every layer and checkpoint token, 0 where mapped KV is the target's own. They are
-semi-exact: above the first layer, a checkpoint token's own computation rests on mapped KV.
+The estimate is the error of the attention output: a number for every layer and checkpoint token, 0 where mapped KV is the
+target's own. It is semi-exact: above the first layer, a checkpoint token's own computation rests on mapped KV.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
-from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.scoring_heads import layer_attention
 
@@ -26,8 +24,6 @@ STRIDE = 64
 IMPORTANT_SHARE = 0.004
 # The first tokens of a prompt gather attention from everywhere and are always computed.
 ALWAYS_EXACT = 16
-# The signals.
-KV_ERROR, ATTENTION_OUTPUT = SIGNALS = ("kv_error", "attention_output")
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
@@ -49,7 +45,7 @@ class SlotKv:
     layers: tuple[tuple[Tensor, Tensor], ...]
 
 
-def copy_slots(state: PrefillState, slots: Tensor) -> SlotKv:
+def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
     """Copy slots [C] of every layer."""
     layers = []
     for layer in state.layers:
@@ -71,36 +67,13 @@ def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Ten
     return errors / norms.clamp(min=1e-12)
 
 
-def key_value_errors(mapped: SlotKv, computed: SlotKv, ranks: Ranks = ALONE) -> Tensor:
-    """Relative squared error of mapped keys and of mapped values: [2, layers, C], float32 on the CPU.
-
-    The computed values are only nearly exact: above the first layer their context is mapped.
-    """
-    layers = zip(mapped.layers, computed.layers, strict=True)
-    pairs = (pair for before, after in layers for pair in zip(before, after, strict=True))
-    return relative_errors(pairs, ranks).unflatten(0, (-1, 2)).transpose(0, 1)
-
-
-def signal_errors(
-    name: str, model: PreTrainedModel, mapped: SlotKv, computed: SlotKv, queries: QueryCapture, ranks: Ranks = ALONE
-) -> Tensor:
-    """A signal at the checkpoint tokens: [layers, C], float32 on the CPU.
-
-    name: KV_ERROR: mean relative squared error of keys and of values; ATTENTION_OUTPUT: that of the attention output
-    mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: of these tokens
-    ranks: each holds some of the heads
-    """
-    if name == KV_ERROR:
-        return key_value_errors(mapped, computed, ranks).mean(0)
-    return attention_output_error(mapped, computed, queries, window_layers(model.config), ranks)
-
-
 def attention_output_error(
     mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None], ranks: Ranks = ALONE
 ) -> Tensor:
     """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
 
-    windows: per layer, its sliding window, or None
+    mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: of these tokens
+    windows: per layer, its sliding window, or None; ranks: each holds some of the heads
     """
     outputs = (
         (causal_output(queries, layer, mapped, window), causal_output(queries, layer, computed, window))
@@ -139,7 +112,7 @@ def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
 
 
 def attention_mass(
-    state: PrefillState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
+    state: KvCacheState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
 ) -> Tensor:
     """Share of the captured queries' attention [layers, n] that each document token gets, mean over heads and queries.
 

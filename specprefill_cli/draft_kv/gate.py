@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specprefill_cli.draft_kv.checkpoints import KV_ERROR, SIGNALS
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import fate_spans, rank_chunks
@@ -25,14 +24,13 @@ RECOMPUTE, ACCEPT, DROP = range(3)
 class Gate:
     """The calibrated limit for accepting the KV of a map. Raises ValueError for impossible values.
 
-    signal: the error in the risk; threshold: the largest remaining risk up to which the mean KL of the first token to
-    `full` stays within `target` (nats); 0 where there is none, and nothing can be accepted
-    n: prompts that it rests on; auroc: probability that the signal ranks a prompt with a KL above the target over
+    threshold: the largest remaining risk up to which the mean KL of the first token to `full` stays within `target`
+    (nats); 0 where there is none, and nothing can be accepted
+    n: prompts that it rests on; auroc: probability that the risk ranks a prompt with a KL above the target over
     another prompt; None where too few prompts were above the target, or too few below
     smallest_risks: by budget (share of the prompt recomputed, as text), the smallest remaining risk of any prompt
     """
 
-    signal: str
     threshold: float
     target: float
     n: int
@@ -40,8 +38,8 @@ class Gate:
     smallest_risks: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.signal not in SIGNALS or not 0 <= self.threshold < math.inf:
-            raise ValueError(f"gate with signal {self.signal} and threshold {self.threshold}")
+        if not 0 <= self.threshold < math.inf:
+            raise ValueError(f"gate with threshold {self.threshold}")
 
     def smallest_risk(self, share: float) -> float:
         """The smallest remaining risk of any calibration prompt with at least `share` of it recomputed; 0 if unknown.
@@ -54,20 +52,19 @@ class Gate:
     @property
     def evidence(self) -> str:
         """The basis of the threshold, in words."""
-        return f"signal {self.signal}, first-token KL to full within {self.target:g} nats, n = {self.n}"
+        return f"first-token KL to full within {self.target:g} nats, n = {self.n}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RiskLimit:
     """The risk that may remain in a prompt.
 
-    signal: the error in the risk; threshold: infinite for any risk; source: where the threshold comes from, in words
+    threshold: infinite for any risk; source: where the threshold comes from, in words
     chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
     threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
     refusal: why calibration rules out draft KV, whatever the prompt; empty where it does not
     """
 
-    signal: str
     threshold: float = math.inf
     source: str = "any that can be accepted"
     chosen: bool = False
@@ -77,16 +74,11 @@ class RiskLimit:
         """The decision about a remaining risk; None: none was estimated, because nothing can be accepted."""
         threshold = self.threshold if self.threshold < math.inf else None
         accepted = risk is not None and risk <= self.threshold
-        return GateVerdict(signal=self.signal, risk=risk, threshold=threshold, accepted=accepted)
+        return GateVerdict(risk=risk, threshold=threshold, accepted=accepted)
 
     def reason(self, risk: float) -> str:
         """Why a risk was not accepted."""
         return f"a risk of {risk:.3g} would remain, above {self.source}"
-
-
-def signal_of(gate: Gate | None) -> str:
-    """The signal that risk is made of: the calibrated signal, else the error of keys and values."""
-    return gate.signal if gate is not None else KV_ERROR
 
 
 def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None = None) -> RiskLimit:
@@ -94,13 +86,12 @@ def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None 
 
     share: of the prompt that is recomputed; None where that is not known yet
     """
-    signal = signal_of(gate)
     if isinstance(accept_risk, float | int):
-        return RiskLimit(signal=signal, threshold=accept_risk, source=f"--accept-risk {accept_risk:g}", chosen=True)
+        return RiskLimit(threshold=accept_risk, source=f"--accept-risk {accept_risk:g}", chosen=True)
     if accept_risk == OFF or gate is None:
-        return RiskLimit(signal=signal)
+        return RiskLimit()
     source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); --accept-risk off accepts any"
-    return RiskLimit(signal=signal, threshold=gate.threshold, source=source, refusal=refusal_reason(gate, share))
+    return RiskLimit(threshold=gate.threshold, source=source, refusal=refusal_reason(gate, share))
 
 
 def refusal_reason(gate: Gate, share: float | None) -> str:

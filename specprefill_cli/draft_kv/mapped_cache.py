@@ -10,15 +10,13 @@ from transformers import PreTrainedModel
 
 from specprefill_cli.draft_kv.checkpoints import (
     ALWAYS_EXACT,
-    KV_ERROR,
     attention_mass,
+    attention_output_error,
     checkpoint_slots,
     chunk_risks,
     copy_slots,
     nearest_errors,
-    signal_errors,
 )
-from specprefill_cli.draft_kv.gate import signal_of
 from specprefill_cli.draft_kv.projection import KvMap
 from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
@@ -29,16 +27,16 @@ from specprefill_cli.draft_kv.raw_kv import (
     split_heads,
 )
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState, device_of, layer_count, new_state
-from specprefill_cli.models.head_division import head_share
+from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, new_state
+from specprefill_cli.models.head_division import local_heads
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
+from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores, shared_scores
 
 
 @torch.inference_mode()
-def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> PrefillState:
+def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> KvCacheState:
     """A target cache with a slot for every prompt token: layer 0 exact, the others mapped. Each rank maps its heads.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
@@ -46,7 +44,7 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
-    heads = head_share(model, request.pair.ranks).keys
+    heads = local_heads(model, request.pair.ranks).keys
     # Filled layer by layer, to avoid a second copy of the cache.
     state = new_state(len(tokens))
     for layer in range(layer_count(model)):
@@ -77,11 +75,8 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, signal: str = KV_ERROR) -> Inspection:
-    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV.
-
-    signal: a member of `SIGNALS`; only the queries that it needs are captured
-    """
+def inspect(request: PrefillRequest, state: KvCacheState, importance: Tensor) -> Inspection:
+    """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
     prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
     start, end = prompt.document
     checkpoints = checkpoint_slots(prompt.document, importance)
@@ -89,21 +84,22 @@ def inspect(request: PrefillRequest, state: PrefillState, importance: Tensor, si
     suffix = torch.arange(end, prompt.length)
     slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
     mapped = copy_slots(state, checkpoints)
-    capture = QueryCapture(suffix if signal == KV_ERROR else torch.cat([checkpoints, suffix]))
+    capture = QueryCapture(torch.cat([checkpoints, suffix]))
     recompute_parts(request, state, slots, capture)
     computed, queries = copy_slots(state, checkpoints), capture.at(checkpoints)
-    errors = signal_errors(signal, model, mapped, computed, queries, ranks)
+    windows = window_layers(model.config)
+    errors = attention_output_error(mapped, computed, queries, windows, ranks)
     errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
-    mass = attention_mass(state, capture.at(suffix), prompt.document, window_layers(model.config))
+    mass = attention_mass(state, capture.at(suffix), prompt.document, windows)
     # A mean over heads, and every rank has equally many.
     mass = ranks.summed(mass) / ranks.size
     return Inspection(*ranks.broadcast((mass, errors)), slots)
 
 
 @torch.inference_mode()
-def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tensor:
+def repair(request: PrefillRequest, state: KvCacheState, slots: Tensor) -> Tensor:
     """Recompute slots [N], ascending, then the suffix on the repaired cache; return the logits [V] of the last token."""
     prompt = request.prompt
     recompute_parts(request, state, slots)
@@ -112,7 +108,7 @@ def repair(request: PrefillRequest, state: PrefillState, slots: Tensor) -> Tenso
 
 
 def recompute_parts(
-    request: PrefillRequest, state: PrefillState, slots: Tensor, capture: QueryCapture | None = None
+    request: PrefillRequest, state: KvCacheState, slots: Tensor, capture: QueryCapture | None = None
 ) -> None:
     """Recompute slots [N], ascending, in passes of the request's size: no token sees a token of a later pass."""
     for first in range(0, len(slots), request.prefill_chunk):
@@ -125,7 +121,7 @@ def recompute(
     model: PreTrainedModel,
     tokens: Tensor,
     slots: Tensor,
-    state: PrefillState,
+    state: KvCacheState,
     capture: QueryCapture | None = None,
     logits: bool = True,
 ) -> Tensor:
@@ -141,7 +137,7 @@ def recompute(
     for layer in state.layers:
         layer.slots = slots_by_device[layer.keys.device]
     try:
-        step = Pass(
+        step = ForwardInput(
             model=model, tokens=tokens, positions=positions, state=state, capture=capture, last_layer=last_layer
         )
         return forward([step], [slots])[0]
@@ -150,7 +146,7 @@ def recompute(
             layer.slots = None
 
 
-def drop_slots(state: PrefillState, kept: Tensor) -> PrefillState:
+def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
     """The cache reduced to slots [K], ascending."""
     reduced = new_state(len(kept))
     for number, layer in enumerate(state.layers):
@@ -168,7 +164,7 @@ class MappedPrompt:
     """
 
     scores: Scores
-    state: PrefillState
+    state: KvCacheState
     inspection: Inspection
     risks: Tensor
     draft_window: int | None
@@ -178,14 +174,14 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
     scores, state = score_and_map(request, kv_map)
     with request.clock.phase("checkpoints"):
-        inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
+        inspection = inspect(request, state, scores.importance)
         risks = request.pair.ranks.compute_on_rank_0(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
     return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=kv_map.window)
 
 
-def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, PrefillState]:
+def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:
     """Score with the draft, and fill a target cache from the draft's states."""
     with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
         scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)

@@ -22,22 +22,16 @@ from specprefill_cli.draft_kv.gate import (
 )
 from specprefill_cli.draft_kv.mapped_cache import (
     MappedPrompt,
-    draft_request,
     drop_slots,
     map_prompt,
     repair,
 )
 from specprefill_cli.draft_kv.projection import find_map
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cost import cost_of
 from specprefill_cli.prefill.modes import FullMode, Mode, PrefillResult, SelectMode
-from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import chunk_scores, expected_tokens, select_scored
+from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.record import GateVerdict
 
-# Prefix and checkpoint tokens, recomputed chunks, and the suffix.
-TARGET_PASSES = 3
 # In `hybrid`, mapped KV with a relative error above this is worse than none.
 USELESS_ERROR = 1.0
 
@@ -89,31 +83,6 @@ class DraftKvMode(Mode):
             )
         return recompute_chunks(request, mapped, fates)
 
-    def cost(self, request: PrefillRequest) -> float | None:
-        if self.obstacle(request) is not None:
-            return None
-        kv_map = find_map(request, self.name)
-        if risk_limit(request.settings.accept_risk, kv_map.gate, self.share(request)).refusal:
-            return self.substitute.cost(request)
-        length, tokens, target = request.prompt.length, self.computed_tokens(request), cost_of(request.pair.target)
-        draft = SCORERS[request.scorer].cost(draft_request(request, kv_map), with_overhead=True)
-        mapping = 2.0 * length * sum(weights.numel() for weights in kv_map.weights.values())
-        # Computed tokens are spread over the prompt, and each sees on average half of it.
-        seen = target.attention_flops(tokens, (length - tokens) // 2)
-        return draft + mapping + target.linear_flops(tokens) + seen + TARGET_PASSES * target.overhead_flops()
-
-    def obstacle(self, request: PrefillRequest) -> str | None:
-        try:
-            find_map(request, self.name)
-        except SpecprefillError as error:
-            return str(error)
-        return SCORERS[request.scorer].obstacle(request)
-
-    def computed_tokens(self, request: PrefillRequest) -> int:
-        """Prompt tokens that the target is expected to compute, checkpoint tokens aside."""
-        outside = request.prompt.length - request.document_tokens
-        return min(request.prompt.length, outside + int(request.settings.recompute * request.prompt.length))
-
     def share(self, request: PrefillRequest) -> float | None:
         """The share of the prompt that is recomputed at most; None where scores decide."""
         return request.settings.recompute
@@ -146,9 +115,6 @@ class HybridMode(DraftKvMode):
 
     def share(self, request: PrefillRequest) -> float | None:
         return request.keep
-
-    def computed_tokens(self, request: PrefillRequest) -> int:
-        return expected_tokens(request)
 
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, limit: RiskLimit) -> Fates:
         """Recompute what `select` would keep; drop useless chunks, and the riskiest until the limit holds; accept the rest."""

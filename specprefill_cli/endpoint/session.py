@@ -20,7 +20,6 @@ from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, che
 from specprefill_cli.endpoint.client import Client, Reply, open_client
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Reader, RemoteEngine, Request, Started
 from specprefill_cli.models.loading import ModelOutline, load_model
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.pairs import Pair, draft_folder
 from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import BUNDLED, parse_endpoint
@@ -184,7 +183,6 @@ class EndpointSession(Session):
         check_possible(settings)
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         question = clean_question(question)
-        memory = PeakMemory()
         with self.lock:
             choice = choose(self, collection, question, settings)
         began = time.perf_counter()
@@ -197,7 +195,6 @@ class EndpointSession(Session):
             reply=reply,
             incoming=chain([first_piece], pieces),
             upstream_seconds=time.perf_counter() - began,
-            memory=memory,
             startup_seconds=self.startup_seconds,
         )
 

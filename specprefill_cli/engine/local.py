@@ -37,7 +37,7 @@ from specprefill_cli.engine.request import (
     is_device_failure,
 )
 from specprefill_cli.models.adapter import run_together
-from specprefill_cli.models.memory_plan import MemoryPlan
+from specprefill_cli.models.memory_plan import answers_bytes
 from specprefill_cli.models.passes import before_each_pass
 
 # Questions that `--concurrency auto` runs at once. On a CPU, 16 sequences amortise the fixed cost of a pass well enough; on
@@ -84,7 +84,7 @@ class LocalEngine:
         default_concurrency = MOST_ON_GPU if all(device.type == "cuda" for device in pair.devices) else MOST_ON_CPU
         self.max_answering = 1 if self.divided else self.concurrency or default_concurrency
         # In bytes, for the running answers' KV and the largest pass. A question that runs alone may exceed it.
-        self.memory_limit = MemoryPlan(pair).answers_bytes(self.session.settings.memory_cache)
+        self.memory_limit = answers_bytes(pair, self.session.settings.memory_cache)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
 
     @property

@@ -30,7 +30,7 @@ from specprefill_cli.engine.request import (
 )
 from specprefill_cli.errors import UsageError, first_line
 from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.passes import ForwardInput
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion
@@ -60,8 +60,8 @@ class Ticket:
     bytes: int = 0
     confirming_bytes: int = 0
     stream: AnswerStream | None = None
-    steps: Generator[Pass | str | Record, Tensor, None] | None = None
-    next_pass: Pass | None = None
+    steps: Generator[ForwardInput | str | Record, Tensor, None] | None = None
+    next_pass: ForwardInput | None = None
     cancelled: bool = False
     delivered: bool = False
     retried: str | None = None
@@ -146,7 +146,7 @@ class Ticket:
                 item = steps.throw(outcome)
             else:
                 item = next(steps) if outcome is None else steps.send(outcome)
-            while not isinstance(item, Pass):
+            while not isinstance(item, ForwardInput):
                 yield Piece(item) if isinstance(item, str) else Provisional(item)
                 item = next(steps)
             self.next_pass = item

@@ -8,61 +8,38 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import PrefillState, layer_count, new_state, rollback
+from specprefill_cli.models.cache import KvCacheState, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
 from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import Pass, QueryCapture, Steps, pause_before_pass
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput, pause_before_pass
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-def run(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    state: PrefillState,
-    capture: QueryCapture | None = None,
-    last_layer: int | None = None,
-    rows: int | None = None,
-    local_window: LocalWindow | None = None,
-) -> Tensor:
-    """Run tokens [N] at positions [N] after those of the state, which grows by N.
-
-    last_layer: end the pass when this layer has its queries, keys and values; the layers above compute none for these tokens
-    local_window: limits what the document's tokens see (None: all before them)
+def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: KvCacheState, **options: Any) -> Tensor:
+    """Run tokens [N] at positions [N] after those of the state, which grows by N. options: other fields of `ForwardInput`.
 
     Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` tokens; empty where the pass ends early.
     """
-    step = Pass(
-        model=model,
-        tokens=tokens,
-        positions=positions,
-        state=state,
-        capture=capture,
-        last_layer=last_layer,
-        rows=rows,
-        local_window=local_window,
-    )
     pause_before_pass()
-    return run_pass(step)
+    return run_pass(ForwardInput(model=model, tokens=tokens, positions=positions, state=state, **options))
 
 
-def run_pass(step: Pass) -> Tensor:
+def run_pass(step: ForwardInput) -> Tensor:
     """Run a pass by itself; returns what `run` does. Where it fails, its state is as it was."""
     quick = one_token_pass(step)
     with step.announced(), extend_states([step]):
         return forward([step])[0] if quick is None else quick(step.tokens, step.positions, step.state.cache)
 
 
-def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
+def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
     """Run passes of the same model as a packed pass; return the logits of each, or its error."""
     if len(passes) > 1:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
@@ -77,7 +54,7 @@ def run_together(passes: Sequence[Pass]) -> list[Tensor | Exception]:
     return outcomes
 
 
-def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
+def run_packed(passes: Sequence[ForwardInput]) -> list[Tensor]:
     """Run passes of the same model, all ending at the same layer, as a packed pass; return what `run` would for each.
 
     A pass that fails leaves all states as they were.
@@ -87,7 +64,7 @@ def run_packed(passes: Sequence[Pass]) -> list[Tensor]:
 
 
 @contextmanager
-def extend_states(passes: Sequence[Pass]) -> Iterator[None]:
+def extend_states(passes: Sequence[ForwardInput]) -> Iterator[None]:
     """Add positions of passes to their states; an error in the block undoes that."""
     lengths = [step.state.length for step in passes]
     try:
@@ -100,7 +77,7 @@ def extend_states(passes: Sequence[Pass]) -> Iterator[None]:
         raise
 
 
-def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) -> Value:
+def run_steps(steps: ForwardGenerator[Value], before: Callable[[], None] = lambda: None) -> Value:
     """Run the passes that `steps` yields, each by itself; return its value. before: called before each pass."""
     try:
         step = next(steps)
@@ -111,19 +88,19 @@ def run_steps(steps: Steps[Value], before: Callable[[], None] = lambda: None) ->
         return ended.value
 
 
-def items_of(steps: Generator[Pass | Item, Tensor, None]) -> Iterator[Item]:
+def items_of(steps: Generator[ForwardInput | Item, Tensor, None]) -> Iterator[Item]:
     """Run the passes that a generator yields, each by itself, and yield its other items.
 
     An error of a pass is raised inside the generator, where it yielded the pass.
     """
-    resume: Callable[[], Pass | Item] = partial(next, steps)
+    resume: Callable[[], ForwardInput | Item] = partial(next, steps)
     while True:
         try:
             item = resume()
         except StopIteration:
             return
         try:
-            if isinstance(item, Pass):
+            if isinstance(item, ForwardInput):
                 resume = partial(steps.send, run_pass(item))
             else:
                 yield item
@@ -137,14 +114,12 @@ def prefill(
     tokens: Tensor,
     positions: Tensor,
     chunk: int,
-    capture: QueryCapture | None = None,
-    state: PrefillState | None = None,
-    local_window: LocalWindow | None = None,
-) -> tuple[Tensor, PrefillState]:
-    """Run tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token, and the state."""
+    state: KvCacheState | None = None,
+    **options: Any,
+) -> tuple[Tensor, KvCacheState]:
+    """Run tokens [N] at positions [N], `chunk` at a time; return what `prefill_steps` does, and the state."""
     state = new_state(len(tokens)) if state is None else state
-    steps = prefill_steps(model, tokens, positions, chunk, state, capture, local_window)
-    return run_steps(steps, pause_before_pass), state
+    return run_steps(prefill_steps(model, tokens, positions, chunk, state, **options), pause_before_pass), state
 
 
 def prefill_steps(
@@ -152,44 +127,28 @@ def prefill_steps(
     tokens: Tensor,
     positions: Tensor,
     chunk: int,
-    state: PrefillState,
-    capture: QueryCapture | None = None,
-    local_window: LocalWindow | None = None,
-) -> Steps[Tensor]:
+    state: KvCacheState,
+    last_layer: int | None = None,
+    **options: Any,
+) -> ForwardGenerator[Tensor]:
     """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token.
 
-    For the other tokens the last layer computes only keys and values, unless the last pass is so short that skipping the
-    rest would cost more than it saves.
+    last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
+    runs to the end, and in the others the last layer computes only keys and values
+    options: other fields of `ForwardInput`
     """
-    last_layer, last_start = layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
+    logits, highest, last_start = torch.empty(0), layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
     for start in range(0, len(tokens), chunk):
         pass_slice = slice(start, start + chunk)
-        logits = yield Pass(
+        logits = yield ForwardInput(
             model=model,
             tokens=tokens[pass_slice],
             positions=positions[pass_slice],
             state=state,
-            capture=capture,
-            last_layer=last_layer if start < last_start else None,
-            local_window=local_window,
+            last_layer=highest if last_layer is None and start < last_start else last_layer,
+            **options,
         )
     return logits
-
-
-def read_keys(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    chunk: int,
-    last_layer: int,
-    capture: QueryCapture | None,
-    state: PrefillState,
-    local_window: LocalWindow | None = None,
-) -> None:
-    """Run tokens [N] up to the queries, keys and values of `last_layer`; the layers above compute none."""
-    for start in range(0, len(tokens), chunk):
-        pass_slice = slice(start, start + chunk)
-        run(model, tokens[pass_slice], positions[pass_slice], state, capture, last_layer, local_window=local_window)
 
 
 def window_layers(config: PretrainedConfig) -> Sequence[int | None]:

@@ -23,7 +23,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
-from specprefill_cli.models.passes import PackedContext, PositionContext
+from specprefill_cli.models.passes import AttentionMetadata, PositionContext
 
 ATTENTION = "specprefill"
 # Queries and keys of the trial, query heads and key-value heads.
@@ -50,7 +50,7 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    context: PackedContext | None = None,
+    context: AttentionMetadata | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
     """Attention of the sequences of a pass, by position. Each sequence's new keys and values go to its own cache.
@@ -63,7 +63,7 @@ def attend(
     if context is None or attention_mask is not None or unsupported:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unsupported) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer, device = module.layer_idx, describe(query.device, query.dtype, query.shape[-1])
+    layer, device = module.layer_idx, device_capabilities(query.device, query.dtype, query.shape[-1])
     plans = [sequence.plan(sliding_window, device) for sequence in context.sequences]
     fused = takes_varlen(device, plans, [len(sequence.key_positions) for sequence in context.sequences])
     outputs, cached, states = [], [], (query, key, value)
@@ -114,7 +114,7 @@ def attend_segment(
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = select_states(key, segment), select_states(value, segment)
-    if plan.repeats_heads:
+    if plan.expand_kv_heads:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     mask: Any = None
     if segment.mask is Mask.LOWER_RIGHT:
@@ -217,8 +217,8 @@ def edges_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def describe(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionDevice:
-    """Describe a device to the planner; if it should have flash attention, try that once."""
+def device_capabilities(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionDevice:
+    """The capabilities of a device, for the planner; if it should have flash attention, try that once."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     described = AttentionDevice(kind=device.type, dtype=dtype, head_size=head_size, capability=capability)
     if described.has_flash and not flash_works(device, dtype, head_size):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 
 # Queries of a call with a mask: for a cache's last tokens, and for tokens scattered over it, where a narrower block reads
@@ -23,9 +22,6 @@ MASK_ELEMENTS = 2**24
 SINKS = 16
 # Fewest queries in a block of a band: with fewer, matrix products get too thin.
 SMALLEST_BAND_BLOCK = 64
-TORCH_VERSION = Version(torch.__version__)
-# The first torch whose fused attention on a CPU reads grouped key-value heads.
-GROUPED_ON_CPU = Version("2.9")
 # The first GPUs with flash attention (Ampere), and its largest head.
 FLASH_CAPABILITY, FLASH_HEAD_SIZE = (8, 0), 256
 
@@ -55,7 +51,6 @@ class AttentionDevice:
     dtype: torch.dtype
     head_size: int
     capability: tuple[int, int] | None = None
-    torch_version: Version = TORCH_VERSION
     flash_works: bool = True
 
     @property
@@ -64,11 +59,6 @@ class AttentionDevice:
         half = self.dtype in (torch.float16, torch.bfloat16)
         fits = self.head_size <= FLASH_HEAD_SIZE and self.head_size % 8 == 0
         return half and fits and self.flash_works and (self.capability or (0, 0)) >= FLASH_CAPABILITY
-
-    @property
-    def reads_groups(self) -> bool:
-        """Whether attention takes fewer key-value heads than query heads without materialising all scores."""
-        return self.kind != "mps" and (self.kind != "cpu" or self.torch_version >= GROUPED_ON_CPU)
 
 
 class Mask(Enum):
@@ -108,11 +98,11 @@ class Segment:
 class AttentionPlan:
     """Segments that cover all queries of a pass, in order.
 
-    repeats_heads: whether the kernel needs key-value heads once for every query head that reads them
+    expand_kv_heads: whether the kernel needs key-value heads once for every query head that reads them
     """
 
     segments: tuple[Segment, ...]
-    repeats_heads: bool
+    expand_kv_heads: bool
 
     @property
     def trailing_rows(self) -> int:
@@ -142,9 +132,9 @@ def plan_attention(
         mask = choose_fused_mask(len(queries), len(keys), device) if trailing else None
         if mask is not None:
             segment = Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask)
-            return AttentionPlan((segment,), repeats_heads(mask, device))
+            return AttentionPlan((segment,), expand_kv_heads(mask, device))
     segments = tuple(plan_masked_segments(queries, keys, window, local_window, limited, trailing))
-    return AttentionPlan(segments, repeats_heads(None, device))
+    return AttentionPlan(segments, expand_kv_heads(None, device))
 
 
 def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
@@ -156,14 +146,15 @@ def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask 
     return Mask.LOWER_RIGHT if device.kind == "cuda" and device.has_flash else None
 
 
-def repeats_heads(mask: Mask | None, device: AttentionDevice) -> bool:
+def expand_kv_heads(mask: Mask | None, device: AttentionDevice) -> bool:
     """Whether key-value heads must be repeated; mask: of the whole pass, or None for segments with tensors.
 
     Of CUDA's fused kernels only flash attention reads grouped heads, and it takes no mask tensor.
     """
     if device.kind == "cuda":
         return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)
-    return not device.reads_groups
+    # On MPS, attention over grouped heads would materialise all scores.
+    return device.kind == "mps"
 
 
 def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:

@@ -18,7 +18,7 @@ HEADROOM = 256
 
 
 @dataclass
-class PrefillState:
+class KvCacheState:
     """A model's cache with the absolute position of every slot: positions [K] on the CPU, int64."""
 
     cache: DynamicCache
@@ -126,7 +126,7 @@ class BufferedLayer(DynamicLayer):
         buffer[..., :length, :] = held
         return buffer
 
-    def branch(self, length: int) -> BufferedLayer:
+    def fork_prefix(self, length: int) -> BufferedLayer:
         """A layer that shares the first `length` slots of this layer, without a copy.
 
         Raises ValueError where other layers already share another number of slots.
@@ -144,17 +144,17 @@ class BufferedLayer(DynamicLayer):
         return other
 
 
-def new_state(expected: int = 0) -> PrefillState:
+def new_state(expected: int = 0) -> KvCacheState:
     """An empty cache for about `expected` tokens.
 
     Layers with a sliding window grow like the others: attention masks them by position.
     """
     cache = DynamicCache()
     cache.layer_class_to_replicate = cast("type[BufferedLayer]", partial(BufferedLayer, expected))
-    return PrefillState(cache, torch.empty(0, dtype=torch.long))
+    return KvCacheState(cache, torch.empty(0, dtype=torch.long))
 
 
-def branch(state: PrefillState, length: int) -> PrefillState:
+def fork_prefix(state: KvCacheState, length: int) -> KvCacheState:
     """A state that shares the first `length` slots of another, without a copy: each may grow from there.
 
     It has only the layers that hold all these slots.
@@ -163,12 +163,12 @@ def branch(state: PrefillState, length: int) -> PrefillState:
     for layer in state.layers:
         if layer.get_seq_length() < length:
             break
-        other.cache.layers.append(layer.branch(length))
+        other.cache.layers.append(layer.fork_prefix(length))
     other.positions = state.positions[:length]
     return other
 
 
-def rollback(state: PrefillState, length: int) -> None:
+def rollback(state: KvCacheState, length: int) -> None:
     """Keep the first `length` slots of every layer and of the positions, also after a pass that was interrupted."""
     for layer in state.layers:
         layer.slots = None
@@ -194,12 +194,12 @@ def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def state_bytes(state: PrefillState) -> int:
+def state_bytes(state: KvCacheState) -> int:
     """Bytes of a state, with its spare room."""
     tensors = (tensor for layer in state.layers if layer.is_initialized for tensor in (layer.keys, layer.values))
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-def layer_keys(state: PrefillState, layer: int) -> Tensor:
+def layer_keys(state: KvCacheState, layer: int) -> Tensor:
     """The keys of a cache layer as attention uses them: [kv_heads, K, head_size], rotated."""
     return state.layers[layer].claim()[0][0]

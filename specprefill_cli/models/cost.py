@@ -88,7 +88,7 @@ class ModelCost:
     def reading_flops(
         self, tokens: int, last_layer: int, local_window: LocalWindow | None = None, past: int = 0
     ) -> float:
-        """A pass over `tokens` that ends with queries, keys and values of `last_layer` (`adapter.read_keys`)."""
+        """A pass over `tokens` that ends with queries, keys and values of `last_layer`."""
         below = last_layer / self.layers
         projections = self.hidden_size * self.head_size * (self.heads + 2 * self.key_value_heads)
         attention = self.attention_flops(tokens, past, local_window, last_layer)
@@ -99,24 +99,14 @@ class ModelCost:
         attention = self.attention_flops(tokens, past, local_window)
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
-    def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
-        """Prefill as `adapter.prefill` does it: where it pays, only the last token runs through the whole last layer.
-
-        past: previous tokens, whose keys and values are in the cache
-        """
-        if tokens <= self.overhead_tokens:
-            return self.pass_flops(tokens, past, local_window)
-        last = replace(self, layers=1, windows=self.windows[-1:])
-        return self.reading_flops(tokens, self.layers - 1, local_window, past) + last.pass_flops(1, past + tokens - 1)
-
     def overhead_flops(self) -> float:
         """The fixed cost of a pass, in FLOPs: what all ranks could compute in that time."""
         tokens = self.overhead_tokens if self.pass_tokens is None else self.pass_tokens
         return self.ranks * self.linear_flops(tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
-        """`prefill_flops` and the fixed cost of its pass, in FLOPs."""
-        return self.prefill_flops(tokens, local_window, past) + self.overhead_flops()
+        """`pass_flops` and the fixed cost of the pass, in FLOPs."""
+        return self.pass_flops(tokens, past, local_window) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:
@@ -182,7 +172,7 @@ def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> Non
     A pass over a single token computes next to nothing: its time is the fixed cost, stored as the tokens computed meanwhile.
     """
     cost = cost_of(loaded)
-    loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
+    loaded.flops_per_second = cost.pass_flops(tokens) / pass_seconds(loaded, tokens, clock)
     loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)
 
 

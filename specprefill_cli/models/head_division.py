@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadShare:
+class LocalHeads:
     """The attention heads that a rank holds: numbers of query heads, and of the key-value heads that they read.
 
     ranks: the processes that hold the other heads; ALONE where this process holds all
@@ -36,13 +36,13 @@ def divides_heads(config: PretrainedConfig) -> bool:
     return any(style == "colwise" and name.endswith(("k_proj", "qkv_proj")) for name, style in plan.items())
 
 
-def head_share(model: PreTrainedModel, ranks: Ranks = ALONE) -> HeadShare:
+def local_heads(model: PreTrainedModel, ranks: Ranks = ALONE) -> LocalHeads:
     """The heads of a model that this process holds: some where `ranks` divide the model, else all."""
     heads, key_value_heads = head_counts(model.config)
     if ranks.size == 1 or not divides_heads(model.config) or (getattr(model, "_tp_size", None) or 1) == 1:
-        return HeadShare(queries=range(heads), keys=range(key_value_heads))
+        return LocalHeads(queries=range(heads), keys=range(key_value_heads))
     queries, keys = (part_of(count, ranks) for count in (heads, key_value_heads))
-    return HeadShare(queries=queries, keys=keys, ranks=ranks)
+    return LocalHeads(queries=queries, keys=keys, ranks=ranks)
 
 
 def part_of(count: int, ranks: Ranks) -> range:

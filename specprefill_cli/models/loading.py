@@ -86,7 +86,7 @@ class LoadedModel:
     context: the longest prompt it was made for, in tokens
     pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
     flops_per_second: of a long pass, where it was measured
-    undivided: why every rank has all of it, where ranks share the other model
+    tp_fallback_reason: why every rank has all of it, where ranks share the other model
     """
 
     name: str
@@ -96,7 +96,7 @@ class LoadedModel:
     stop_tokens: frozenset[int]
     pass_tokens: float | None = None
     flops_per_second: float | None = None
-    undivided: str | None = None
+    tp_fallback_reason: str | None = None
 
     @property
     def config(self) -> PretrainedConfig:
@@ -113,8 +113,8 @@ class LoadedModel:
     @property
     def warnings(self) -> list[str]:
         """Reasons why it is slower than it could be."""
-        if self.undivided is not None:
-            return [f"{self.name}: {self.undivided}; every rank runs all of it"]
+        if self.tp_fallback_reason is not None:
+            return [f"{self.name}: {self.tp_fallback_reason}; every rank runs all of it"]
         places = list((getattr(self.model, "hf_device_map", None) or {}).values())
         on_cpu = places.count("cpu")
         if not on_cpu:
@@ -290,7 +290,7 @@ def load_model(
         )
     check_model(model, name)
     stops = stop_tokens(model, outline.tokenizer)
-    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops, undivided=reason)
+    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops, tp_fallback_reason=reason)
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

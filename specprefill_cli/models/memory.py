@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,20 @@ BOUNDED_SPIN = {"GOMP_SPINCOUNT": "4000", "KMP_BLOCKTIME": "1"}
 WAIT_SETTINGS = ("OMP_WAIT_POLICY", *BOUNDED_SPIN)
 
 
-class PeakMemory:
-    """Peak memory since it was created, or None where the system does not report it.
+def peak_memory_bytes() -> int:
+    """The peak memory of this process since it started, in bytes: on its GPUs where torch uses any."""
+    import torch
 
-    before: bytes in use at its creation (program, libraries, models)
-    """
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
+    try:
+        import resource
+    except ImportError:
+        import psutil
 
-    def __init__(self) -> None:
-        import torch
-
-        self.on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-        if self.on_gpu:
-            for device in range(torch.cuda.device_count()):
-                torch.cuda.reset_peak_memory_stats(device)
-        self.is_known = self.on_gpu
-        # Linux's resident high-water mark can be set to the present size, where that is allowed.
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-            self.is_known = True
-        self.before = self.bytes()
-
-    def bytes(self) -> int | None:
-        """The peak in bytes."""
-        import torch
-
-        if self.on_gpu:
-            return sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
-        if not self.is_known:
-            return None
-        peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-        return int(peak[1]) * KIBIBYTE if peak else None
+        return psutil.Process().memory_info().peak_wset
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else KIBIBYTE * peak
 
 
 def keep_freed_memory() -> None:

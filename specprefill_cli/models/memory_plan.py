@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -30,40 +29,35 @@ MOST_KV_IN_MAIN_MEMORY = 2 * GIBIBYTE
 LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
-    """How the memory beside a pair's weights is divided. Models without loaded weights take none."""
+def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
+    """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
 
-    pair: LoadedPair
+    `auto` is the smaller of the two models' sizes; a model without loaded weights has none. Models that rotate keys by the
+    length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
+    """
+    loaded: list[Any] = [model for model in (pair.target, pair.draft) if hasattr(model, "model")]
+    if any(rotation_depends_on_length(model.config) for model in loaded):
+        return max(prompt_tokens, SMALLEST)
+    if setting != AUTO:
+        return int(setting)
+    return min((model_pass_size(model, prompt_tokens) for model in loaded), default=LARGEST)
 
-    def pass_size(self, setting: str | int, prompt_tokens: int) -> int:
-        """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
 
-        `auto` is the smaller of the two models' sizes. Models that rotate keys by the length of a pass (`longrope`) read
-        the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
-        """
-        loaded: list[Any] = [model for model in (self.pair.target, self.pair.draft) if hasattr(model, "model")]
-        if any(rotation_depends_on_length(model.config) for model in loaded):
-            return max(prompt_tokens, SMALLEST)
-        if setting != AUTO:
-            return int(setting)
-        return min((model_pass_size(model, prompt_tokens) for model in loaded), default=LARGEST)
+def kv_bytes(pair: LoadedPair, setting: str | float) -> int:
+    """Bytes of documents' KV that `--memory-cache` allows between questions.
 
-    def kv_bytes(self, setting: str | float) -> int:
-        """Bytes of documents' KV that `--memory-cache` allows between questions.
+    The target's KV is spread evenly over its devices, so that the fullest device decides.
+    """
+    if setting != AUTO:
+        return int(float(setting) * GIBIBYTE)
+    limit = int(KV_SHARE * min(map(free_memory, pair.devices), default=0) * len(pair.target.devices))
+    on_gpus = all(device.type == "cuda" for device in pair.devices)
+    return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
 
-        The target's KV is spread evenly over its devices, so that the fullest device decides.
-        """
-        if setting != AUTO:
-            return int(float(setting) * GIBIBYTE)
-        devices = self.pair.devices
-        limit = int(KV_SHARE * min(map(free_memory, devices), default=0) * len(self.pair.target.devices))
-        on_gpus = all(device.type == "cuda" for device in devices)
-        return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
 
-    def answers_bytes(self, setting: str | float) -> int:
-        """Bytes for the KV and the largest pass of concurrent answers; setting: of `--memory-cache`."""
-        return self.kv_bytes(setting) or self.kv_bytes(AUTO)
+def answers_bytes(pair: LoadedPair, setting: str | float) -> int:
+    """Bytes for the KV and the largest pass of concurrent answers; setting: of `--memory-cache`."""
+    return kv_bytes(pair, setting) or kv_bytes(pair, AUTO)
 
 
 def free_memory(device: torch.device) -> int:

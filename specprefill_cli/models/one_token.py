@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,19 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.passes import ForwardInput
 
 # Architectures with the layers that `OneTokenPass` computes, where they have no sliding window.
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # The pass of each model that has decoded; None where transformers must compute it.
 PREPARED: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDictionary()
-
-
-class KeyValueCache(Protocol):
-    """Keys and values [1, kv_heads, K, head_size] of each layer."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Add those [1, kv_heads, 1, head_size] of a token, and return all."""
 
 
 class OneTokenPass:
@@ -45,7 +38,7 @@ class OneTokenPass:
         ]
 
     @torch.inference_mode()
-    def __call__(self, token: Tensor, position: Tensor, cache: KeyValueCache, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, token: Tensor, position: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
         """Run a token [1] at a position [1] after those of the cache; return float32 logits [1, V].
 
         mask: [1, 1, 1, K] which slots of the cache the token sees (bool); None: all
@@ -80,7 +73,7 @@ def apply_norm(norm: Any, states: Tensor) -> Tensor:
     return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
-def one_token_pass(step: Pass) -> OneTokenPass | None:
+def one_token_pass(step: ForwardInput) -> OneTokenPass | None:
     """The quick pass of decoding, or None where transformers' modules must compute it."""
     decodes = step.length == 1 and step.rows == 1 and step.capture is None and step.last_layer is None
     if not decodes:

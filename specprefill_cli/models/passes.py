@@ -21,7 +21,7 @@ from specprefill_cli.models.attention_plan import (
     to_additive_mask,
     visibility_mask,
 )
-from specprefill_cli.models.cache import PrefillState, copy_to
+from specprefill_cli.models.cache import KvCacheState, copy_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,7 +63,7 @@ class QueryCapture:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
+class ForwardInput:
     """Tokens [N] at positions [N] for a model to run after those of a state. The state then grows by N.
 
     capture: keeps queries; last_layer: the pass ends when this layer has its queries, keys and values
@@ -75,7 +75,7 @@ class Pass:
     model: PreTrainedModel
     tokens: Tensor
     positions: Tensor
-    state: PrefillState
+    state: KvCacheState
     capture: QueryCapture | None = None
     last_layer: int | None = None
     rows: int | None = None
@@ -152,7 +152,7 @@ class PositionContext:
 
 
 @dataclass(eq=False, kw_only=True)
-class PackedSequence(PositionContext):
+class SequenceMetadata(PositionContext):
     """A sequence of a packed pass.
 
     span: its tokens among those of the pass; slots: where its keys and values go in the cache of its state
@@ -161,7 +161,7 @@ class PackedSequence(PositionContext):
 
     span: slice
     slots: Tensor
-    state: PrefillState
+    state: KvCacheState
     capture: QueryCapture | None = None
     rows: Tensor | None = None
 
@@ -172,18 +172,18 @@ class PackedSequence(PositionContext):
 
 
 @dataclass(frozen=True)
-class PackedContext:
+class AttentionMetadata:
     """The sequences of a pass, in order; together they have all its tokens.
 
     last_layer: the layer whose queries and keys end the pass (None: run to the end)
     """
 
-    sequences: Sequence[PackedSequence]
+    sequences: Sequence[SequenceMetadata]
     last_layer: int | None = None
 
 
 # A generator that yields passes, is sent their logits, and returns a value.
-Steps = Generator[Pass, Tensor, Value]
+ForwardGenerator = Generator[ForwardInput, Tensor, Value]
 
 
 # Called before each pass of a prefill: here the engine lets other answers go on, and stops a cancelled question.

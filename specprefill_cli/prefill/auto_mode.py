@@ -6,16 +6,14 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loading import LoadedModel, ModelOutline
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prompting import Prompt
 from specprefill_cli.record import BASELINE, ORIGINAL
 from specprefill_cli.settings import AUTO
 
 # Expected speedup over `full` from which `auto` takes another mode.
 SMALLEST_SPEEDUP = 1.2
-# Remedies for a prompt that does not fit, and for a question that does not.
-SHORTEN = "give fewer or shorter documents, or a pair with a longer context"
-SHORTEN_QUESTION = "ask a shorter question, or use a pair with a longer context"
-# The text after a prompt, and the option that limits it.
-ANSWER, LOOK_AHEAD = ("answer", "--max-new-tokens"), ("look-ahead", "--look-ahead")
+# What to do about a prompt that does not fit.
+REMEDY = "give shorter documents or a shorter question, use --mode select, or lower --max-new-tokens"
 
 
 def automatic_modes() -> tuple[str, ...]:
@@ -75,55 +73,34 @@ def fits_target(request: PrefillRequest) -> bool:
 
 def check_fits(request: PrefillRequest, mode: str) -> None:
     """Raises PromptTooLong when the mode cannot fit prompt and answer into the contexts of target and draft."""
-    any_length = MODES[mode].any_length
-    advice = SHORTEN if any_length else f"use --mode select, or {SHORTEN}"
-    tokens = request.prompt.length
-    if any_length and request.positions == ORIGINAL:
-        advice = f"use --positions auto, or {SHORTEN}"
-    elif any_length and request.document_tokens > request.chunk_size:
-        tokens += request.chunk_size - request.document_tokens
-        advice = SHORTEN_QUESTION
-    check_context(request.pair.target, request.prompt.length, tokens, request.max_new_tokens, ANSWER, advice)
+    prompt, any_length = request.prompt, MODES[mode].any_length
+    needed = with_one_chunk(request, prompt) if any_length and request.positions != ORIGINAL else prompt.length
+    check_context(request.pair.target, prompt.length, needed, request.max_new_tokens)
     if runs_draft(mode, request.scorer):
-        check_draft_fits(request, any_length, advice)
+        check_draft_fits(request, any_length)
 
 
-def check_draft_fits(request: PrefillRequest, in_windows: bool = True, advice: str = SHORTEN) -> None:
+def check_draft_fits(request: PrefillRequest, in_windows: bool = True) -> None:
     """Raises PromptTooLong when the draft cannot read the prompt; in_windows: it may read the document in windows."""
     draft, scorer, prompt = request.pair.draft, SCORERS[request.scorer], request.draft_prompt
-    if draft is None:
-        return
-    tokens = prompt.length
+    if draft is not None:
+        needed = with_one_chunk(request, prompt) if in_windows and scorer.any_length else prompt.length
+        check_context(draft, prompt.length, needed, request.look_ahead if scorer.looks_ahead else 0)
+
+
+def with_one_chunk(request: PrefillRequest, prompt: Prompt) -> int:
+    """Tokens of a prompt with a single chunk of its document."""
     start, end = prompt.document
-    if in_windows and not scorer.any_length:
-        advice = f"use another --scorer, or {SHORTEN}"
-    elif in_windows and end - start > request.chunk_size:
-        tokens += request.chunk_size - (end - start)
-        advice = SHORTEN_QUESTION
-    steps = request.look_ahead if scorer.looks_ahead else 0
-    check_context(draft, prompt.length, tokens, steps, LOOK_AHEAD, advice)
+    return prompt.length - max(0, end - start - request.chunk_size)
 
 
 def check_context(
-    model: LoadedModel | ModelOutline,
-    prompt_tokens: int,
-    tokens: int,
-    reserve: int,
-    content: tuple[str, str],
-    advice: str,
+    model: LoadedModel | ModelOutline, prompt_tokens: int, needed: int, reserve: int, remedy: str = REMEDY
 ) -> None:
-    """Raises PromptTooLong where `tokens` of a prompt and `reserve` tokens after it exceed a model's context.
-
-    tokens: those that must fit at once; fewer than the prompt's where its document is read in windows
-    content: the text after the prompt, and the option that limits it
-    """
-    if tokens + reserve <= model.context:
-        return
-    name, option = content
-    subject = "the prompt has" if tokens == prompt_tokens else "with one chunk of its document, the prompt has"
-    if tokens <= model.context:
-        advice = f"lower {option}, or {advice}"
-    raise PromptTooLong(
-        f"{subject} {tokens:,} tokens and with {reserve:,} tokens of {name} does not fit "
-        f"{model.name}'s context of {model.context:,}; {advice}"
-    )
+    """Raises PromptTooLong where `needed` tokens of a prompt and `reserve` tokens after it exceed a model's context."""
+    if needed + reserve > model.context:
+        part = " with a single chunk of its document" if needed < prompt_tokens else ""
+        raise PromptTooLong(
+            f"the prompt has {needed:,} tokens{part}, and with {reserve:,} after it does not fit {model.name}'s context of "
+            f"{model.context:,}; {remedy}"
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import PrefillState, copy_to, layer_keys
+from specprefill_cli.models.cache import KvCacheState, copy_to, layer_keys
 from specprefill_cli.models.passes import QueryCapture
 
 POOL_KERNEL = 13
@@ -22,7 +22,7 @@ CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 
 
 def attention_importance(
-    state: PrefillState,
+    state: KvCacheState,
     capture: QueryCapture,
     positions: Tensor,
     prompt_tokens: int,
@@ -56,7 +56,7 @@ def attention_importance(
 
 
 def group_scores(
-    state: PrefillState,
+    state: KvCacheState,
     capture: QueryCapture,
     layer: int,
     query_slice: slice,
@@ -81,7 +81,7 @@ def group_scores(
         yield scores
 
 
-def query_slices(state: PrefillState, capture: QueryCapture, prompt_tokens: int, layer: int) -> Iterator[slice]:
+def query_slices(state: KvCacheState, capture: QueryCapture, prompt_tokens: int, layer: int) -> Iterator[slice]:
     """Slices of the captured queries that may be scored at once; the same on every rank."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)

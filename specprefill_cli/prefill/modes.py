@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specprefill_cli.models.adapter import prefill, prefill_steps, run_steps
-from specprefill_cli.models.cache import PrefillState, layer_count
+from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.passes import Steps, pause_before_pass
+from specprefill_cli.models.passes import ForwardGenerator, pause_before_pass
 from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, full_plan, shorten_gaps
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.registry import SCORERS
@@ -36,10 +36,10 @@ class PrefillResult:
     """
 
     logits: Tensor
-    state: PrefillState
+    state: KvCacheState
     plan: Plan
     importance: Tensor | None = None
-    draft_state: PrefillState | None = None
+    draft_state: KvCacheState | None = None
     draft_window: int | None = None
     compact: CompactPositions | None = None
     reused: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class FullMode(Mode):
         return prompt.length - cached_tokens(request.target_prefixes, target, prompt, cost_of(target).layers)
 
 
-def full_steps(request: PrefillRequest, chunk: int) -> Steps[PrefillResult]:
+def full_steps(request: PrefillRequest, chunk: int) -> ForwardGenerator[PrefillResult]:
     """Ask for the passes of plain prefill, `chunk` tokens each; the KV of prefix and document goes into the request's cache."""
     target, prompt = request.target, request.prompt
     state, keep_prefix = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
@@ -174,7 +174,7 @@ def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions |
 
 def sparse_prefill(
     model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int, compact: CompactPositions | None = None
-) -> tuple[Tensor, PrefillState]:
+) -> tuple[Tensor, KvCacheState]:
     """Run the target over kept tokens; return the logits [V] of the last token, and their cache.
 
     tokens: [M] the whole prompt; compact: positions of the kept tokens; None: their original positions; decoding then

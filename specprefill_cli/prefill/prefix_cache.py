@@ -17,10 +17,10 @@ import torch
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import PrefillState, branch, new_state, state_bytes
+from specprefill_cli.models.cache import KvCacheState, fork_prefix, new_state, state_bytes
 from specprefill_cli.models.encoder import DocumentVectors
 from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
-from specprefill_cli.models.memory_plan import MemoryPlan, token_bytes
+from specprefill_cli.models.memory_plan import kv_bytes, token_bytes
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
@@ -43,7 +43,7 @@ class PrefixCache:
 
     def __init__(self, capacity_bytes: int = DEFAULT_BYTES, name: str | None = None) -> None:
         self.capacity_bytes = capacity_bytes
-        self.prefixes: ByteCache[PrefillState] = ByteCache(capacity_bytes, state_bytes)
+        self.prefixes: ByteCache[KvCacheState] = ByteCache(capacity_bytes, state_bytes)
         self.embeddings: ByteCache[DocumentVectors] = ByteCache(EMBEDDING_BYTES, lambda vectors: vectors.nbytes)
         self.name = name or uuid.uuid4().hex
 
@@ -58,14 +58,14 @@ def prefix_key(prompt: Prompt, window: int | None) -> tuple[int | None, str]:
     return window, hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
 
 
-def count_layers(state: PrefillState) -> int:
+def count_layers(state: KvCacheState) -> int:
     """How many layers, from the lowest, hold keys and values."""
     return sum(layer.is_initialized for layer in state.layers)
 
 
 def open_prefix(
     prefixes: PrefixCache | None, loaded: LoadedModel, prompt: Prompt, layers: int, window: int | None = None
-) -> tuple[PrefillState, Callable[[], None]]:
+) -> tuple[KvCacheState, Callable[[], None]]:
     """A state to prefill the prompt into from token `state.length` on, and a function that keeps it afterwards.
 
     layers: layers, from the lowest, that the prefill will fill; window: previous tokens that a document token sees
@@ -76,12 +76,12 @@ def open_prefix(
     key, tokens = prefix_key(prompt, window), prompt.document[1]
     cached = prefixes.prefixes.find(key)
     if cached is not None and count_layers(cached) >= layers:
-        return branch(cached, tokens), lambda: None
+        return fork_prefix(cached, tokens), lambda: None
     # Evict before a new prefix is computed, so that no more than a cold start's memory is needed.
     largest = max((state_bytes(state) / state.length for state in prefixes.prefixes.values()), default=0.0)
     prefixes.prefixes.evict(prefixes.capacity_bytes - largest * tokens)
     state = new_state(prompt.length)
-    return state, lambda: prefixes.prefixes.keep(key, branch(state, tokens))
+    return state, lambda: prefixes.prefixes.keep(key, fork_prefix(state, tokens))
 
 
 def cached_tokens(
@@ -126,7 +126,7 @@ def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
 
     With several ranks the limit holds for each.
     """
-    total = MemoryPlan(pair).kv_bytes(setting)
+    total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)
     return DocumentCache(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.head_division import HeadShare, head_share
+from specprefill_cli.models.head_division import LocalHeads, local_heads
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import PrefixCache
@@ -130,9 +130,9 @@ class PrefillRequest(EncodedQuestion):
         return self.pair.loaded_draft
 
     @property
-    def draft_share(self) -> HeadShare:
+    def draft_share(self) -> LocalHeads:
         """The attention heads of the draft that this rank holds."""
-        return head_share(self.draft.model, self.pair.draft_ranks)
+        return local_heads(self.draft.model, self.pair.draft_ranks)
 
     @property
     def prompt_room(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.cache import PrefillState, layer_keys
+from specprefill_cli.models.cache import KvCacheState, layer_keys
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.pairs import HEADS_FILE
 from specprefill_cli.models.passes import QueryCapture
@@ -98,7 +98,7 @@ def normalise(scores: Scored) -> Scored:
 
 
 def layer_attention(
-    state: PrefillState,
+    state: KvCacheState,
     capture: QueryCapture,
     layer: int,
     heads: Sequence[int],

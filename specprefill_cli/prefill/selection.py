@@ -28,12 +28,13 @@ AUTO_CONTEXT_SHARE = 0.25
 FEWEST_CHUNKS = 10
 # Maps a chunk's document tokens [start, end) to the range that is kept for it.
 Widen = Callable[[int, int], tuple[int, int]]
+NO_IMPORTANCE = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The selected chunks as a plan and as indices [k], and a warning where the keep ratio could not be held."""
+    """The selected chunks as a plan and as indices [k], and warnings."""
 
     plan: Plan
     chunks: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
@@ -64,16 +65,11 @@ def rank_chunks(scores: Tensor) -> Tensor:
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
     """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
 
-    The document gets at least `document_floor` tokens, and a chunk.
+    However long question and instruction are, the document gets half of the keep ratio, and a chunk.
     """
-    room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), document_floor(keep, document_tokens))
+    room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), keep * document_tokens / 2)
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
-
-
-def document_floor(keep: float, document_tokens: int) -> float:
-    """Document tokens that are kept however long question and instruction are: half of the keep ratio."""
-    return keep * document_tokens / 2
 
 
 def chunks_for_mass(scores: Tensor, share: float, best: int | None = None) -> int:
@@ -113,7 +109,7 @@ def select(
         count = min(count, max(1, limit // chunk_size))
     kept, chunks = keep_chunks(rank_chunks(scores), count * chunk_size, end - start, chunk_size, widen)
     plan = Plan(prompt_tokens, document, fate_spans(kept.long(), (Fate.DROP, Fate.RECOMPUTE), None, 1, document))
-    return Selection(plan=plan, chunks=chunks, warnings=selection_warnings(plan, importance, keep))
+    return Selection(plan=plan, chunks=chunks, warnings=() if importance.any() else (NO_IMPORTANCE,))
 
 
 def keep_chunks(
@@ -153,21 +149,6 @@ def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> 
     begin = int(np.searchsorted(offsets[:, 0], first, side="right")) - 1
     stop = int(np.searchsorted(offsets[:, 0], last))
     return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end
-
-
-def selection_warnings(plan: Plan, importance: Tensor, keep: float | None) -> tuple[str, ...]:
-    """Warn where a selection does not follow the settings: at most one warning."""
-    if not importance.any():
-        return ("every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full",)
-    start, end = plan.document
-    outside = plan.prompt_tokens - (end - start)
-    starved = keep is not None and keep * plan.prompt_tokens - outside < document_floor(keep, end - start)
-    if keep is None or not starved or plan.kept_ratio <= keep:
-        return ()
-    return (
-        f"keep {keep:g} could not be held: question and instruction alone are {outside / plan.prompt_tokens:.2f} of the "
-        f"prompt; kept {plan.kept_ratio:.2f}, {plan.kept_tokens - outside:,} of {end - start:,} document tokens",
-    )
 
 
 def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) -> Selection:
@@ -210,8 +191,8 @@ def expected_tokens(request: PrefillRequest) -> int:
 def tokens_at(keep: float, request: PrefillRequest) -> int:
     """Tokens that a selection keeps at a keep ratio, to within a chunk."""
     tokens, document_tokens = request.prompt.length, request.document_tokens
-    document = max(request.chunk_size, int(document_floor(keep, document_tokens)))
-    return min(tokens, max(int(keep * tokens), tokens - document_tokens + document), request.prompt_room)
+    kept = chunk_budget(keep, tokens, document_tokens, request.chunk_size) * request.chunk_size
+    return min(tokens, tokens - document_tokens + kept, request.prompt_room)
 
 
 def fate_spans(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specprefill_cli.draft_kv import mapped_cache, modes
-from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS, copy_slots
+from specprefill_cli.draft_kv.checkpoints import copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, DROP, RECOMPUTE, Gate, drop_riskiest
 from specprefill_cli.draft_kv.mapped_cache import mapped_state
 from specprefill_cli.draft_kv.projection import (
@@ -29,8 +29,8 @@ BUDGETED = {"draft-kv": {"recompute": 0.15}, "hybrid": {"keep": 0.15}}
 SMALLEST_RISKS = {"0.05": 0.9, "0.3": 0.4, "0.5": 0.2}
 
 
-def gate(threshold, signal=KV_ERROR):
-    return Gate(signal=signal, threshold=threshold, target=0.1, n=60, auroc=0.8)
+def gate(threshold):
+    return Gate(threshold=threshold, target=0.1, n=60, auroc=0.8)
 
 
 def prefilled(session, mode, **settings):
@@ -72,16 +72,15 @@ def test_the_riskiest_accepted_chunks_are_dropped_until_the_others_are_within_th
 
 
 @helpers.every_architecture
-@pytest.mark.parametrize("signal", SIGNALS)
-def test_draft_kv_falls_back_to_full_above_the_calibrated_threshold_and_says_why(random_session, signal):
-    set_map(random_session, gate=gate(1e-4, signal))
+def test_draft_kv_falls_back_to_full_above_the_calibrated_threshold_and_says_why(random_session):
+    set_map(random_session, gate=gate(1e-4))
     ours = prefilled(random_session, "draft-kv")
     (warning,) = ours.warnings
     assert warning.startswith("fell back to full prefill: with ")
-    assert f"a risk of {ours.gate.risk:.3g} would remain, above the calibrated 0.0001 (signal {signal}" in warning
-    assert (ours.gate.signal, ours.gate.threshold, ours.gate.accepted) == (signal, 1e-4, False)
+    assert f"a risk of {ours.gate.risk:.3g} would remain, above the calibrated 0.0001 (first-token KL" in warning
+    assert (ours.gate.threshold, ours.gate.accepted) == (1e-4, False)
     assert torch.equal(ours.logits, prefilled(random_session, "full").logits)
-    set_map(random_session, gate=gate(1e4, signal))
+    set_map(random_session, gate=gate(1e4))
     accepted = prefilled(random_session, "draft-kv")
     assert accepted.gate.accepted
     assert not accepted.warnings
@@ -90,9 +89,9 @@ def test_draft_kv_falls_back_to_full_above_the_calibrated_threshold_and_says_why
 
 @pytest.mark.parametrize("setting", ["off", 1e4])
 def test_the_gate_can_be_overridden_and_switched_off(random_session, setting):
-    set_map(random_session, gate=gate(1e-4, ATTENTION_OUTPUT))
+    set_map(random_session, gate=gate(1e-4))
     ours = prefilled(random_session, "draft-kv", accept_risk=setting)
-    assert (ours.gate.accepted, ours.gate.signal) == (True, ATTENTION_OUTPUT)
+    assert ours.gate.accepted
     assert ours.gate.threshold == (None if setting == "off" else setting)
     assert any(span.fate is Fate.ACCEPT for span in ours.plan.spans)
     set_map(random_session, gate=gate(1e4))
@@ -155,7 +154,7 @@ def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_any
     assert torch.equal(ours.logits, expected.logits)
     assert ours.warnings[-1].startswith(
         f"prefilled in mode {substitute}: with 15% recomputed, no prompt of the calibration had a risk below 0.4, and at "
-        "most 0.3 may remain (signal kv_error"
+        "most 0.3 may remain (first-token KL"
     )
     assert (ours.gate.threshold, ours.gate.risk, ours.gate.accepted) == (0.3, None, False)
 
@@ -192,10 +191,9 @@ def replace_mapped_kv(monkeypatch, contents):
     monkeypatch.setattr(mapped_cache, "mapped_state", replaced)
 
 
-@pytest.mark.parametrize("signal", SIGNALS)
-def test_the_tightest_gate_passes_native_kv_and_no_corrupted_kv(own_draft, signal, monkeypatch):
+def test_the_tightest_gate_passes_native_kv_and_no_corrupted_kv(own_draft, monkeypatch):
     """A gate that passes native KV must not pass zeros, noise, KV at the wrong scale, or KV of another document."""
-    set_map(own_draft, gate=gate(1e-4, signal))
+    set_map(own_draft, gate=gate(1e-4))
     ours = prefilled(own_draft, "draft-kv")
     assert ours.gate.accepted
     assert ours.gate.risk < 1e-5
@@ -203,7 +201,7 @@ def test_the_tightest_gate_passes_native_kv_and_no_corrupted_kv(own_draft, signa
     right = pair_calibration(own_draft.pair)
     for scale in (0.0, -1.0, 2.0):
         set_calibration(own_draft.pair, right)
-        set_map(own_draft, gate=gate(1e-4, signal), scale=scale)
+        set_map(own_draft, gate=gate(1e-4), scale=scale)
         assert not prefilled(own_draft, "draft-kv").gate.accepted, scale
     set_calibration(own_draft.pair, right)
     replace_mapped_kv(monkeypatch, partial(splice_document, foreign_kv(own_draft)))
@@ -212,7 +210,7 @@ def test_the_tightest_gate_passes_native_kv_and_no_corrupted_kv(own_draft, signa
 
 def test_the_bundled_gate_refuses_zeros_and_another_documents_kv(tiny_session, monkeypatch):
     right = prefilled(tiny_session, "draft-kv", recompute=0.5)
-    assert (right.gate.signal, right.gate.threshold is not None) == (ATTENTION_OUTPUT, True)
+    assert right.gate.threshold is not None
     wrong = partial(splice_document, foreign_kv(tiny_session))
     for contents in (zero_kv, wrong):
         with monkeypatch.context() as patch:

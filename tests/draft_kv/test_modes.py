@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.draft_kv import projection
-from specprefill_cli.draft_kv.checkpoints import KV_ERROR, SlotKv, checkpoint_slots, nearest_errors
+from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, nearest_errors
 from specprefill_cli.draft_kv.mapped_cache import mapped_state, recompute, score_and_map
 from specprefill_cli.draft_kv.projection import (
     KvMap,
@@ -120,8 +120,6 @@ def test_a_bad_map_changes_the_logits_and_reports_its_risk(random_session, mode)
     assert {span.fate for span in spans} - {Fate.RECOMPUTE}
     assert all(span.risk >= 0 for span in spans)
     assert ours.plan.checkpoints > 0
-    # Without a calibrated gate.
-    assert ours.gate.signal == KV_ERROR
     assert sum(span.length for span in spans) == ours.plan.document[1] - ours.plan.document[0]
 
 

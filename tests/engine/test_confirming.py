@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Done, Piece, Provisional, Request, Started
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache
@@ -87,7 +87,7 @@ def test_later_questions_reuse_the_kv_of_a_confirmation(session):
 def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypatch):
     expected = session.ask(make_document(), "Who?", CONFIRM.varied(confirm=False)).finished()
     engine, provisional = LocalEngine(session, concurrency=1), []
-    read = ModelReader.read
+    read = SequenceRunner.read
 
     def interrupt(*arguments):
         # The verifying pass follows full prefill.
@@ -95,7 +95,7 @@ def test_ctrl_c_in_a_confirmation_keeps_the_provisional_answer(session, monkeypa
             raise KeyboardInterrupt
         return read(*arguments)
 
-    monkeypatch.setattr(ModelReader, "read", interrupt)
+    monkeypatch.setattr(SequenceRunner, "read", interrupt)
     for event in engine.ask(Request(documents=make_document(), question="Who?", settings=CONFIRM)):
         provisional += [event.result] if isinstance(event, Provisional) else []
     assert isinstance(event, Done)

@@ -4,9 +4,9 @@ import os
 import signal
 
 from specprefill_cli.cli.main import main
-from specprefill_cli.decoding.reader import ModelReader
+from specprefill_cli.decoding.reader import SequenceRunner
 
-read = ModelReader.read
+read = SequenceRunner.read
 
 
 def interrupt_and_read(*arguments, **options):
@@ -15,5 +15,5 @@ def interrupt_and_read(*arguments, **options):
 
 
 if __name__ == "__main__":
-    ModelReader.read = interrupt_and_read
+    SequenceRunner.read = interrupt_and_read
     main()

@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Gemma3TextConfig
 
 from specprefill_cli.models import cost as cost_module
-from specprefill_cli.models.adapter import prefill, read_keys
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.cost import ModelCost, attended_pairs, cost_of, measure, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.registry import SCORERS
@@ -51,32 +50,24 @@ def assert_flops(model, counted, flops):
     assert flops(cost) - linear_only == pytest.approx(attention, rel=0.001)
 
 
-def last_query(model, keys):
-    """FLOPs of the last layer's attention, in which a single query attends to all keys."""
-    cost = ModelCost.of(model.config)
-    return 4.0 * keys * cost.heads * cost.head_size
-
-
 @pytest.mark.parametrize("tokens", [100, 900])
-def test_prefill_flops_match_torch_within_two_percent(model, tokens):
-    ids, last = torch.randint(3, 8_000, (tokens,)), last_query(model, tokens)
+def test_pass_flops_match_torch_within_two_percent(model, tokens):
+    ids = torch.randint(3, 8_000, (tokens,))
     linear, attention = count_flops(lambda: prefill(model, ids, torch.arange(tokens), 10_000))
-    counted = linear, causal_part(attention - last, tokens) + last
-    assert_flops(model, counted, lambda cost: cost.prefill_flops(tokens))
+    assert_flops(model, (linear, causal_part(attention, tokens)), lambda cost: cost.pass_flops(tokens))
 
 
 def test_flops_behind_a_cached_document_match_torch_within_two_percent(model):
-    ids, past, last = torch.randint(3, 8_000, (400,)), 300, last_query(model, 400)
+    ids, past = torch.randint(3, 8_000, (400,)), 300
     _, state = prefill(model, ids[:past], torch.arange(past), 10_000)
     linear, attention = count_flops(lambda: prefill(model, ids[past:], torch.arange(past, 400), 10_000, state=state))
     # Torch counts every pair; of the 400 keys the 100 queries see 350.5 on average.
-    counted = linear, (attention - last) * 350.5 / 400 + last
-    assert_flops(model, counted, lambda cost: cost.prefill_flops(100, past=past))
+    assert_flops(model, (linear, attention * 350.5 / 400), lambda cost: cost.pass_flops(100, past))
 
 
 def test_early_exit_flops_match_torch_within_two_percent(model):
     ids = torch.randint(3, 8_000, (300,))
-    linear, attention = count_flops(lambda: read_keys(model, ids, torch.arange(300), 10_000, 1, None, new_state()))
+    linear, attention = count_flops(lambda: prefill(model, ids, torch.arange(300), 10_000, last_layer=1))
     assert_flops(model, (linear, causal_part(attention, 300)), lambda cost: cost.reading_flops(300, 1))
 
 
@@ -145,7 +136,7 @@ def clock(monkeypatch):
     def fake_prefill(model, tokens, positions, chunk):
         assert chunk >= len(tokens) == len(positions)
         cost = next(cost for known, cost in state.costs if known is model)
-        state.now += state.start + state.per_flop * cost.prefill_flops(len(tokens))
+        state.now += state.start + state.per_flop * cost.pass_flops(len(tokens))
         state.now += 60 * (len(tokens) not in state.lengths)
         state.lengths.append(len(tokens))
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from specprefill_cli.distributed.ranks import Ranks
-from specprefill_cli.models.head_division import head_share
+from specprefill_cli.models.head_division import local_heads
 from tests.helpers.architectures import ARCHITECTURES
 
 # Query heads and key-value heads of Llama 3.1 8B and 70B, and of Qwen2.5 0.5B and 32B, with numbers of ranks.
@@ -16,7 +16,7 @@ MODELS = {"8B": (32, 8, 8), "70B": (64, 8, 4), "0.5B": (14, 2, 2), "32B": (40, 8
 def test_every_query_head_is_on_one_rank_together_with_its_keys(model):
     heads, key_value_heads, size = MODELS[model]
     divided = divided_model("llama", heads, key_value_heads, size)
-    shares = [head_share(divided, Ranks(rank, size)) for rank in range(size)]
+    shares = [local_heads(divided, Ranks(rank, size)) for rank in range(size)]
     assert [head for share in shares for head in share.queries] == list(range(heads))
     assert [head for share in shares for head in share.keys] == list(range(key_value_heads))
     for share in shares:
@@ -24,7 +24,7 @@ def test_every_query_head_is_on_one_rank_together_with_its_keys(model):
 
 
 def test_a_model_with_fused_projections_has_all_heads_on_every_rank():
-    share = head_share(divided_model("phi3", 32, 8, 2), Ranks(1, 2))
+    share = local_heads(divided_model("phi3", 32, 8, 2), Ranks(1, 2))
     assert (share.queries, share.keys, share.ranks.size) == (range(32), range(8), 1)
 
 

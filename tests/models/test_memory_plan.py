@@ -11,9 +11,9 @@ from specprefill_cli.models.memory_plan import (
     LARGEST,
     LARGEST_ON_CPU,
     SMALLEST,
-    MemoryPlan,
     choose_pass_size,
     pass_bytes,
+    pass_size,
 )
 from specprefill_cli.settings import Settings
 
@@ -36,32 +36,32 @@ def test_chooses_the_largest_power_of_two_that_fits(free, cache, token_bytes, ex
 
 def test_cpu_has_a_lower_maximum_pass_size(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 2**40)
-    assert MemoryPlan(random_pair).pass_size("auto", 100_000) == LARGEST_ON_CPU < LARGEST
+    assert pass_size(random_pair, "auto", 100_000) == LARGEST_ON_CPU < LARGEST
 
 
 def test_explicit_pass_size_is_used(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: pytest.fail("an explicit size needs no free memory"))
-    assert MemoryPlan(random_pair).pass_size(48, 4_000) == 48
+    assert pass_size(random_pair, 48, 4_000) == 48
 
 
 def test_auto_leaves_room_for_the_cache_and_fits_the_larger_model(random_pair, monkeypatch):
     assert Settings().prefill_chunk == "auto"
     token = pass_bytes(random_pair.target)
     monkeypatch.setattr(module, "free_memory", lambda _: 4 * 1_024 * token)
-    assert MemoryPlan(random_pair).pass_size("auto", 0) == 1_024
+    assert pass_size(random_pair, "auto", 0) == 1_024
     # The cache of a prompt leaves less memory for the pass.
-    assert MemoryPlan(random_pair).pass_size("auto", 500) == 512
+    assert pass_size(random_pair, "auto", 500) == 512
     random_pair.draft.model.config.intermediate_size *= 8
-    assert MemoryPlan(random_pair).pass_size("auto", 0) == SMALLEST
+    assert pass_size(random_pair, "auto", 0) == SMALLEST
     random_pair.draft = None
-    assert MemoryPlan(random_pair).pass_size("auto", 0) == 1_024
+    assert pass_size(random_pair, "auto", 0) == 1_024
 
 
 def test_length_dependent_rope_prefills_in_a_single_pass(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 0)
     monkeypatch.setattr(module, "rotation_depends_on_length", lambda _: True)
-    assert MemoryPlan(random_pair).pass_size("auto", 100_000) == 100_000
-    assert MemoryPlan(random_pair).pass_size(512, 100_000) == 100_000
+    assert pass_size(random_pair, "auto", 100_000) == 100_000
+    assert pass_size(random_pair, 512, 100_000) == 100_000
 
 
 def test_pass_memory_stays_within_the_estimate(random_pair):

@@ -8,7 +8,7 @@ from specprefill_cli.models import adapter
 from specprefill_cli.models.adapter import prefill, run, window_layers
 from specprefill_cli.models.cache import layer_keys
 from specprefill_cli.models.one_token import SUPPORTED_TYPES, one_token_pass
-from specprefill_cli.models.passes import Pass
+from specprefill_cli.models.passes import ForwardInput
 
 
 def decoded(model, steps=4):
@@ -24,7 +24,7 @@ def decoded(model, steps=4):
 def pass_of(model, **changes):
     state = prefill(model, torch.arange(3, 9), torch.arange(6), 100)[1]
     step = {"tokens": torch.tensor([3]), "positions": torch.tensor([6]), "rows": 1}
-    return Pass(model=model, state=state, **{**step, **changes})
+    return ForwardInput(model=model, state=state, **{**step, **changes})
 
 
 def test_equals_the_pass_of_transformers(model):

@@ -1,4 +1,4 @@
-"""Packed passes: each sequence gets what it would get by itself, states may share a prefix, and the last layer is shortened."""
+"""Packed passes: each sequence gets what it would get by itself, states may share a prefix, the last chunk alone gives logits."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,13 +8,13 @@ import torch
 import transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from specprefill_cli.models import attention, packed
-from specprefill_cli.models.adapter import prefill, run, run_packed
+from specprefill_cli.models import attention
+from specprefill_cli.models.adapter import prefill, run, run_packed, run_pass
 from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_kernel
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
-from specprefill_cli.models.cache import branch, layer_keys, new_state, rollback
-from specprefill_cli.models.packed import can_shorten, forward
-from specprefill_cli.models.passes import Pass, QueryCapture, before_each_pass
+from specprefill_cli.models.cache import fork_prefix, layer_keys, new_state, rollback
+from specprefill_cli.models.packed import forward
+from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model, failing, random_tokens
 
 LENGTH = 120
@@ -29,13 +29,11 @@ def filled_state(model, length, stride=1, seed=7):
 def pass_behind(model, state, length, seed, **options):
     start = int(state.positions[-1]) + 1 if state.length else 0
     tokens, positions = random_tokens(length, seed), torch.arange(start, start + length)
-    return Pass(model=model, tokens=tokens, positions=positions, state=state, **options)
+    return ForwardInput(model=model, tokens=tokens, positions=positions, state=state, **options)
 
 
 def run_separately(step):
-    return run(
-        step.model, step.tokens, step.positions, step.state, step.capture, step.last_layer, step.rows, step.local_window
-    )
+    return run_pass(step)
 
 
 def assert_as_alone(packed, apart):
@@ -108,7 +106,7 @@ def test_a_failed_pass_leaves_all_states_as_they_were():
 def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
     prefix = filled_state(model, 80)
     address = prefix.layers[0].keys.data_ptr()
-    branches = [branch(prefix, 80) for _ in range(3)]
+    branches = [fork_prefix(prefix, 80) for _ in range(3)]
     references = [filled_state(model, 80) for _ in range(3)]
     for turn in range(3):
         packed, apart = (
@@ -126,7 +124,7 @@ def test_branches_share_a_prefix_and_do_not_disturb_each_other(model):
 def test_a_branch_may_outgrow_the_buffer_that_it_shares():
     model = build_model("llama")
     prefix = filled_state(model, 50)
-    first, second = branch(prefix, 50), branch(prefix, 50)
+    first, second = fork_prefix(prefix, 50), fork_prefix(prefix, 50)
     expected = [run_separately(pass_behind(model, filled_state(model, 50), length, length)) for length in (400, 7)]
     got = [run_separately(pass_behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
     for ours, theirs in zip(got, expected, strict=True):
@@ -166,9 +164,9 @@ def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
     packed, apart = phases(model), phases(model)
     expected = [run_separately(step) for step in apart]
     prefix = filled_state(model, 50)
-    shared = [pass_behind(model, branch(prefix, 50), 4, number) for number in range(2)]
+    shared = [pass_behind(model, fork_prefix(prefix, 50), 4, number) for number in range(2)]
     expected += [run_separately(pass_behind(model, filled_state(model, 50), 4, number)) for number in range(2)]
-    monkeypatch.setattr(attention, "describe", lambda *_: gpu)
+    monkeypatch.setattr(attention, "device_capabilities", lambda *_: gpu)
     monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
     for logits, reference in zip(run_packed([*packed, *shared]), expected, strict=True):
         torch.testing.assert_close(logits, reference, **CLOSE)
@@ -211,47 +209,21 @@ def mlp_token_counts(model, work):
 def full_pass(model, ids, positions, **options):
     """Run all tokens through all layers."""
     state = new_state()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "pass_overhead", lambda _device: LENGTH)
-        return run(model, ids, positions, state, **options), state
-
-
-@pytest.mark.parametrize("gapped", [False, True])
-def test_last_layer_computes_only_the_last_token(model, gapped):
-    positions = torch.arange(LENGTH) + (torch.arange(LENGTH) > 50) * 30 * gapped
-    ids, results = random_tokens(LENGTH), []
-    counts = mlp_token_counts(model, lambda: results.append(prefill(model, ids, positions, 1_000)))
-    assert counts == {0: [LENGTH], -1: [1]}
-    (logits, state), (expected, reference) = results[0], full_pass(model, ids, positions)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
-    for layer in range(len(state.cache.layers)):
-        torch.testing.assert_close(layer_keys(state, layer), layer_keys(reference, layer), atol=1e-5, rtol=1e-5)
-    assert state.positions.tolist() == positions.tolist()
-    assert not any(layer.slots is not None for layer in state.cache.layers)
+    return run(model, ids, positions, state, **options), state
 
 
 def test_earlier_chunks_skip_the_last_layers_mlp(model):
     counts = mlp_token_counts(model, lambda: prefill(model, random_tokens(LENGTH), torch.arange(LENGTH), 50))
-    # The last 20 tokens are too few for the shortcut to pay off.
     assert counts == {0: [50, 50, 20], -1: [20]}
 
 
 def test_last_layer_queries_are_captured():
     model, ids = build_model("llama"), random_tokens(LENGTH)
     capture, reference = (QueryCapture(torch.tensor([5, 60, LENGTH - 1])) for _ in range(2))
-    prefill(model, ids, torch.arange(LENGTH), 1_000, capture)
+    prefill(model, ids, torch.arange(LENGTH), 50, capture=capture)
     full_pass(model, ids, torch.arange(LENGTH), capture=reference)
     last = model.config.num_hidden_layers - 1
     torch.testing.assert_close(capture.layer(last), reference.layer(last), atol=1e-5, rtol=1e-5)
-
-
-def test_last_token_respects_the_local_window():
-    model, ids = build_model("llama"), random_tokens(LENGTH)
-    local_window = LocalWindow(20, LENGTH)
-    logits = run(model, ids, torch.arange(LENGTH), new_state(), local_window=local_window)
-    expected, _ = full_pass(model, ids, torch.arange(LENGTH), local_window=local_window)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
-    assert (logits - full_pass(model, ids, torch.arange(LENGTH))[0]).abs().max() > 1e-3
 
 
 def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
@@ -260,12 +232,12 @@ def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
     slots = torch.arange(40, LENGTH)
     for layer in state.cache.layers:
         layer.slots = slots
-    (logits,) = forward([Pass(model=model, tokens=ids[slots], positions=slots, state=state)], [slots])
+    (logits,) = forward([ForwardInput(model=model, tokens=ids[slots], positions=slots, state=state)], [slots])
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
 
 
-def test_model_with_unknown_layer_names_runs_every_layer_in_full():
+def test_model_with_unknown_layer_names_runs_in_chunks():
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=8_192, n_embd=32, n_layer=2, n_head=2, n_positions=256)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
@@ -273,11 +245,3 @@ def test_model_with_unknown_layer_names_runs_every_layer_in_full():
     logits, state = prefill(model, ids, torch.arange(LENGTH), 50)
     torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH))[0], atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH
-
-
-def test_layer_with_extra_tensor_arguments_is_not_shortened():
-    others = {"context": object(), "past_key_values": object()}
-    standard = {**others, "position_ids": torch.zeros(1, 3), "attention_mask": None}
-    assert can_shorten(standard)
-    assert not can_shorten({**standard, "per_layer_input": torch.zeros(1, 3, 2)})
-    assert not can_shorten({"use_cache": True})

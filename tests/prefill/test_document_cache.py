@@ -8,7 +8,7 @@ import torch
 
 from specprefill_cli.models import memory_plan as module
 from specprefill_cli.models.cache import state_bytes
-from specprefill_cli.models.memory_plan import GIBIBYTE, MemoryPlan, token_bytes
+from specprefill_cli.models.memory_plan import GIBIBYTE, kv_bytes, token_bytes
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, document_cache
 from specprefill_cli.settings import Settings
 from tests.helpers.sessions import collection_of
@@ -36,7 +36,7 @@ def described(target, draft):
 )
 def test_auto_takes_a_share_of_what_the_devices_have_free(monkeypatch, target, draft, free, expected):
     monkeypatch.setattr(module, "free_memory", lambda device: free[str(device)] * GIBIBYTE)
-    assert MemoryPlan(described(target, draft)).kv_bytes("auto") == expected * GIBIBYTE
+    assert kv_bytes(described(target, draft), "auto") == expected * GIBIBYTE
 
 
 def test_both_models_have_room_for_the_same_documents(tiny_session):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specprefill_cli.models.adapter import prefill, read_keys
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.fates import Plan, Span
@@ -49,7 +49,7 @@ def test_draft_prefill_and_scoring_allocate_nothing_quadratic():
 
     def score():
         state, capture = new_state(LENGTH), QueryCapture(torch.arange(LENGTH - 12, LENGTH))
-        read_keys(model, IDS, torch.arange(LENGTH), CHUNK, 2, capture, state)
+        prefill(model, IDS, torch.arange(LENGTH), CHUNK, state, last_layer=2, capture=capture)
         attention_importance(state, capture, capture.positions, LENGTH, document, [0, 1, 2])
         layer_attention(state, capture, 1, [0, 3], document)
 

@@ -69,8 +69,6 @@ def test_plan_covers_the_document_within_the_budget(importance, keep, size, pref
     assert {*range(prefix), *range(document[1], prompt)} <= set(positions)
     # Chunks are not split and at least one is kept, so the plan may exceed the ratio by up to one chunk.
     assert chosen.plan.kept_tokens <= max(keep * prompt, prefix + suffix + keep * len(importance) / 2) + size + 1e-6
-    if chosen.warnings == ():
-        assert chosen.plan.kept_ratio <= keep + size / prompt + 1e-9
 
 
 @given(importances, st.integers(1, 40))
@@ -86,10 +84,8 @@ def test_keeps_the_best_chunks_and_breaks_ties_by_position():
 
 
 def test_long_question_does_not_starve_the_document():
-    short, long = (choose(torch.rand(6_001), 0.1, prefix=20, suffix=suffix) for suffix in (20, 620))
-    assert short.warnings == ()
+    long = choose(torch.rand(6_001), 0.1, prefix=20, suffix=620)
     assert long.plan.kept_tokens - 640 >= 300
-    assert "of 6,001 document tokens" in long.warnings[0]
 
 
 @given(importances.map(lambda scores: scores + 0.01), st.floats(0.05, 1))

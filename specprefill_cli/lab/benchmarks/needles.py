@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.plots import Series, line_plot
@@ -67,13 +68,13 @@ def bench_needles(
     for length in lengths:
         generator = random.Random(length)
         keep_settings = settings.varied(keep=min(1.0, MARGIN * kept_tokens / length))
-        answers = []
+        answers, watch = [], PeakMemory()
         for number in range(count):
             step(f"{length:,} tokens, {number} of {count}")
             needle = hide_needle(text, int(length * characters), (number + 0.5) / count, generator)
             answer = session.ask(needle.collection, needle.question, keep_settings).finished()
             answers.append((answer, contains_answer(answer.answer, [needle.value])))
-        rows.append(row_of(length, answers))
+        rows.append(row_of(length, answers) | {"peak_memory_bytes": watch.bytes()})
     return rows
 
 
@@ -95,12 +96,11 @@ def hide_needle(text: str, size: int, depth: float, generator: random.Random) ->
 def row_of(length: int, answers: Sequence[tuple[Record, bool]]) -> Row:
     """The figures of the answers at a length. answers: each with whether it contains the value.
 
-    Times are medians with quartiles; prompt_tokens is a median; kept_tokens and peak_memory_bytes are maxima
+    Times are medians with quartiles; prompt_tokens is a median; kept_tokens is a maximum
     unit_seconds: time to first token per 100,000 prompt tokens
     """
     records = [answer for answer, _ in answers]
     low, median, high = quartiles([answer.ttft_seconds for answer in records])
-    peaks = [answer.peak_memory_bytes for answer in records if answer.peak_memory_bytes is not None]
     return {
         "length": length,
         "n": len(records),
@@ -111,7 +111,6 @@ def row_of(length: int, answers: Sequence[tuple[Record, bool]]) -> Row:
         "ttft_low": low,
         "ttft_high": high,
         "unit_seconds": statistics.median(UNIT * answer.ttft_seconds / answer.prompt_tokens for answer in records),
-        "peak_memory_bytes": max(peaks, default=None),
     }
 
 

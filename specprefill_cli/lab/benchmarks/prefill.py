@@ -12,6 +12,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
@@ -19,7 +20,6 @@ from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text, memory, ttft
 from specprefill_cli.models.cost import ModelCost, cost_of
-from specprefill_cli.models.memory import PeakMemory
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PhaseClock
@@ -134,9 +134,10 @@ def return_freed_memory() -> None:
 
 def measure_mode(session: Session, collection: Collection, settings: Settings) -> Measurement:
     """Measure a prefill in a mode."""
+    watch = PeakMemory()
     stream = session.ask(collection, QUESTION, settings)
     kept_ratio = stream.prefilled.plan.kept_ratio
-    return Measurement(stream.request.clock, stream.memory, kept_ratio, operations_ratio(stream))
+    return Measurement(stream.request.clock, watch, kept_ratio, operations_ratio(stream))
 
 
 def measure_peer(peer: Peer, session: Session, collection: Collection, settings: Settings) -> Measurement:
@@ -178,13 +179,12 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
 
     A speedup can exceed this ratio, because short and long passes run at different speeds.
 
-    F(n), `prefill_flops`: 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2 for each layer except the last,
-    with fewer pairs in a layer with a window; 2 n (query, key and value weights) for the last layer, plus its rest for a
-    single token; 2 hidden_size vocabulary for the logits.
+    F(n), `pass_flops`: 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2 for each layer, with fewer pairs in
+    a layer with a window; 2 hidden_size vocabulary for the logits.
 
     scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
     """
-    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
+    return target.pass_flops(prompt_tokens) / (scoring + target.pass_flops(computed_tokens))
 
 
 def rows_of(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[Row]:

@@ -146,4 +146,4 @@ def random_model(
         model = model.from_pretrained(
             None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options
         )
-    return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), undivided=reason)
+    return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), tp_fallback_reason=reason)

@@ -19,7 +19,7 @@ from specprefill_cli.draft_kv.raw_kv import (
 )
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
-from specprefill_cli.models.adapter import read_keys
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_count, layer_keys, new_state
 from specprefill_cli.models.loading import LoadedModel, LoadedPair
@@ -108,7 +108,7 @@ def check_keys(model: LoadedModel, tokens: Tensor) -> None:
     last = layer_count(model.model) - 1
     state = new_state(len(tokens))
     with StateCapture(model.model, range(last + 1)) as capture:
-        read_keys(model.model, tokens, positions, len(tokens), last, None, state)
+        prefill(model.model, tokens, positions, len(tokens), state, last_layer=last)
     unsupported = SpecprefillError(f"{model.name}: draft KV does not support its attention; use --mode select")
     if not is_close(embedded_states(model.model, tokens), capture.states(0, len(tokens))):
         raise unsupported
@@ -142,5 +142,5 @@ def all_states(
     size, last = len(tokens), layer_count(model.model) - 1
     local = LocalWindow(window, size) if window is not None else None
     with StateCapture(model.model, layers) as capture:
-        read_keys(model.model, tokens, torch.arange(size), size, last, None, new_state(size), local)
+        prefill(model.model, tokens, torch.arange(size), size, last_layer=last, local_window=local)
     return {layer: capture.states(layer, size) for layer in layers}

@@ -17,7 +17,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import head_search as search
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import KvCacheState, new_state
 from specprefill_cli.models.loading import LoadedModel
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
@@ -154,7 +154,7 @@ def windowed_scores(request: PrefillRequest, heads: Sequence[Head], window: int)
     return scores_for_selection(torch.stack(list(weighted)).sum(0), request.chunk_size)
 
 
-def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[PrefillState, QueryCapture]:
+def read_prompt(request: PrefillRequest, last_layer: int) -> tuple[KvCacheState, QueryCapture]:
     """Run the draft over a prompt up to a layer; return its cache, and the queries that the scorer `heads` uses."""
     scorer, state = HeadsScorer(), new_state(request.draft_prompt.length)
     capture = QueryCapture(scorer.query_tokens(request.draft_prompt))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.models.one_token import OneTokenPass
 
 # Steps before a capture, so that libraries have chosen their kernels and taken their memory.
@@ -31,7 +31,7 @@ class FixedCache:
     slot: Tensor
 
     @classmethod
-    def of(cls, state: PrefillState, room: int) -> FixedCache:
+    def of(cls, state: KvCacheState, room: int) -> FixedCache:
         """A copy of a state's keys and values with room for `room` slots in all."""
         buffers = []
         for layer in state.layers:
@@ -56,7 +56,7 @@ class FixedDecoder:
     token, position: [1], of the next step; room: slots for prompt and answer together
     """
 
-    def __init__(self, model: PreTrainedModel, state: PrefillState, token: int, position: int, room: int) -> None:
+    def __init__(self, model: PreTrainedModel, state: KvCacheState, token: int, position: int, room: int) -> None:
         self.cache = FixedCache.of(state, room)
         device = self.cache.slot.device
         self.token, self.position = torch.tensor([token], device=device), torch.tensor([position], device=device)

@@ -37,7 +37,7 @@ from specprefill_cli.lab.gpu_check.fixed_decoding import FixedDecoder
 from specprefill_cli.models import attention
 from specprefill_cli.models.adapter import prefill, run, synchronize
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.models.cost import ModelCost
 from specprefill_cli.models.passes import PositionContext
 from specprefill_cli.models.placement import choose_dtype, choose_placement
@@ -122,7 +122,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
         accepting.append(backends(query, key, value, **options))
         return F.scaled_dot_product_attention(query, key, value, **options)
 
-    device_description = attention.describe(query.device, query.dtype, query.shape[-1])
+    device_description = attention.device_capabilities(query.device, query.dtype, query.shape[-1])
     plan = context.plan(None, device_description)
 
     def run() -> None:
@@ -139,7 +139,7 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
     return {
         "mask": plan.segments[0].mask.name.lower(),
         "segments": len(plan.segments),
-        "heads": "repeated" if plan.repeats_heads else "grouped",
+        "heads": "repeated" if plan.expand_kv_heads else "grouped",
         **accepting[0],
         "ran": ", ".join(sorted(name[:80] for name in events if any(word in name for word in ATTENTION_WORDS))),
         "ms": 1000 * (time.perf_counter() - started),
@@ -217,7 +217,7 @@ def graphs(shapes: str, length: str) -> Rows:
     return rows
 
 
-def plain_decoding(model: PreTrainedModel, logits: Tensor, state: PrefillState) -> Iterator[int]:
+def plain_decoding(model: PreTrainedModel, logits: Tensor, state: KvCacheState) -> Iterator[int]:
     """DECODED greedy tokens after the first, by the usual pass."""
     for _ in range(DECODED):
         token, position = logits.argmax()[None].cpu(), torch.tensor([state.length])

@@ -19,7 +19,7 @@ from specprefill_cli.draft_kv.modes import DraftKvMode, Fates, recompute_chunks
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState, new_state
+from specprefill_cli.models.cache import KvCacheState, new_state
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.modes import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
@@ -88,7 +88,7 @@ def map_and_choose(request: PrefillRequest) -> tuple[MappedPrompt, Fates]:
         return mapped, mode.choose_fates(request, mapped, risk_limit(request.settings.accept_risk, kv_map.gate))
 
 
-def prefill_suffix(request: PrefillRequest, scores: Scores, state: PrefillState) -> PrefillResult:
+def prefill_suffix(request: PrefillRequest, scores: Scores, state: KvCacheState) -> PrefillResult:
     """Compute the suffix on a cache whose document is wholly accepted."""
     with request.clock.phase("target_prefill"):
         logits = repair(request, state, torch.arange(0))
@@ -127,7 +127,7 @@ def accepted_slots(request: PrefillRequest, fates: Tensor, computed: Tensor) -> 
     return slots[~torch.isin(slots, computed)]
 
 
-def copy_cache(state: PrefillState) -> SlotKv:
+def copy_cache(state: KvCacheState) -> SlotKv:
     """Copy a whole cache."""
     return copy_slots(state, torch.arange(state.length))
 
@@ -137,7 +137,7 @@ def take_slots(kv: SlotKv, slots: Tensor) -> SlotKv:
     return SlotKv(slots, tuple((keys[:, slots], values[:, slots]) for keys, values in kv.layers))
 
 
-def cache_of(kv: SlotKv) -> PrefillState:
+def cache_of(kv: SlotKv) -> KvCacheState:
     """Make a new cache from a copy."""
     state = new_state(len(kv.slots))
     for number, (keys, values) in enumerate(kv.layers):

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.tables import Row
 from specprefill_cli.models.adapter import run
-from specprefill_cli.models.cache import PrefillState, rollback
+from specprefill_cli.models.cache import KvCacheState, rollback
 
 TOKENS = 64
 # Answers are compared after these numbers of tokens.
@@ -49,7 +49,7 @@ class Drift:
 
 
 def continuation(
-    model: PreTrainedModel, state: PrefillState, logits: Tensor, stop_tokens: frozenset[int], count: int = TOKENS
+    model: PreTrainedModel, state: KvCacheState, logits: Tensor, stop_tokens: frozenset[int], count: int = TOKENS
 ) -> Continuation:
     """Continue greedily after the prompt, without stopping, then roll the state back. logits: [V] of its last token."""
     stop, length, position = torch.tensor(sorted(stop_tokens)), state.length, int(state.positions[-1]) + 1
@@ -72,7 +72,7 @@ def continuation(
     )
 
 
-def drift(model: PreTrainedModel, state: PrefillState, logits: Tensor, reference: Continuation) -> Drift:
+def drift(model: PreTrainedModel, state: KvCacheState, logits: Tensor, reference: Continuation) -> Drift:
     """Force the reference's tokens on another prefill of the same prompt, then roll its state back."""
     length, forced = state.length, reference.tokens[:-1]
     positions = int(state.positions[-1]) + 1 + torch.arange(len(forced))

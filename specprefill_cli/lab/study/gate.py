@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
-from specprefill_cli.draft_kv.checkpoints import SIGNALS, chunk_risks
+from specprefill_cli.draft_kv.checkpoints import chunk_risks
 from specprefill_cli.draft_kv.gate import Gate, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
@@ -16,7 +16,7 @@ from specprefill_cli.draft_kv.projection import KvCalibration, find_map, pair_ca
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
-from specprefill_cli.lab.study.controls import cache_of, copy_cache
+from specprefill_cli.lab.study.controls import copy_cache
 from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repair_copy
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
@@ -31,9 +31,8 @@ FEWEST_PROMPTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A prompt at a budget: the remaining risk by a signal, and KL(full || draft KV) of the first token in nats."""
+    """A prompt at a budget: the remaining risk, and KL(full || draft KV) of the first token in nats."""
 
-    signal: str
     prompt: int
     budget: float
     risk: float
@@ -66,51 +65,34 @@ def calibrate_gate(
 
 
 def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
-    """A prompt's outcomes with every signal and budget; the budget recomputes the riskiest chunks by the signal."""
+    """A prompt's outcomes with every budget, which recomputes the riskiest chunks."""
     full = MODES[BASELINE].prefill(request).logits
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
-    mapped = copy_cache(state)
+    inspection = inspect(request, state, scores.importance)
+    risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+    checked = copy_cache(state)
     outcomes = []
-    for signal in SIGNALS:
-        state = cache_of(mapped)
-        inspection = inspect(request, state, scores.importance, signal)
-        risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
-        checked = copy_cache(state)
-        for budget in BUDGETS:
-            fates = fates_at(request, risks, budget)
-            kl = kl_divergence(full, repair_copy(request, checked, fates)[0])
-            risk = remaining_risk(risks, fates)
-            outcomes.append(Outcome(signal=signal, prompt=number, budget=budget, risk=risk, kl=kl))
+    for budget in BUDGETS:
+        fates = fates_at(request, risks, budget)
+        kl = kl_divergence(full, repair_copy(request, checked, fates)[0])
+        outcomes.append(Outcome(prompt=number, budget=budget, risk=remaining_risk(risks, fates), kl=kl))
     return outcomes
 
 
 def fit_gate(outcomes: Sequence[Outcome], target: float, fewest: int = FEWEST_PROMPTS) -> Gate:
-    """The gate of the signal that best separates outcomes with a KL above the target from the others (AUROC over all budgets).
+    """The gate of outcomes, with how well risk separates those with a KL above the target (AUROC over all budgets).
 
-    Takes the first of equally good signals, or of all signals if no AUROC is known.
     smallest_risks: by budget, the smallest remaining risk of any prompt
     """
-    by_signal: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_signal.setdefault(outcome.signal, []).append(outcome)
-    aurocs = {
-        signal: auroc(
-            [outcome.risk for outcome in signal_outcomes], [outcome.kl > target for outcome in signal_outcomes]
-        )
-        for signal, signal_outcomes in by_signal.items()
-    }
-    signal = max(aurocs, key=lambda name: aurocs[name] or 0.0)
-    signal_outcomes, area = by_signal[signal], aurocs[signal]
-    budgets = sorted({outcome.budget for outcome in signal_outcomes})
+    area = auroc([outcome.risk for outcome in outcomes], [outcome.kl > target for outcome in outcomes])
+    budgets = sorted({outcome.budget for outcome in outcomes})
     return Gate(
-        signal=signal,
-        threshold=largest_threshold(signal_outcomes, target, fewest),
+        threshold=largest_threshold(outcomes, target, fewest),
         target=target,
-        n=len({outcome.prompt for outcome in signal_outcomes}),
+        n=len({outcome.prompt for outcome in outcomes}),
         auroc=None if area is None else round(area, 4),
         smallest_risks={
-            f"{budget:g}": min(outcome.risk for outcome in signal_outcomes if outcome.budget == budget)
-            for budget in budgets
+            f"{budget:g}": min(outcome.risk for outcome in outcomes if outcome.budget == budget) for budget in budgets
         },
     )
 
@@ -120,7 +102,7 @@ def largest_threshold(outcomes: Sequence[Outcome], target: float, fewest: int) -
 
     The mean is checked for every budget, because outcomes of large budgets, low in risk and KL, would otherwise hide those
     of small budgets.
-    0 if there is no such risk, or fewer than `fewest` prompts have it. outcomes: of a single signal
+    0 if there is no such risk, or fewer than `fewest` prompts have it.
     """
     threshold, prompts, sums = 0.0, set(), dict.fromkeys((outcome.budget for outcome in outcomes), (0.0, 0))
     ordered = sorted(outcomes, key=lambda outcome: outcome.risk)

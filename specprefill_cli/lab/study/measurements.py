@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
-from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks, key_value_errors
-from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, signal_of
+from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks
+from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map
@@ -22,9 +22,9 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
-from specprefill_cli.lab.study.signals import observe, rows_of, signals_at
+from specprefill_cli.lab.study.signals import key_value_errors, observe, rows_of, signals_at
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import PrefillState, layer_count
+from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -72,7 +72,7 @@ class Trials:
     reference: Continuation
     results: dict[str, Trial] = field(default_factory=dict)
 
-    def add(self, name: str, logits: Tensor, state: PrefillState) -> None:
+    def add(self, name: str, logits: Tensor, state: KvCacheState) -> None:
         """Compare a prefill: logits [V] of its last token, and its cache."""
         self.results[name] = Trial(
             kl=kl_divergence(self.logits, logits),
@@ -130,7 +130,7 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     mapped, native = controls.copy_cache(state), controls.copy_cache(full.state)
     keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
     checkpoints = checkpoint_slots(prompt.document, scores.importance)
-    inspection = inspect(request, state, scores.importance, signal_of(kv_map.gate))
+    inspection = inspect(request, state, scores.importance)
     observed = observe(request, state, inspection.computed, checkpoints)
     risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
     checked = controls.copy_cache(state)
@@ -171,7 +171,7 @@ def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
     return fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
 
 
-def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> tuple[Tensor, PrefillState]:
+def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None) -> tuple[Tensor, KvCacheState]:
     """Make a cache from a copy, recompute chunks by their fates [chunks], and return first-token logits [V] and the cache.
 
     fates: None: recompute nothing

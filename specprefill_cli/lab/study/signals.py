@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.draft_kv.checkpoints import SlotKv, attention_output_error, key_value_errors
+from specprefill_cli.distributed.ranks import ALONE
+from specprefill_cli.draft_kv.checkpoints import SlotKv, attention_output_error, relative_errors
 from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.draft_kv.raw_kv import StateCapture
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState, layer_count
+from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 
@@ -35,7 +36,7 @@ class Observation:
     states: tuple[Tensor, ...]
 
 
-def observe(request: PrefillRequest, state: PrefillState, computed: Tensor, checkpoints: Tensor) -> Observation:
+def observe(request: PrefillRequest, state: KvCacheState, computed: Tensor, checkpoints: Tensor) -> Observation:
     """Recompute the slots that `inspect` computed, and capture queries and states; the cache keeps the same KV."""
     model = request.target.model
     queries, layers = QueryCapture(checkpoints), range(layer_count(model))
@@ -69,6 +70,16 @@ def signals_at(
         ),
         HIDDEN_STATE: torch.stack([relative_error(computed, reference) for computed, reference in states]),
     }
+
+
+def key_value_errors(mapped: SlotKv, computed: SlotKv) -> Tensor:
+    """Relative squared error of mapped keys and of mapped values: [2, layers, C], float32 on the CPU.
+
+    The computed values are only nearly exact: above the first layer their context is mapped.
+    """
+    layers = zip(mapped.layers, computed.layers, strict=True)
+    pairs = (pair for before, after in layers for pair in zip(before, after, strict=True))
+    return relative_errors(pairs, ALONE).unflatten(0, (-1, 2)).transpose(0, 1)
 
 
 def relative_error(values: Tensor, reference: Tensor) -> Tensor:

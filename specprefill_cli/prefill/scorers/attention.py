@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import prefill, read_keys, run, window_layers
-from specprefill_cli.models.cache import PrefillState, layer_count, rollback
+from specprefill_cli.models.adapter import prefill, run, window_layers
+from specprefill_cli.models.cache import KvCacheState, layer_count, rollback
 from specprefill_cli.models.cost import cost_of, relative_time
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -62,7 +63,7 @@ class AttentionScorer(Scorer):
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, PrefillState | None, bool]:
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
         """Read the prompt and score the document.
 
         Returns the importance [n] of the draft's document tokens, float32 on the CPU; the draft's cache of the prompt and
@@ -112,7 +113,7 @@ class AttentionScorer(Scorer):
         """For `auto`, `DEFAULT_WINDOW`."""
         return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
 
-    def prefill(self, request: PrefillRequest) -> tuple[PrefillState, QueryCapture, bool]:
+    def prefill(self, request: PrefillRequest) -> tuple[KvCacheState, QueryCapture, bool]:
         """Read the prompt and look ahead: the draft's state, the queries, and whether a cache held the document."""
         prompt, clock, last_layer = request.draft_prompt, request.clock, self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
@@ -129,23 +130,28 @@ class AttentionScorer(Scorer):
         return state, capture, cached > 0
 
     def read(
-        self, request: PrefillRequest, state: PrefillState, capture: QueryCapture, last_layer: int
+        self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int
     ) -> Tensor | None:
         """Run the draft over the tokens that the state lacks; return the last token's logits [V] if the whole draft ran."""
-        model, prompt, local = request.draft.model, request.draft_prompt, request.local_window
+        prompt = request.draft_prompt
         tokens, positions = prompt.tokens, torch.arange(prompt.length)
+        read = partial(
+            prefill,
+            request.draft.model,
+            chunk=request.prefill_chunk,
+            state=state,
+            capture=capture,
+            local_window=request.local_window,
+        )
         if request.draft_gap:
             # A pass of its own: attention to a local window is fastest over positions without a gap.
             end = prompt.document[1]
             part = slice(state.length, end)
-            read_keys(model, tokens[part], positions[part], request.prefill_chunk, last_layer, capture, state, local)
+            read(tokens[part], positions[part], last_layer=last_layer)
             positions[end:] += request.draft_gap
         tokens, positions = tokens[state.length :], positions[state.length :]
-        if self.looks_ahead:
-            logits, _ = prefill(model, tokens, positions, request.prefill_chunk, capture, state, local)
-            return logits
-        read_keys(model, tokens, positions, request.prefill_chunk, last_layer, capture, state, local)
-        return None
+        logits, _ = read(tokens, positions, last_layer=None if self.looks_ahead else last_layer)
+        return logits if self.looks_ahead else None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
@@ -161,7 +167,7 @@ class AttentionScorer(Scorer):
         overhead = cost.overhead_flops() if with_overhead else 0.0
         if self.looks_ahead:
             steps = self.decoded_queries(request.look_ahead)
-            flops = cost.prefill_flops(prompt.length - cached, local, cached) + overhead
+            flops = cost.pass_flops(prompt.length - cached, cached, local) + overhead
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
@@ -203,7 +209,7 @@ class PaperScorer(AttentionScorer):
         return None
 
 
-def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, capture: QueryCapture, steps: int) -> None:
+def look_ahead(request: PrefillRequest, logits: Tensor, state: KvCacheState, capture: QueryCapture, steps: int) -> None:
     """Decode up to `steps` tokens greedily, keeping the queries of each; stop where the draft ends its answer."""
     draft = request.draft
     for step in range(steps):
@@ -214,4 +220,5 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: PrefillState, cap
         capture.positions = torch.tensor([request.draft_prompt.length + step])
         # Of the last token only the queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
-        logits = run(draft.model, torch.tensor([token]), capture.positions, state, capture, last_layer)
+        tokens = torch.tensor([token])
+        logits = run(draft.model, tokens, capture.positions, state, capture=capture, last_layer=last_layer)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
@@ -47,7 +47,7 @@ class Scores:
     neighbours: float = 0.0
     whole_sentences: bool = False
     spread_limit: float | None = None
-    draft_state: PrefillState | None = None
+    draft_state: KvCacheState | None = None
     reused: tuple[str, ...] = ()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import PrefillState
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
@@ -55,7 +55,7 @@ class HeadsScorer(AttentionScorer):
             )
         return layers
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, PrefillState | None, bool]:
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
         windows = windows_of(request)
         # The first window lies farthest from the question: a layer that sees it from there sees every window.
         first_request = windows[0].cut_request(request)

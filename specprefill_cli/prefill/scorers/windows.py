@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import HEADROOM, PrefillState, layer_count
+from specprefill_cli.models.cache import HEADROOM, KvCacheState, layer_count
 from specprefill_cli.models.memory_plan import cache_bytes
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.importance import group_scores, query_slices
@@ -114,7 +114,7 @@ class CoreScores:
 
 
 def score_core(
-    state: PrefillState, capture: QueryCapture, layer: int, heads: Sequence[int], prompt: Prompt, core: slice
+    state: KvCacheState, capture: QueryCapture, layer: int, heads: Sequence[int], prompt: Prompt, core: slice
 ) -> CoreScores:
     """Score the core of a window, a slice of its prompt's tokens; heads: ascending. The overlap around it is left out."""
     start, end = prompt.document

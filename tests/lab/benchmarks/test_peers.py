@@ -33,7 +33,7 @@ def test_transformers_peer_uses_its_own_attention_and_restores_ours(random_pair,
     with torch.no_grad():
         expected = int(plain(tokens[None]).logits[0, -1].argmax())
     called = []
-    monkeypatch.setattr(packed, "packed_sequence", lambda *_: called.append(True))
+    monkeypatch.setattr(packed, "sequence_metadata", lambda *_: called.append(True))
     assert transformers_peer(random_pair.target).read(tokens) == expected
     assert not called
     assert random_pair.target.model.config._attn_implementation == attention.ATTENTION

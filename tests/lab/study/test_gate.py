@@ -1,4 +1,4 @@
-"""The calibrated gate: the search for its threshold and signal, and `calibrate --gate` on a random pair."""
+"""The calibrated gate: the search for its threshold, and `calibrate --gate` on a random pair."""
 
 import json
 import random
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from specprefill_cli.draft_kv.checkpoints import ATTENTION_OUTPUT, KV_ERROR, SIGNALS
 from specprefill_cli.draft_kv.projection import load_calibration, set_calibration
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study import gate as gate_calibration
@@ -25,11 +24,9 @@ from tests.lab.study.test_equal_cost import item
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 2
 
 
-def outcomes(pairs, signal=KV_ERROR):
+def outcomes(pairs):
     """One prompt for each (risk, KL)."""
-    return [
-        Outcome(signal=signal, prompt=number, budget=0.15, risk=risk, kl=kl) for number, (risk, kl) in enumerate(pairs)
-    ]
+    return [Outcome(prompt=number, budget=0.15, risk=risk, kl=kl) for number, (risk, kl) in enumerate(pairs)]
 
 
 # Means up to each risk: 0, 0.025, 0.05, 0.075, 0.24.
@@ -57,39 +54,34 @@ def test_a_threshold_rests_on_enough_prompts_not_on_one_prompt_with_many_budgets
     pairs = [(0.01 * step, 0.0) for step in range(1, 9)]
     assert largest_threshold(outcomes(pairs), 0.1, 8) == pytest.approx(0.08)
     assert largest_threshold(outcomes(pairs), 0.1, 9) == 0
-    same = [Outcome(signal=KV_ERROR, prompt=0, budget=risk, risk=risk, kl=kl) for risk, kl in pairs]
+    same = [Outcome(prompt=0, budget=risk, risk=risk, kl=kl) for risk, kl in pairs]
     assert largest_threshold(same, 0.1, 2) == 0
 
 
 def test_large_budgets_do_not_make_up_for_small_ones():
-    large = [Outcome(signal=KV_ERROR, prompt=number, budget=0.5, risk=0.1, kl=0.0) for number in range(8)]
+    large = [Outcome(prompt=number, budget=0.5, risk=0.1, kl=0.0) for number in range(8)]
     small = [replace(outcome, budget=0.05, risk=0.2, kl=0.3) for outcome in large]
     assert largest_threshold([*large, *small], 0.2, 1) == 0.1
     assert largest_threshold([*large, *small], 0.3, 1) == 0.2
 
 
-def test_the_signal_that_separates_best_is_chosen():
+def test_the_gate_says_how_well_risk_separates():
     generator = random.Random(2)
     kl = [generator.choice((0.0, 0.5)) for _ in range(60)]
-    blind = outcomes([(generator.random(), value) for value in kl])
-    clear = outcomes([(value + 0.4 * generator.random(), value) for value in kl], ATTENTION_OUTPUT)
-    gate = fit_gate([*blind, *clear], 0.1)
-    assert (gate.signal, gate.auroc, gate.n, gate.target) == (ATTENTION_OUTPUT, 1.0, 60, 0.1)
+    gate = fit_gate(outcomes([(value + 0.4 * generator.random(), value) for value in kl]), 0.1)
+    assert (gate.auroc, gate.n, gate.target) == (1.0, 60, 0.1)
     gate = fit_gate(outcomes([(0.1, 0.3), (0.2, 0.2)] * 20), 0.1, 1)
     assert (gate.threshold, gate.n, gate.auroc) == (0, 40, None), "all are above the target"
 
 
-def test_outcomes_have_every_signal_and_budget_and_less_risk_with_more_recomputed(random_session):
+def test_outcomes_have_every_budget_and_less_risk_with_more_recomputed(random_session):
     question = item(text=TEXT * 8)
     settings = Settings(mode="draft-kv", scorer="question", look_ahead=1)
     measured = prompt_outcomes(random_session.request(question.collection, question.question, settings), 3)
-    assert [(outcome.signal, outcome.budget) for outcome in measured] == [
-        (signal, budget) for signal in SIGNALS for budget in BUDGETS
-    ]
-    for signal in SIGNALS:
-        risks = [outcome.risk for outcome in measured if outcome.signal == signal]
-        assert risks == sorted(risks, reverse=True)
-        assert risks[-1] < risks[0]
+    assert [outcome.budget for outcome in measured] == list(BUDGETS)
+    risks = [outcome.risk for outcome in measured]
+    assert risks == sorted(risks, reverse=True)
+    assert risks[-1] < risks[0]
     assert all(outcome.kl > 1e-3 and outcome.prompt == 3 for outcome in measured)
 
 
@@ -127,7 +119,7 @@ def test_refuses_pairs_without_maps_and_too_few_questions(random_session):
 def test_the_gate_knows_the_smallest_risk_of_each_budget_and_larger_budgets_answer_for_those_between():
     pairs = {0.05: [0.5, 0.4], 0.3: [0.3, 0.2], 0.5: [0.1, 0.15]}
     part = [
-        Outcome(signal=KV_ERROR, prompt=number, budget=budget, risk=risk, kl=0.0)
+        Outcome(prompt=number, budget=budget, risk=risk, kl=0.0)
         for budget, risks in pairs.items()
         for number, risk in enumerate(risks)
     ]
