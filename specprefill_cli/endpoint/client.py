@@ -111,7 +111,7 @@ class Client:
                 f"{ref.name}: the prompt does not fit the model's context ({shown}); use --mode select, a smaller --keep, "
                 "or serve the model with a longer context"
             )
-        remedy = REMEDIES.get(getattr(error, "status_code", None), "see the server's log").format(url=ref.url)
+        remedy = REMEDIES.get(getattr(error, "status_code", 0), "see the server's log").format(url=ref.url)
         return EndpointError(f"{ref.url}: {shown}; {remedy}")
 
     def broken_reply(self, cause: str) -> EndpointError:
