@@ -96,7 +96,7 @@ def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session
     assert np.mean(correlations) >= 0.94
 
 
-ADVISES_SELECT = r"the prompt has [\d,]+ tokens .*context of 400; .*use --mode select"
+ADVISES_SELECT = r"the prompt has [\d,]+ tokens.*context of 400; .*use --mode select"
 NO_ROOM = r"with a single chunk of its document, .*context of 400; .*a shorter question"
 
 
