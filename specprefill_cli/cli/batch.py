@@ -248,7 +248,7 @@ def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:
     if unmatched:
         notes.warn(f"rows of the output that are not in the input: {unmatched:,}")
     if count.failed:
-        notes.tell("--retry-failed, with the same --out, asks the failed rows again")
+        notes.line("--retry-failed, with the same --out, asks the failed rows again")
         raise typer.Exit(SOME_FAILED)
 
 

@@ -193,7 +193,7 @@ def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_
     asker.finish()
     assert asker.record("a").startup_seconds > 7.0
     assert asker.record("a").answer == answer_singly(session).answer
-    assert "no such file" in str(asker.last("lost").error)
+    assert "No such file" in str(asker.last("lost").error)
 
 
 def test_concurrency_limits_running_questions_and_keeps_their_order(session):

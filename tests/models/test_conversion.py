@@ -208,7 +208,7 @@ def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
 def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):
     code, out, _ = call("doctor", "--draft", pair.draft, "--target", pair.target, "--prompt", "tiny", "--json")
     states = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
-    assert (code, states["tokenizer"], states["speculative decoding"]) == (0, "ok", "ok")
+    assert (code, states["tokenizer"]) == (0, "ok")
 
 
 @pytest.mark.slow
