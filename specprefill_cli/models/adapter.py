@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.cache import KvCacheState, layer_count, new_state, rollback
+from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, new_state, rollback
 from specprefill_cli.models.one_token import one_token_pass
-from specprefill_cli.models.packed import forward
+from specprefill_cli.models.packed import forward, last_token_runs_apart, pass_overhead
 from specprefill_cli.models.passes import ForwardGenerator, ForwardInput, pause_before_pass
 
 Item = TypeVar("Item")
@@ -137,15 +138,17 @@ def prefill_steps(
     runs to the end, and in the others the last layer computes only keys and values
     options: other fields of `ForwardInput`
     """
-    logits, highest, last_start = torch.empty(0), layer_count(model) - 1, (len(tokens) - 1) // chunk * chunk
-    for start in range(0, len(tokens), chunk):
-        pass_slice = slice(start, start + chunk)
+    logits, layers, count = torch.empty(0), layer_count(model), len(tokens)
+    overhead = pass_overhead(device_of(model.get_input_embeddings()).type)
+    apart = last_layer is None and last_token_runs_apart(count, layers, overhead)
+    for start, end in pairwise(sorted({*range(0, count, chunk), count - apart, count})):
+        pass_slice = slice(start, end)
         logits = yield ForwardInput(
             model=model,
             tokens=tokens[pass_slice],
             positions=positions[pass_slice],
             state=state,
-            last_layer=highest if last_layer is None and start < last_start else last_layer,
+            last_layer=layers - 1 if last_layer is None and end < count else last_layer,
             **options,
         )
     return logits

@@ -12,7 +12,7 @@ import torch
 
 from specprefill_cli.models.adapter import prefill, synchronize, window_layers
 from specprefill_cli.models.attention_plan import SINKS, LocalWindow
-from specprefill_cli.models.packed import pass_overhead
+from specprefill_cli.models.packed import last_token_runs_apart, pass_overhead
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -99,14 +99,24 @@ class ModelCost:
         attention = self.attention_flops(tokens, past, local_window)
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
+    def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
+        """Prefill as `adapter.prefill` does it: the last token may run apart.
+
+        past: previous tokens, whose keys and values are in the cache
+        """
+        if not last_token_runs_apart(tokens, self.layers, self.overhead_tokens):
+            return self.pass_flops(tokens, past, local_window)
+        last = replace(self, layers=1, windows=self.windows[-1:])
+        return self.reading_flops(tokens, self.layers - 1, local_window, past) + last.pass_flops(1, past + tokens - 1)
+
     def overhead_flops(self) -> float:
         """The fixed cost of a pass, in FLOPs: what all ranks could compute in that time."""
         tokens = self.overhead_tokens if self.pass_tokens is None else self.pass_tokens
         return self.ranks * self.linear_flops(tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
-        """`pass_flops` and the fixed cost of the pass, in FLOPs."""
-        return self.pass_flops(tokens, past, local_window) + self.overhead_flops()
+        """`prefill_flops` and the fixed cost of a pass, in FLOPs."""
+        return self.prefill_flops(tokens, local_window, past) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:
@@ -172,7 +182,7 @@ def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> Non
     A pass over a single token computes next to nothing: its time is the fixed cost, stored as the tokens computed meanwhile.
     """
     cost = cost_of(loaded)
-    loaded.flops_per_second = cost.pass_flops(tokens) / pass_seconds(loaded, tokens, clock)
+    loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
     loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)
 
 

@@ -179,12 +179,13 @@ def compute_limit(target: ModelCost, scoring: float, prompt_tokens: int, compute
 
     A speedup can exceed this ratio, because short and long passes run at different speeds.
 
-    F(n), `pass_flops`: 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2 for each layer, with fewer pairs in
-    a layer with a window; 2 hidden_size vocabulary for the logits.
+    F(n), `prefill_flops`: 2 n (projections + MLP weights) + 4 heads head_size n (n + 1) / 2 for each layer except the last,
+    with fewer pairs in a layer with a window; 2 n (query, key and value weights) for the last layer, plus its rest for a
+    single token; 2 hidden_size vocabulary for the logits.
 
     scoring: FLOPs of the scorer without overhead; computed_tokens: prompt tokens that the target computes
     """
-    return target.pass_flops(prompt_tokens) / (scoring + target.pass_flops(computed_tokens))
+    return target.prefill_flops(prompt_tokens) / (scoring + target.prefill_flops(computed_tokens))
 
 
 def rows_of(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) -> list[Row]:

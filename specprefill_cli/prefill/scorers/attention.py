@@ -167,7 +167,7 @@ class AttentionScorer(Scorer):
         overhead = cost.overhead_flops() if with_overhead else 0.0
         if self.looks_ahead:
             steps = self.decoded_queries(request.look_ahead)
-            flops = cost.pass_flops(prompt.length - cached, cached, local) + overhead
+            flops = cost.prefill_flops(prompt.length - cached, local, cached) + overhead
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead

@@ -23,7 +23,7 @@ def test_compute_limit_grows_with_dropped_tokens_and_shrinks_with_scoring():
     cost = ModelCost.of(LlamaConfig(**SIZES))
     assert compute_limit(cost, 0.0, 4_000, 4_000) == 1
     assert compute_limit(cost, 0.0, 4_000, 400) > compute_limit(cost, 0.0, 4_000, 800) > 5
-    assert compute_limit(cost, cost.pass_flops(4_000) / 4, 4_000, 400) < 4
+    assert compute_limit(cost, cost.prefill_flops(4_000) / 4, 4_000, 400) < 4
 
 
 def test_points_are_sorted_by_length_and_bounds_are_optional():
