@@ -50,6 +50,8 @@ ANSWER_KINDS = tuple(
 )
 # Most sentences in a passage, and words per requested passage; all passages share these words.
 LONGEST_PASSAGE, WORDS_PER_PASSAGE = 4, 39
+# A passage with fewer words, such as a heading, says nothing by itself.
+SHORTEST_PASSAGE_WORDS = 5
 # Sentences per requested passage that are considered; those that rank lower are too far from the question to fill up with.
 CONSIDERED_SENTENCES = 20
 # A quoted sentence comes first if it has at least this share of the highest relevance; below it, the quote is doubtful.
@@ -163,12 +165,11 @@ def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ())
         return []
     order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
     runs: list[tuple[int, int]] = []
-    spare_words = WORDS_PER_PASSAGE * count
     for index in order[: CONSIDERED_SENTENCES * count]:
-        words = sentences.words((index, index + 1))
+        words = sum(map(sentences.words, [*runs, (index, index + 1)]))
         # The best sentence is shown however long it is.
-        if (words <= spare_words or not runs) and add_sentence(runs, index, sentences, count):
-            spare_words -= words
+        if words <= WORDS_PER_PASSAGE * count or not runs:
+            add_sentence(runs, index, sentences, count)
     return [sentences.passage(run) for run in runs]
 
 
@@ -199,17 +200,18 @@ def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
     return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
-def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences, most_runs: int) -> bool:
-    """Add a sentence to the run beside it, or begin a new run; return whether there was room for it."""
+def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences, most_runs: int) -> None:
+    """Add a sentence to the run beside it, or begin one of at most `most_runs` runs; a short one brings the next with it."""
     if any(first <= index < last for first, last in runs):
-        return False
+        return
     for place, (first, last) in enumerate(runs):
         extended_run = (min(first, index), max(last, index + 1))
         is_beside = extended_run[1] - extended_run[0] == last - first + 1
         if is_beside and last - first < LONGEST_PASSAGE and sentences.on_one_page(extended_run):
             runs[place] = extended_run
-            return True
-    if len(runs) == most_runs:
-        return False
-    runs.append((index, index + 1))
-    return True
+            return
+    if len(runs) < most_runs:
+        run, with_next = (index, index + 1), (index, min(index + 2, len(sentences.ranges)))
+        is_next_free = all(index + 1 != first for first, _ in runs)
+        is_short = sentences.words(run) < SHORTEST_PASSAGE_WORDS
+        runs.append(with_next if is_short and is_next_free and sentences.on_one_page(with_next) else run)
