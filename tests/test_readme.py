@@ -34,7 +34,7 @@ def first_example():
 
 def labels(lines):
     """Return the labels of a table's rows."""
-    return [line.split("  ")[0] for line in map(str.rstrip, lines) if "  " in line.lstrip()]
+    return [line.split("  ")[0] for line in lines if "  " in line.lstrip()]
 
 
 def test_first_example_prints_the_shown_answer_and_rows(call, monkeypatch):
@@ -61,6 +61,7 @@ def test_first_example_prints_the_shown_output(call, monkeypatch):
     code, out, err = call("ask", *arguments, "--pair", "smollm2")
     assert (code, out.strip()) == (0, answer)
     assert without_times(err.splitlines()) == without_times(notes)
+    assert [line for line in err.splitlines() if line != line.rstrip()] == []
 
 
 def test_the_figures_are_those_of_the_last_measurement():

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
 
 from specprefill_cli.reporting.safe import plain
+
+
+class TrimmedStream:
+    """A stream that drops trailing spaces: rich pads every line of a table to its width."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        return self.stream.write(re.sub(r" +(?=\n)", "", text))
 
 
 class PipeConsole(Console):
@@ -29,8 +43,10 @@ class NotesConsole(Console):
 
 
 def console(stream: TextIO, piped_width: int = 200, console_class: type[Console] = PipeConsole) -> Console:
-    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line."""
-    return console_class(file=stream, highlight=False, width=None if stream.isatty() else piped_width)
+    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line, and without padding."""
+    if stream.isatty():
+        return console_class(file=stream, highlight=False)
+    return console_class(file=cast(TextIO, TrimmedStream(stream)), highlight=False, width=piped_width)
 
 
 class Notes:

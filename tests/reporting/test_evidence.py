@@ -1,7 +1,10 @@
 from dataclasses import replace
+from io import StringIO
 
+from specprefill_cli.cli.console import console
 from specprefill_cli.record import Passage
 from specprefill_cli.reporting.evidence import confidence_lines, evidence_view, highlight
+from specprefill_cli.reporting.table import plain_table
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 
@@ -35,3 +38,14 @@ def test_unsure_answers_say_so():
     assert "unsure (30%" in confidence_lines(make_answer(confidence=0.3))[0]
     assert "passages" in confidence_lines(make_answer(answer="not found"))[0]
     assert confidence_lines(make_answer()) == []
+
+
+def test_lines_of_a_pipe_end_without_spaces():
+    pipe = StringIO()
+    table = plain_table("name", "value")
+    table.add_row("a long name", "1")
+    table.add_row("b", "22")
+    console(pipe).print(table)
+    lines = pipe.getvalue().splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert [line.split() for line in lines] == [["name", "value"], ["a", "long", "name", "1"], ["b", "22"]]
