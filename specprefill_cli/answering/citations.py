@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher
 
 import numpy as np
 from torch import Tensor
 
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.prefill.bm25 import UNSPACED
+from specprefill_cli.prefill.bm25 import UNSPACED, WORD
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.record import NOT_FOUND, Citation, Fate
 
@@ -16,8 +17,6 @@ LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
 # Number of an answer's leading words that are compared with the documents.
 MOST_QUOTED_WORDS = 40
-# The unit of quoting: a word, or a single character of a script without spaces.
-QUOTED_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # Answers that are never quotes, even if the documents hold these words.
 UNQUOTED = ("yes", "no")
 # Punctuation and Markdown that chat models put around an answer.
@@ -70,29 +69,13 @@ def occurrences(answer: str, text: str) -> list[tuple[int, int]]:
 
 def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
     """Return the character ranges in the text of the answer's longest quoted run, `SHORTEST_QUOTE` words or more."""
-    words = list(QUOTED_WORD.finditer(answer))[:MOST_QUOTED_WORDS]
-    if len(words) < SHORTEST_QUOTE:
+    answer_words = [word.lower() for word in WORD.findall(answer)[:MOST_QUOTED_WORDS]]
+    places = [match.span() for match in WORD.finditer(text)]
+    text_words = [text[start:end].lower() for start, end in places]
+    quote = SequenceMatcher(None, text_words, answer_words, autojunk=False).find_longest_match()
+    if quote.size < SHORTEST_QUOTE:
         return []
-    folded = " ".join(text.lower().split())
-
-    def quote(first: int, end: int) -> str:
-        return " ".join(answer[words[first].start() : words[end - 1].end()].split())
-
-    # A cheap test first: it also accepts parts of words. A run inside a run that the text holds needs no search.
-    ends, end = [], 0
-    for first in range(len(words)):
-        end = max(end, first)
-        while end < len(words) and quote(first, end + 1).lower() in folded:
-            end += 1
-        ends.append(end)
-    longest = max(end - first for first, end in enumerate(ends))
-    runs = [
-        (first, first + size)
-        for size in range(longest, SHORTEST_QUOTE - 1, -1)
-        for first, end in enumerate(ends)
-        if first + size <= end
-    ]
-    return next(filter(None, (occurrences(quote(*run), text) for run in runs)), [])
+    return occurrences(text[places[quote.a][0] : places[quote.a + quote.size - 1][1]], text)
 
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
