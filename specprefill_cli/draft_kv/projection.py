@@ -38,8 +38,6 @@ ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
 # The name of the map in these files.
 NAME = "exact-0-draft"
-# The error that a gate in them is about.
-SIGNAL = "attention_output"
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,6 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
     return identity
 
 
-def read_gate(fields: dict[str, Any]) -> Gate:
-    """A gate as stored. Raises ValueError for a gate of another error than that of the attention output."""
-    signal = fields.get("signal", SIGNAL)
-    if signal != SIGNAL:
-        raise ValueError(f"gate with signal {signal}")
-    return Gate(**{name: value for name, value in fields.items() if name != "signal"})
-
-
 def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
     """The map in a folder, or None where there is none.
 
@@ -144,7 +134,7 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         fits = tuple(LayerFit(**{**fit, "draft_layers": tuple(fit["draft_layers"])}) for fit in stored["fits"])
         weights = {fit.layer: tensors[f"{NAME}.{fit.layer}"] for fit in fits}
         # Without a gate any risk is accepted.
-        gate = read_gate(stored["gate"]) if stored.get("gate") else None
+        gate = Gate(**stored["gate"]) if stored.get("gate") else None
         # Maps of version 1 do not read the embedding.
         kv_map = KvMap(fits, weights, gate, stored.get("embedding", False), fields["window"])
         return KvCalibration(fields["identity"], fields["rows"], kv_map)
