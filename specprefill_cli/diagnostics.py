@@ -147,7 +147,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
         Check("tokenizer", State.OK, "the same for both")
         if same_tokenizer
         else Check("tokenizer", State.LIMITED, different),
-        check_context(draft, target),
+        compare_contexts(draft, target),
         check_prompt("prompt", template, target),
         *(() if same_tokenizer else (check_prompt("draft's prompt", draft_template, draft),)),
     ]
@@ -158,8 +158,7 @@ def check_model_class(role: str, outline: ModelOutline) -> Check:
     from specprefill_cli.models.hub import model_class
 
     text_config = outline.config.get_text_config()
-    cls = model_class(outline.config)
-    if cls is None or not cls.is_backend_compatible():
+    if not model_class(outline.config).is_backend_compatible():
         return Check(role, State.BROKEN, f"{outline.name}: {text_config.model_type} computes attention in its own way")
     detail = (
         f"{outline.name}: {text_config.model_type}, {text_config.num_hidden_layers} layers of {text_config.hidden_size}"
@@ -167,12 +166,12 @@ def check_model_class(role: str, outline: ModelOutline) -> Check:
     return Check(role, State.OK, detail)
 
 
-def check_context(draft: ModelOutline, target: ModelOutline) -> Check:
+def compare_contexts(draft: ModelOutline, target: ModelOutline) -> Check:
     """Report how many tokens fit draft and target."""
     pair_context = min(draft.context, target.context)
     detail = f"prompt and answer up to {pair_context:,} tokens (draft {draft.context:,}, target {target.context:,})"
     if draft.context < target.context:
-        return Check("context", State.LIMITED, f"{detail}; longer documents are read in windows, by `select`")
+        return Check("context", State.LIMITED, f"{detail}; longer documents are read in parts, by `select`")
     return Check("context", State.OK, detail)
 
 

@@ -16,7 +16,7 @@ from specprefill_cli.models.lora import CONFIG, WEIGHTS
 from specprefill_cli.models.refs import Kind, ModelRef
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PretrainedConfig
 
 TIMEOUT_SECONDS = 5
 ADAPTER_FILES = (CONFIG, WEIGHTS)
@@ -148,16 +148,15 @@ def quiet_library(name: str) -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def auto_class(config: PretrainedConfig) -> Any:
-    """The transformers class that loads a checkpoint: vision-language models (Mistral 3) have their own."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+def model_class(config: PretrainedConfig) -> Any:
+    """The class of a checkpoint's model; vision-language models (Mistral 3) have their own.
 
-    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
-
-
-def model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
-    """The class of a checkpoint's model; None where transformers has no causal language model for it."""
+    Raises ValueError where transformers has no causal language model for it.
+    """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
     mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
-    return next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)
+    for mapping in mappings:
+        if type(config) in mapping:
+            return mapping[type(config)]
+    raise ValueError(f"transformers has no causal language model for the type {config.model_type}")

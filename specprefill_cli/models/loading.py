@@ -20,7 +20,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.hub import adapter_folder, auto_class, load_errors, quiet_library, source_of
+from specprefill_cli.models.hub import adapter_folder, load_errors, model_class, quiet_library, source_of
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
 from specprefill_cli.models.pairs import Pair
@@ -272,7 +272,7 @@ def load_model(
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
             placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)
         avoid_cudnn(placement.device_type)
-        model, report = auto_class(outline.config).from_pretrained(
+        model, report = model_class(outline.config).from_pretrained(
             **source,
             dtype=chosen_dtype,
             **({} if quantized is None else {"quantization_config": quantized}),

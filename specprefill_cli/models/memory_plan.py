@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import ModelCost, cost_of
-from specprefill_cli.models.hub import auto_class
+from specprefill_cli.models.hub import model_class
 from specprefill_cli.models.quantization import NONE, checkpoint_method, packed_bytes
 from specprefill_cli.settings import AUTO
 
@@ -130,7 +130,7 @@ def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     """A model without memory for its weights."""
     with torch.device("meta"):
-        return auto_class(config).from_config(config)
+        return model_class(config)(config)
 
 
 def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
