@@ -35,14 +35,14 @@ class ByteCache(OrderedDict[Any, Value]):
             return self[key]
 
     def find_or(self, key: Any, compute: Callable[[], Value]) -> Value:
-        """Return the value of a key; compute and keep it if it is missing."""
+        """Return the value of a key; compute and store it if it is missing."""
         value = self.find(key)
         if value is None:
             value = compute()
-            self.keep(key, value)
+            self.store(key, value)
         return value
 
-    def keep(self, key: Any, value: Value) -> None:
+    def store(self, key: Any, value: Value) -> None:
         """Add a value as the most recently used; evict others to make room."""
         if self.capacity_bytes:
             with self.lock:

@@ -216,7 +216,7 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
         """The record from the JSON values of `to_json`; unknown keys are ignored."""
-        return decode(cls, {**values, **values["pair"], "id": values["id"] or ""})
+        return from_json_values(cls, {**values, **values["pair"], "id": values["id"] or ""})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +308,7 @@ class DryRun:
     warnings: list[str]
 
 
-def decode(value_type: Any, value: Any) -> Any:
+def from_json_values(value_type: Any, value: Any) -> Any:
     """Rebuild a value of the given type from the JSON values of `asdict`. Unknown keys of dataclasses are ignored.
 
     Raises TypeError for a missing field without a default.
@@ -318,11 +318,13 @@ def decode(value_type: Any, value: Any) -> Any:
         return None
     if isinstance(value_type, type) and is_dataclass(value_type):
         hints = _hints(value_type)
-        return value_type(**{name: decode(hint, value[name]) for name, hint in hints.items() if name in value})
+        return value_type(
+            **{name: from_json_values(hint, value[name]) for name, hint in hints.items() if name in value}
+        )
     if origin in (Union, UnionType):
-        return decode(next(argument for argument in arguments if argument is not type(None)), value)
+        return from_json_values(next(argument for argument in arguments if argument is not type(None)), value)
     if origin is list:
-        return [decode(arguments[0], item) for item in value]
+        return [from_json_values(arguments[0], item) for item in value]
     return value_type(value) if isinstance(value_type, type) and issubclass(value_type, Enum) else value
 
 

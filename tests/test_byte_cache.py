@@ -6,11 +6,11 @@ from specprefill_cli.byte_cache import ByteCache
 def test_the_least_recently_used_values_go_and_the_latest_stays_whatever_its_size():
     cache = ByteCache(10, len)
     for key, value in (("a", "x" * 4), ("b", "y" * 4)):
-        cache.keep(key, value)
+        cache.store(key, value)
     assert cache.find("a") == "xxxx"
-    cache.keep("c", "z" * 4)
+    cache.store("c", "z" * 4)
     assert list(cache) == ["a", "c"]
-    cache.keep("d", "w" * 40)
+    cache.store("d", "w" * 40)
     assert list(cache) == ["d"]
     assert (cache.bytes, cache.find("a")) == (40, None)
     cache.evict(0)
@@ -20,10 +20,10 @@ def test_the_least_recently_used_values_go_and_the_latest_stays_whatever_its_siz
 def test_values_may_grow_while_they_are_kept():
     cache = ByteCache(10, len)
     growing = []
-    cache.keep("a", growing)
-    cache.keep("b", [1])
+    cache.store("a", growing)
+    cache.store("b", [1])
     growing += range(10)
-    cache.keep("c", [1])
+    cache.store("c", [1])
     assert list(cache) == ["b", "c"]
 
 

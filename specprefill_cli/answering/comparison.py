@@ -78,13 +78,13 @@ def kl_divergence(reference: Tensor, logits: Tensor) -> float:
     return float(terms.sum().clamp(min=0.0))
 
 
-def normalise(text: str) -> str:
+def normalise_words(text: str) -> str:
     """Lower-case a text and remove punctuation, articles and extra blanks."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def word_f1(answer: str, reference: str) -> float:
-    """Word F1 of two texts after `normalise`, as in SQuAD (arXiv 1606.05250); 1 if neither has words."""
-    words, expected = normalise(answer).split(), normalise(reference).split()
+    """Word F1 of two texts after `normalise_words`, as in SQuAD (arXiv 1606.05250); 1 if neither has words."""
+    words, expected = normalise_words(answer).split(), normalise_words(reference).split()
     overlap = sum((Counter(words) & Counter(expected)).values())
     return 2 * overlap / (len(words) + len(expected)) if overlap else float(words == expected)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.rounds import DecodeLog, decode
+from specprefill_cli.decoding.runner import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.errors import SpecprefillError, first_line
@@ -109,7 +109,7 @@ def exact_answer(
     speculator = choose_speculator(
         request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation, provisional
     )
-    reader = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+    runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
 
     def collect(token: int) -> Iterator[ForwardInput]:
@@ -117,7 +117,7 @@ def exact_answer(
         return iter(())
 
     max_new_tokens = decoding.max_new_tokens
-    yield from decode(reader, first, stream.stop_tokens, max_new_tokens, sampler, log, speculator, emit=collect)
+    yield from decode(runner, first, stream.stop_tokens, max_new_tokens, sampler, log, speculator, emit=collect)
     confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]).tolist() + log.log_probabilities
     return tokens
 

@@ -112,7 +112,7 @@ def resolve_request(
         seed=settings.seed,
         positions=resolve_positions(settings, pair, length),
         max_new_tokens=settings.max_new_tokens,
-        keep_draft_state=draft_may_propose(settings, pair),
+        needs_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,
         target_prefixes=cache.target if cache is not None else None,
     )

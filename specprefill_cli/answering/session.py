@@ -17,7 +17,7 @@ from specprefill_cli.answering.resolve import (
 )
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import SequenceRunner, draft_reader, prefill_shard
+from specprefill_cli.decoding.runner import SequenceRunner, draft_runner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.decoding.speculation import (
     adapts,
@@ -273,6 +273,6 @@ class Session:
             measure_passes(self.pair, request.prefill_chunk)
         if adapts(settings):
             pair, position = self.pair, prefilled.answer_position
-            draft = draft_reader(pair, prefilled, position) if draft_may_propose(settings, pair) else None
+            draft = draft_runner(pair, prefilled, position) if draft_may_propose(settings, pair) else None
             target = SequenceRunner(pair.loaded_target.model, prefilled.state, position, pair.ranks)
             self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

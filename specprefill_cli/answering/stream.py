@@ -18,8 +18,8 @@ from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import DecodeLog, decode
+from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import Speculator, choose_speculator
 from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
@@ -232,9 +232,9 @@ class AnswerStream(TextStream):
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
         prefilled = self.prefilled
-        reader = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+        runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         return decode(
-            reader,
+            runner,
             self.first_token,
             self.stop_tokens,
             decoding.max_new_tokens,

@@ -105,7 +105,7 @@ class Batch:
                         self.add(parse_line(event, number, bool(self.documents)))
                     self.fail_late_rows()
         except KeyboardInterrupt:
-            self.keep_delivered()
+            self.write_delivered()
             raise
         finally:
             for pending in self.in_flight.values():
@@ -180,7 +180,7 @@ class Batch:
             self.finish(place, event)
             self.submit()
 
-    def keep_delivered(self) -> None:
+    def write_delivered(self) -> None:
         """Write the answers that the engine has already delivered, and submit nothing more."""
         self.waiting.clear()
         while not self.events.empty():

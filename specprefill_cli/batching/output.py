@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from filelock import lock_descriptor
 
-from specprefill_cli.batching.rows import Row, identity_of, key_of
+from specprefill_cli.batching.rows import Row, key_of, row_identity
 from specprefill_cli.engine.request import Done, Event, Failed
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
@@ -54,7 +54,7 @@ class Finished:
 
 def output_row(row: Row, event: Event, repeated: Container[str | int] | None) -> dict[str, Any]:
     """The record of a row's answer, or an error record with the error's type and message."""
-    identity = identity_of(row, repeated)
+    identity = row_identity(row, repeated)
     if isinstance(event, Done):
         record = event.result.to_json()
         return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}

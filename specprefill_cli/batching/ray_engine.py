@@ -1,6 +1,6 @@
 """Ray actors answer rows, on this machine or on a cluster; Ray restarts lost actors and resubmits their rows.
 
-Ray is imported only when `connect` is called.
+Ray is imported only when `connect_to_ray` is called.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RayEngine:
         self.connection.close()
 
 
-def connect(
+def connect_to_ray(
     opener: Callable[[], Engine], address: str | None, workers: int | None, gpus: int, requests: int = 1
 ) -> RayEngine:
     """Connect to a cluster, or start Ray on this machine, and open the actors.
@@ -115,7 +115,7 @@ def connect(
         # Ray prints what happens to its processes to standard output, whatever its log level.
         connection.enter_context(redirect_stdout(connection.enter_context(open(os.devnull, "w"))))
         connection.callback(ray.shutdown)
-        start(ray, address, workers)
+        start_ray(ray, address, workers)
         worker_count, resources = divide_cluster(ray, workers, gpus)
         options = {"max_restarts": -1, "max_task_retries": RETRIES, "max_concurrency": requests + 1}
         actor_class = ray.remote(EngineActor).options(**resources, **options, scheduling_strategy="SPREAD")
@@ -130,7 +130,7 @@ def connect(
         return RayEngine(ray, actors, requests, connection.pop_all())
 
 
-def start(ray: Any, address: str | None, workers: int | None) -> None:
+def start_ray(ray: Any, address: str | None, workers: int | None) -> None:
     """Connect to Ray. Raises SpecprefillError if that fails."""
     # Ray replaces the signal handlers: restore them afterwards.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.document import KEPT_BYTES, Collection
-from specprefill_cli.engine.request import Reader
+from specprefill_cli.engine.request import ReadDocuments
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
@@ -91,7 +91,7 @@ def key_of(row: Row) -> str | int:
     return row.identifier if row.named else row.content_hash
 
 
-def identity_of(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
+def row_identity(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
     """The keys of a record that identify its row.
 
     repeated: identifiers that several rows of the input share, so that their content tells them apart; None: unknown
@@ -179,8 +179,8 @@ def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[s
     return tuple(key for key in json_object if key not in (*keys, *OVERRIDES))
 
 
-def read_once(read: Reader) -> Reader:
-    """A reader that caches the latest lists of documents."""
+def read_once(read: ReadDocuments) -> ReadDocuments:
+    """`read`, with a cache of the latest lists of documents."""
     cache: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
     lock = threading.Lock()
 

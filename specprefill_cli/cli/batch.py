@@ -22,7 +22,7 @@ from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import SOME_FAILED, Interrupted, UsageError
 from specprefill_cli.files import STANDARD_INPUT, same_file
-from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
+from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
@@ -185,17 +185,17 @@ class EngineOpener:
 
     def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
         """Start Ray actors. Raises SpecprefillError if that fails."""
-        from specprefill_cli.batching.ray_engine import connect
+        from specprefill_cli.batching.ray_engine import connect_to_ray
 
         gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
         with notes.progress("starting the workers"):
             # A single row at a time: a row that kills its worker then costs no other row an attempt.
-            return connect(self, ray, workers, gpus, self.concurrency or 1)
+            return connect_to_ray(self, ray, workers, gpus, self.concurrency or 1)
 
     def __call__(self) -> Engine:
         """Open the engine of a worker. Raises SpecprefillError if a model cannot be loaded."""
         os.chdir(self.folder)
-        keep_freed_memory()
+        reuse_freed_memory()
         bound_spinning(os.environ)
         return self.open(Notes(quiet=True))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.engine.request import Reader, WaitingEngine
+from specprefill_cli.engine.request import ReadDocuments, WaitingEngine
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write, same_file, write_whole
 from specprefill_cli.models import smollm2
@@ -138,7 +138,7 @@ def open_ready_session(
 
 
 def open_engine(
-    session: Session, settings: Settings, concurrency: int | None = 1, read: Reader | None = None
+    session: Session, settings: Settings, concurrency: int | None = 1, read: ReadDocuments | None = None
 ) -> WaitingEngine:
     """Open an engine for a session. concurrency: questions at once, None for the engine's default; read: reads documents."""
     from specprefill_cli.documents.collect import read_collection

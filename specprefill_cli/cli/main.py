@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from specprefill_cli import __version__
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError
-from specprefill_cli.models.memory import bound_spinning, keep_freed_memory
+from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 
@@ -110,15 +110,15 @@ def main() -> None:
         # Write a character that the terminal cannot show as an escape sequence instead of failing.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    keep_freed_memory()
+    reuse_freed_memory()
     bound_spinning(os.environ)
     termination = Termination()
     with termination.handle_signal():
-        code = run(debug)
+        code = run_command(debug)
     sys.exit(TERMINATED if termination.requested and code == INTERRUPTED else code)
 
 
-def run(debug: bool) -> int | str | None:
+def run_command(debug: bool) -> int | str | None:
     """Run the command line, print its error if any, and return the exit code."""
     try:
         try:

@@ -89,7 +89,7 @@ def serve(
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     check_packages()
     from specprefill_cli.serving.api import ServeOptions
-    from specprefill_cli.serving.start import start
+    from specprefill_cli.serving.start import run_server
 
     notes = Notes(quiet)
     with notes.progress("reading documents"):
@@ -102,7 +102,7 @@ def serve(
         queue=queue,
         upstream=ref,
     )
-    raise typer.Exit(start(settings, collection, options, notes.line))
+    raise typer.Exit(run_server(settings, collection, options, notes.line))
 
 
 def control(stop: bool, notes: Notes) -> None:

@@ -72,7 +72,7 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings in a config file. Raises UsageError, naming the file, for a faulty file."""
-    return {name: parse_setting(name, value, str(path)) for name, value in read_document(path).unwrap().items()}
+    return {name: parse_setting(name, value, str(path)) for name, value in read_toml(path).unwrap().items()}
 
 
 def set_value(path: Path, name: str, text: str) -> Any:
@@ -83,7 +83,7 @@ def set_value(path: Path, name: str, text: str) -> Any:
     """
     value = parse_setting(name, text, "config set")
     read_config(path)
-    document = read_document(path)
+    document = read_toml(path)
     # TOML has no null.
     document[name] = AUTO if value is None else value
     try:
@@ -96,7 +96,7 @@ def set_value(path: Path, name: str, text: str) -> Any:
     return value
 
 
-def read_document(path: Path) -> TOMLDocument:
+def read_toml(path: Path) -> TOMLDocument:
     """Parse a config file; empty if there is no file. Raises UsageError for a file that is unreadable or not TOML."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError

@@ -17,12 +17,12 @@ from statistics import median_low
 import numpy as np
 
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
+from specprefill_cli.decoding.runner import SequenceRunner
 
 LONGEST_PROPOSAL = 16
 # Acceptance is averaged over about this many verified tokens, and starts from a guess that counts as three.
-JUDGED_TOKENS = 20.0
+ACCEPTANCE_WINDOW = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 # A cost is the median of this many rounds.
 MEASURES = 5
@@ -49,7 +49,7 @@ class Acceptance:
         """Add a round; tokens after the first rejected token were not verified. Old rounds fade."""
         self.tried += round_.accepted + (round_.accepted < round_.drafted)
         self.right += round_.accepted
-        fade = min(1.0, JUDGED_TOKENS / self.tried)
+        fade = min(1.0, ACCEPTANCE_WINDOW / self.tried)
         self.tried *= fade
         self.right *= fade
 
@@ -127,10 +127,10 @@ class SpeculationState:
         Slow first passes do not matter: costs are medians.
         """
 
-        def timed(reader: SequenceRunner, tokens: int) -> float:
+        def timed(runner: SequenceRunner, tokens: int) -> float:
             start = clock()
             # Reading the result synchronises the device.
-            reader.read_now([token] * tokens, tokens).argmax(-1).tolist()
+            runner.read_now([token] * tokens, tokens).argmax(-1).tolist()
             return clock() - start
 
         for _ in range(WARM_UP_ROUNDS):

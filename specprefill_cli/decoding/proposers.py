@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.reader import SequenceRunner
 from specprefill_cli.decoding.rounds import Proposal
+from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.models.passes import ForwardGenerator
 
@@ -70,20 +70,20 @@ def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray
 class DraftProposer:
     """Decodes ahead of the target: draws from the draft's distribution, with the target's sampling parameters.
 
-    open_reader: opens the draft after the prompt; called at the first proposal, since it may have to prefill
+    open_runner: opens the draft after the prompt; called at the first proposal, since it may have to prefill
     entry_passes: cost of that in target passes, 0 afterwards; token_passes: assumed cost of a drafted token
     vocabulary: size V of the target's logits; longest_answer: tokens of answer that the draft's context holds
     """
 
     name = "draft"
-    open_reader: Callable[[], SequenceRunner]
+    open_runner: Callable[[], SequenceRunner]
     sampler: Sampler
     stop_tokens: frozenset[int]
     vocabulary: int
     longest_answer: int
     entry_passes: float = 0.0
     token_passes: float = 0.5
-    reader: SequenceRunner | None = None
+    runner: SequenceRunner | None = None
 
     def propose(self, answer: Sequence[int], count: int) -> ForwardGenerator[Proposal]:
         """Propose up to `count` (at least 1) tokens after an answer that is not empty; none where its context is full."""
@@ -91,13 +91,13 @@ class DraftProposer:
         if count < 1:
             return Proposal(self.name)
         entered = self.entry_passes > 0
-        if self.reader is None:
-            self.reader, self.entry_passes = self.open_reader(), 0.0
+        if self.runner is None:
+            self.runner, self.entry_passes = self.open_runner(), 0.0
         tokens: list[int] = []
         distributions: list[Tensor] = []
-        unread = answer[self.reader.length :]
+        unread = answer[self.runner.length :]
         while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
-            logits = resize_logits((yield from self.reader.read(unread))[-1], self.vocabulary)
+            logits = resize_logits((yield from self.runner.read(unread))[-1], self.vocabulary)
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
@@ -108,8 +108,8 @@ class DraftProposer:
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens of the answer: the others were rejected."""
-        if self.reader is not None:
-            self.reader.rollback(length)
+        if self.runner is not None:
+            self.runner.rollback(length)
 
 
 Proposer = LookupProposer | DraftProposer

@@ -19,7 +19,7 @@ from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.models.passes import ForwardInput
 
 if TYPE_CHECKING:
-    from specprefill_cli.decoding.reader import SequenceRunner
+    from specprefill_cli.decoding.runner import SequenceRunner
     from specprefill_cli.decoding.speculation import Speculator
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.adaptive import LONGEST_PROPOSAL, SpeculationState, speedup
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.reader import DRAFT, SequenceRunner, prefilled_draft
 from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
+from specprefill_cli.decoding.runner import DRAFT, SequenceRunner, prefilled_draft
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cost import cost_of
@@ -209,7 +209,7 @@ def draft_proposer(
     # The state grows while decoding; these are its slots now.
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
-    def open_reader() -> SequenceRunner:
+    def open_runner() -> SequenceRunner:
         if ready is None:
             return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
         return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
@@ -219,7 +219,7 @@ def draft_proposer(
     share = pair.ranks.size / pair.draft_ranks.size
     target_pass = large.pass_flops(1, length) + large.overhead_flops()
     return DraftProposer(
-        open_reader,
+        open_runner,
         sampler,
         stop_tokens,
         vocabulary=prefilled.logits.shape[-1],

@@ -33,7 +33,7 @@ NO_LIMIT = timedelta(days=30)
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-class WorkerProcesses:
+class RankProcesses:
     """The processes of the other ranks. Each joins the run as if torchrun had started it, and writes to a log file.
 
     They run in sessions of their own, out of Ctrl-C's reach. When any of them ends, a thread ends the run.
@@ -127,7 +127,7 @@ def join_run() -> Ranks:
         store, rank, size = next(iter(dist.rendezvous("env://")))
     except (RuntimeError, ValueError) as error:
         raise SpecprefillError(f"the ranks cannot meet ({first_line(error)}); start torchrun again") from error
-    ranks = connect(rank, size, store)
+    ranks = connect_ranks(rank, size, store)
     if ranks.leads:
         # When a rank has died, torchrun sends SIGTERM to the others.
         signal.signal(signal.SIGTERM, lambda *_: end_process(ranks.failure_of_others()))
@@ -157,9 +157,9 @@ def start_run(size: int) -> Ranks:
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
     )
     env = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
-    workers = WorkerProcesses(size, env)
-    atexit.register(workers.close, keep_logs=False)
-    return connect(0, size, store, workers)
+    processes = RankProcesses(size, env)
+    atexit.register(processes.close, keep_logs=False)
+    return connect_ranks(0, size, store, processes)
 
 
 def follow_rank_0() -> NoReturn:
@@ -180,7 +180,7 @@ def follow_rank_0() -> NoReturn:
             ranks.fail(error)
 
 
-def connect(rank: int, size: int, store: Store, workers: WorkerProcesses | None = None) -> Ranks:
+def connect_ranks(rank: int, size: int, store: Store, processes: RankProcesses | None = None) -> Ranks:
     """Wait for all ranks and connect them: gloo for tensors on the CPU, NCCL between GPUs."""
     import torch
     import torch.distributed as dist
@@ -194,4 +194,4 @@ def connect(rank: int, size: int, store: Store, workers: WorkerProcesses | None 
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // neighbours))
     backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
     dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size)
-    return Ranks(rank, size, local, store, dist.new_group(backend="gloo", timeout=NO_LIMIT), workers)
+    return Ranks(rank, size, local, store, dist.new_group(backend="gloo", timeout=NO_LIMIT), processes)

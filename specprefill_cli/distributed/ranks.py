@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup, Store
 
-    from specprefill_cli.distributed.launch import WorkerProcesses
+    from specprefill_cli.distributed.launch import RankProcesses
 
 # Seconds for rank 0 to raise the error that this rank has raised, or for the launcher to find the process that has ended.
 GRACE = 3.0
@@ -36,19 +36,19 @@ Value = TypeVar("Value")
 class Shard:
     """The state of a rank other than 0 between two commands.
 
-    session: with its part of the pair; readers: the models that read the answer, by role, each after the prompt
+    session: with its part of the pair; runners: the models that read the answer, by role, each after the prompt
     prefix_caches: its parts of prefix caches, by the names that rank 0 gave them
     """
 
     ranks: Ranks
     session: Any = None
-    readers: dict[str, Any] = field(default_factory=dict)
+    runners: dict[str, Any] = field(default_factory=dict)
     prefix_caches: dict[str, Any] = field(default_factory=dict)
 
     def close(self) -> None:
         """Release everything: an old pair must not stay in memory beside its successor."""
         self.session = None
-        self.readers.clear()
+        self.runners.clear()
         self.prefix_caches.clear()
 
 
@@ -71,7 +71,7 @@ class Ranks:
     store: of a run of several processes
     group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next,
         without disturbing a collective that other ranks are still in; None for a process that sends nothing
-    workers: the processes of ranks 1, 2, ... where rank 0 started them
+    processes: those of ranks 1, 2, ... where rank 0 started them
     commands: how many have been sent or received
     """
 
@@ -80,7 +80,7 @@ class Ranks:
     local: int = 0
     store: Store | None = None
     group: ProcessGroup | None = None
-    workers: WorkerProcesses | None = None
+    processes: RankProcesses | None = None
     commands: int = 0
 
     @property
@@ -172,12 +172,12 @@ class Ranks:
         """End the run from rank 0, after an error that the other ranks may not have."""
         reason = f"rank 0 failed: {first_line(error)}, and the others cannot go on without it"
         if is_connection_error(error):
-            if self.workers:
+            if self.processes:
                 # It ends the run as soon as it knows which process has ended.
-                self.workers.watcher.join(GRACE)
+                self.processes.watcher.join(GRACE)
             reason = self.failure_of_others()
-        if self.workers:
-            self.workers.close()
+        if self.processes:
+            self.processes.close()
         end_process(reason)
 
     def failure_of_others(self) -> str:

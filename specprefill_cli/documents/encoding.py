@@ -34,7 +34,7 @@ EXTINCT_ENCODINGS = (
 ).split()
 
 
-def decode(file: SourceFile, is_markup: bool = False) -> str:
+def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     """Decode a text file and warn about doubtful characters. Raises DocumentError if no encoding fits.
 
     Tries in order: byte order mark, UTF-8, the encoding that HTML or XML declares, UTF-8 with a few damaged places, a

@@ -6,7 +6,7 @@ from enum import IntEnum
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
-from specprefill_cli.documents.encoding import decode
+from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
 
 HIDDEN = ("script", "style", "noscript", "template", "title")
@@ -119,5 +119,5 @@ def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
 
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
-    title_and_text = visible_text(decode(file, is_markup=True), file.stop)
+    title_and_text = visible_text(decode_text(file, is_markup=True), file.stop)
     yield "\n\n".join(filter(None, title_and_text))

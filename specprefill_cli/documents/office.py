@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.encoding import decode
+from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.reader import Pages, SourceFile
 
@@ -206,7 +206,7 @@ def chapter_pages(file: SourceFile) -> Pages:
         for chapter in chapters:
             if chapter in entries:
                 page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
-                _, text = visible_text(decode(page, is_markup=True), file.stop)
+                _, text = visible_text(decode_text(page, is_markup=True), file.stop)
                 file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
                 yield file.page_text(text.split("\n"))
 

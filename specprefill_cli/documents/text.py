@@ -6,7 +6,7 @@ from io import StringIO
 from itertools import islice
 
 from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends, row_text
-from specprefill_cli.documents.encoding import decode
+from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.reader import Pages, SourceFile
 
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
@@ -17,17 +17,17 @@ SAMPLE_ROWS = 50
 
 def text_pages(file: SourceFile) -> Pages:
     """Keep line breaks: in a text file they may be code, verse or a list."""
-    yield clean_text(decode(file))
+    yield clean_text(decode_text(file))
 
 
 def markdown_pages(file: SourceFile) -> Pages:
     """Keep the source, front matter included: language models read it well."""
-    yield normalise_line_ends(decode(file))
+    yield normalise_line_ends(decode_text(file))
 
 
 def csv_pages(file: SourceFile) -> Pages:
     """Read each non-empty row as a line. Raises DocumentError for a field longer than the limits allow."""
-    text = decode(file)
+    text = decode_text(file)
     # Raise the csv module's limit of 131,072 characters: a cell may hold a whole text.
     csv.field_size_limit(file.limits.max_characters)
     try:

@@ -146,7 +146,7 @@ def remaining_risk(risks: Tensor, fates: Tensor) -> float:
     return float(risks[fates == ACCEPT].sum())
 
 
-def plan_of(request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
+def plan_from_fates(request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
     """The plan of chunk fates [chunks] with their risks; computed tokens outside recomputed chunks are checkpoints.
 
     computed: prompt tokens that the target has computed already

@@ -16,7 +16,7 @@ from specprefill_cli.draft_kv.gate import (
     chunk_tokens,
     drop_riskiest,
     fates_by_risk,
-    plan_of,
+    plan_from_fates,
     remaining_risk,
     risk_limit,
 )
@@ -150,7 +150,7 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates
     return PrefillResult(
         logits=logits,
         state=state,
-        plan=plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed),
+        plan=plan_from_fates(request, fates.chunks, mapped.risks, mapped.inspection.computed),
         importance=mapped.scores.importance,
         draft_state=mapped.scores.draft_state,
         draft_window=mapped.draft_window,

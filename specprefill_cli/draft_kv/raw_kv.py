@@ -29,14 +29,14 @@ class StateCapture(ExitStack):
         self.pieces: dict[int, list[Tensor]] = {layer: [] for layer in layers}
         for layer, pieces in self.pieces.items():
             module = attention_module(model, layer)
-            self.enter_context(module.register_forward_pre_hook(partial(keep_input, pieces), with_kwargs=True))
+            self.enter_context(module.register_forward_pre_hook(partial(append_input, pieces), with_kwargs=True))
 
     def states(self, layer: int, count: int) -> Tensor:
         """The first `count` captured inputs of a layer: [count, hidden_size]."""
         return torch.cat(self.pieces[layer])[:count]
 
 
-def keep_input(pieces: list[Tensor], _module: nn.Module, arguments: tuple, keywords: dict) -> None:
+def append_input(pieces: list[Tensor], _module: nn.Module, arguments: tuple, keywords: dict) -> None:
     """A hook that appends a module's input states to `pieces`."""
     pieces.append((keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0])
 

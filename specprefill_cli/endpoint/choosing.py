@@ -83,7 +83,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
     # The draft keeps no state for speculation, because nothing is decoded here.
     planned_mode = BASELINE if settings.mode == BASELINE else SELECT
     request = session.request(collection, question, settings.varied(mode=planned_mode, speculate=OFF))
-    mode, reason = choose_mode(settings.mode, request.document_tokens)
+    mode, reason = mode_by_length(settings.mode, request.document_tokens)
     prompt = request.prompt
     if mode == BASELINE:
         plan = full_plan(prompt.length, prompt.document)
@@ -95,7 +95,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
     with request.clock.phase("selection"):
         selection = select_scored(request, scores, capped=False)
         passages = whole_sentences(collection, selection.plan, prompt.offsets)
-        plan = plan_of(collection, passages, selection.plan, prompt.offsets)
+        plan = plan_from_passages(collection, passages, selection.plan, prompt.offsets)
         text = evidence_text(collection, passages)
     return Choice(
         request=request,
@@ -109,7 +109,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
     )
 
 
-def choose_mode(mode: str, document_tokens: int) -> tuple[str, str | None]:
+def mode_by_length(mode: str, document_tokens: int) -> tuple[str, str | None]:
     """Choose the mode, and give the reason where `auto` decides. Costs at the endpoint are unknown, so length decides."""
     if mode != AUTO:
         return mode, None
@@ -125,7 +125,7 @@ def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> 
     return kept_passages(sentences, plan, offsets)
 
 
-def plan_of(collection: Collection, passages: Sequence[Passage], plan: Plan, offsets: np.ndarray) -> Plan:
+def plan_from_passages(collection: Collection, passages: Sequence[Passage], plan: Plan, offsets: np.ndarray) -> Plan:
     """The plan that keeps the tokens of these passages."""
     kept = torch.zeros(len(offsets), dtype=torch.long)
     for passage in passages:

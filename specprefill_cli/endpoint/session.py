@@ -18,11 +18,11 @@ from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply, open_client
-from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Reader, RemoteEngine, Request, Started
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, ReadDocuments, RemoteEngine, Request, Started
 from specprefill_cli.models.loading import ModelOutline, load_model
-from specprefill_cli.models.pairs import Pair, draft_folder
+from specprefill_cli.models.pairs import CHOOSER, Pair, draft_folder
 from specprefill_cli.models.placement import choose_placement, draft_placement
-from specprefill_cli.models.refs import BUNDLED, parse_endpoint
+from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS, check_names
@@ -39,7 +39,6 @@ NO_LIMIT = 2**40
 ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
 # A server that counts less than this share of the draft's tokens has probably truncated the prompt.
 DOUBTFUL_SHARE = 0.4
-CHOOSER = f"{BUNDLED}draft"
 
 
 @dataclass
@@ -220,7 +219,7 @@ class EndpointEngine(RemoteEngine):
 
     session: Session
     capacity: int = CAPACITY
-    read: Reader = read_collection
+    read: ReadDocuments = read_collection
 
     def ask(self, request: Request) -> Iterator[Event]:
         """Yield the events of a question. Raises what `EndpointSession.ask` raises, EndpointError for a cut answer."""

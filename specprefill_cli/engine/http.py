@@ -26,7 +26,7 @@ from specprefill_cli.engine.request import (
 )
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import Cell, DryRun, Record, Retrieval, decode
+from specprefill_cli.record import Cell, DryRun, Record, Retrieval, from_json_values
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect and send the request; an answer may take any time.
@@ -84,7 +84,9 @@ class HttpEngine(RemoteEngine):
             if request.task == ANSWER:
                 yield from self.read_stream(response)
             else:
-                yield Done(decode(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read())))
+                yield Done(
+                    from_json_values(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read()))
+                )
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
         finally:
@@ -102,7 +104,7 @@ class HttpEngine(RemoteEngine):
                 cells = event_data.pop("cells", None)
                 record = Record.from_json({**event_data, "startup_seconds": self.startup_seconds})
                 if name == "answer":
-                    yield Done(record, None if cells is None else [decode(Cell, cell) for cell in cells])
+                    yield Done(record, None if cells is None else [from_json_values(Cell, cell) for cell in cells])
                     return
                 yield Provisional(record)
         raise ServerEnded

@@ -31,7 +31,7 @@ from specprefill_cli.engine.request import (
     Piece,
     Provisional,
     QueueFull,
-    Reader,
+    ReadDocuments,
     Request,
     Started,
     is_device_failure,
@@ -67,7 +67,7 @@ class LocalEngine:
     session: Session
     concurrency: int | None = None
     independent: bool = False
-    read: Reader = read_collection
+    read: ReadDocuments = read_collection
     observe: Callable[[Ticket, Event], None] = lambda _ticket, _event: None
     waiting: deque[Ticket] = field(default_factory=deque, init=False)
     running: list[Ticket] = field(default_factory=list, init=False)

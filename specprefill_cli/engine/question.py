@@ -25,7 +25,7 @@ from specprefill_cli.engine.request import (
     EventCallback,
     Piece,
     Provisional,
-    Reader,
+    ReadDocuments,
     Request,
 )
 from specprefill_cli.errors import UsageError, first_line
@@ -76,7 +76,7 @@ class Ticket:
         """Whether the answer is complete, and full prefill confirms it."""
         return self.stream is not None and self.stream.confirming
 
-    def encode(self, read: Reader, independent: bool) -> EncodedQuestion | Collection:
+    def encode(self, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt, in another thread than the engine's.
 
         independent: whether the answer must not depend on earlier answers
@@ -187,7 +187,7 @@ def answer_bytes(prepared: ResolvedQuestion) -> int:
     request, pair = prepared.request, prepared.request.pair
     answer_tokens = prepared.decoding.max_new_tokens
     kv_bytes = (MODES[prepared.mode].new_cache_tokens(request) + answer_tokens) * token_bytes(pair.target)
-    if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.keep_draft_state):
+    if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.needs_draft_state):
         draft_prompt = request.draft_prompt
         cached = cached_tokens(request.draft_prefixes, pair.draft, draft_prompt, 1, request.draft_window)
         kv_bytes += (draft_prompt.length - cached + answer_tokens) * token_bytes(pair.draft)

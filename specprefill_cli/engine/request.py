@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ANSWER, PASSAGES, PLAN = "answer", "passages", "plan"
 # Reads documents by name.
-Reader = Callable[["tuple[str, ...]"], "Collection"]
+ReadDocuments = Callable[["tuple[str, ...]"], "Collection"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Request:
     stop_texts: tuple[str, ...] = ()
     no_prefix_sharing: bool = False
 
-    def read_documents(self, read: Reader) -> Collection:
+    def read_documents(self, read: ReadDocuments) -> Collection:
         """Return the documents; read them if necessary. Raises DocumentError."""
         if isinstance(self.documents, tuple):
             return read(self.documents)

@@ -114,25 +114,25 @@ def prefill(
     model: PreTrainedModel,
     tokens: Tensor,
     positions: Tensor,
-    chunk: int,
+    pass_size: int,
     state: KvCacheState | None = None,
     **options: Any,
 ) -> tuple[Tensor, KvCacheState]:
-    """Run tokens [N] at positions [N], `chunk` at a time; return what `prefill_steps` does, and the state."""
+    """Run tokens [N] at positions [N], `pass_size` at a time; return what `prefill_steps` does, and the state."""
     state = new_state(len(tokens)) if state is None else state
-    return run_steps(prefill_steps(model, tokens, positions, chunk, state, **options), pause_before_pass), state
+    return run_steps(prefill_steps(model, tokens, positions, pass_size, state, **options), pause_before_pass), state
 
 
 def prefill_steps(
     model: PreTrainedModel,
     tokens: Tensor,
     positions: Tensor,
-    chunk: int,
+    pass_size: int,
     state: KvCacheState,
     last_layer: int | None = None,
     **options: Any,
 ) -> ForwardGenerator[Tensor]:
-    """Ask for the passes over tokens [N] at positions [N], `chunk` at a time; return the logits [V] of the last token.
+    """Ask for the passes over tokens [N] at positions [N], `pass_size` at a time; return the last token's logits [V].
 
     last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
     runs to the end, and in the others the last layer computes only keys and values
@@ -141,7 +141,7 @@ def prefill_steps(
     logits, layers, count = torch.empty(0), layer_count(model), len(tokens)
     overhead = pass_overhead(device_of(model.get_input_embeddings()).type)
     apart = last_layer is None and last_token_runs_apart(count, layers, overhead)
-    for start, end in pairwise(sorted({*range(0, count, chunk), count - apart, count})):
+    for start, end in pairwise(sorted({*range(0, count, pass_size), count - apart, count})):
         pass_slice = slice(start, end)
         logits = yield ForwardInput(
             model=model,

@@ -38,20 +38,21 @@ class KvCacheState:
 class KvBuffers:
     """Keys and values [1, kv_heads, room, head_size] of a layer, with spare room.
 
-    tenant: the layer that has its own slots in the buffers, after the shared slots; a weak reference, so that the buffers
-        of an ended answer are freed at once
+    active_branch: the layer that has its own slots in the buffers, after the shared slots; a weak reference, so that the
+        buffers of an ended answer are freed at once
     """
 
     keys: Tensor
     values: Tensor
-    tenant: ReferenceType[BufferedLayer]
+    active_branch: ReferenceType[BufferedLayer]
 
 
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
-    Several layers may share the first slots of a buffer. A single layer at a time, the tenant, has its own slots after
-    these. Every other layer keeps a copy of its own slots, short beside a document, and moves in before it is read or grows.
+    Several layers may share the first slots of a buffer. A single layer at a time, the active branch, has its own slots
+    after these. Every other layer holds a copy of its own slots, short beside a document, until it is swapped in: before it
+    is read, and before it grows.
 
     expected: tokens to allocate at once
     shared: how many of the first slots other layers read too; these never change
@@ -66,7 +67,7 @@ class BufferedLayer(DynamicLayer):
         self.expected = expected
         self.shared = 0
         self.buffers: KvBuffers | None = None
-        self.evicted: tuple[Tensor, Tensor] | None = None
+        self.swapped_out: tuple[Tensor, Tensor] | None = None
         self.slots: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -81,10 +82,10 @@ class BufferedLayer(DynamicLayer):
         needed = length + key_states.shape[-2]
         if self.buffers is None:
             keys, values = (self.enlarge(new[..., :0, :], needed) for new in (key_states, value_states))
-            self.buffers = KvBuffers(keys=keys, values=values, tenant=ref(self))
+            self.buffers = KvBuffers(keys=keys, values=values, active_branch=ref(self))
         buffers = self.buffers
-        if buffers.tenant() is not self or needed > buffers.keys.shape[-2]:
-            self.move_in(buffers, needed)
+        if buffers.active_branch() is not self or needed > buffers.keys.shape[-2]:
+            self.swap_in(buffers, needed)
         # `narrow` takes half the time of an index; this runs for every token, layer and sequence.
         for buffer, new in ((buffers.keys, key_states), (buffers.values, value_states)):
             buffer.narrow(-2, length, needed - length).copy_(new)
@@ -92,30 +93,30 @@ class BufferedLayer(DynamicLayer):
         return self.keys, self.values
 
     def claim(self) -> tuple[Tensor, Tensor]:
-        """All keys and values; moves in first where another layer is the tenant."""
-        if self.buffers is not None and self.buffers.tenant() is not self:
-            self.move_in(self.buffers, self.get_seq_length())
+        """All keys and values; swaps this layer in first where another is the active branch."""
+        if self.buffers is not None and self.buffers.active_branch() is not self:
+            self.swap_in(self.buffers, self.get_seq_length())
         return self.keys, self.values
 
     # The buffers were made in inference mode.
     @torch.inference_mode()
-    def move_in(self, buffers: KvBuffers, room: int) -> None:
-        """Become the tenant of buffers with room for at least `room` slots."""
-        length, tenant = self.get_seq_length(), buffers.tenant()
-        outside = tenant is not self
-        if outside and tenant is not None:
-            keys, values = (held[..., tenant.shared :, :].clone() for held in (tenant.keys, tenant.values))
-            tenant.evicted = keys, values
+    def swap_in(self, buffers: KvBuffers, room: int) -> None:
+        """Become the active branch of buffers with room for at least `room` slots."""
+        length, active = self.get_seq_length(), buffers.active_branch()
+        outside = active is not self
+        if outside and active is not None:
+            keys, values = (held[..., active.shared :, :].clone() for held in (active.keys, active.values))
+            active.swapped_out = keys, values
         if room > buffers.keys.shape[-2]:
             kept = self.shared if outside else length
             buffers.keys, buffers.values = (
                 self.enlarge(old[..., :kept, :], room) for old in (buffers.keys, buffers.values)
             )
-        if outside and self.evicted is not None:
-            for buffer, states in zip((buffers.keys, buffers.values), self.evicted, strict=True):
+        if outside and self.swapped_out is not None:
+            for buffer, states in zip((buffers.keys, buffers.values), self.swapped_out, strict=True):
                 buffer[..., self.shared : length, :] = states[..., : length - self.shared, :]
-        self.evicted = None
-        buffers.tenant = ref(self)
+        self.swapped_out = None
+        buffers.active_branch = ref(self)
         self.keys, self.values = buffers.keys[..., :length, :], buffers.values[..., :length, :]
 
     def enlarge(self, held: Tensor, needed: int) -> Tensor:

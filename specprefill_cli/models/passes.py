@@ -46,8 +46,8 @@ class QueryCapture:
     queries: dict[int, list[Tensor]] = field(default_factory=dict)
     scaling: dict[int, float] = field(default_factory=dict)
 
-    def keep(self, layer: int, queries: Tensor, rows: Tensor, scaling: float) -> None:
-        """Keep `rows` of a layer's queries [1, heads, Q, head_size]."""
+    def append(self, layer: int, queries: Tensor, rows: Tensor, scaling: float) -> None:
+        """Append `rows` of a layer's queries [1, heads, Q, head_size]."""
         self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows))
         self.scaling[layer] = scaling
 
@@ -168,7 +168,7 @@ class SequenceMetadata(PositionContext):
     def capture_queries(self, layer: int, queries: Tensor, scaling: float) -> None:
         """Keep what the capture asks for of a layer's queries [1, heads, Q, d]."""
         if self.capture is not None and self.rows is not None and len(self.rows):
-            self.capture.keep(layer, queries, self.copy_field("rows", queries.device), scaling)
+            self.capture.append(layer, queries, self.copy_field("rows", queries.device), scaling)
 
 
 @dataclass(frozen=True)

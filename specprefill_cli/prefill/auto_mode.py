@@ -80,11 +80,11 @@ def check_fits(request: PrefillRequest, mode: str) -> None:
         check_draft_fits(request, any_length)
 
 
-def check_draft_fits(request: PrefillRequest, in_windows: bool = True) -> None:
-    """Raises PromptTooLong when the draft cannot read the prompt; in_windows: it may read the document in windows."""
+def check_draft_fits(request: PrefillRequest, in_parts: bool = True) -> None:
+    """Raises PromptTooLong when the draft cannot read the prompt; in_parts: it may read the document in parts."""
     draft, scorer, prompt = request.pair.draft, SCORERS[request.scorer], request.draft_prompt
     if draft is not None:
-        needed = with_one_chunk(request, prompt) if in_windows and scorer.any_length else prompt.length
+        needed = with_one_chunk(request, prompt) if in_parts and scorer.any_length else prompt.length
         check_context(draft, prompt.length, needed, request.look_ahead if scorer.looks_ahead else 0)
 
 

@@ -109,14 +109,14 @@ class FullMode(Mode):
         return prompt.length - cached_tokens(request.target_prefixes, target, prompt, cost_of(target).layers)
 
 
-def full_steps(request: PrefillRequest, chunk: int) -> ForwardGenerator[PrefillResult]:
-    """Ask for the passes of plain prefill, `chunk` tokens each; the KV of prefix and document goes into the request's cache."""
+def full_steps(request: PrefillRequest, pass_size: int) -> ForwardGenerator[PrefillResult]:
+    """Ask for the passes of plain prefill, `pass_size` tokens each; store the document's KV in the request's cache."""
     target, prompt = request.target, request.prompt
-    state, keep_prefix = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
+    state, store_prefix = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
     cached = state.length
     positions = torch.arange(cached, prompt.length)
-    logits = yield from prefill_steps(target.model, prompt.tokens[cached:], positions, chunk, state)
-    keep_prefix()
+    logits = yield from prefill_steps(target.model, prompt.tokens[cached:], positions, pass_size, state)
+    store_prefix()
     plan = full_plan(prompt.length, prompt.document)
     reused = (TARGET_PREFIX,) if cached else ()
     return PrefillResult(logits=logits, state=state, plan=plan, reused=reused, cached_tokens=cached)
@@ -173,7 +173,7 @@ def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions |
 
 
 def sparse_prefill(
-    model: PreTrainedModel, tokens: Tensor, plan: Plan, chunk: int, compact: CompactPositions | None = None
+    model: PreTrainedModel, tokens: Tensor, plan: Plan, pass_size: int, compact: CompactPositions | None = None
 ) -> tuple[Tensor, KvCacheState]:
     """Run the target over kept tokens; return the logits [V] of the last token, and their cache.
 
@@ -181,4 +181,4 @@ def sparse_prefill(
     goes on at position M, whatever was dropped
     """
     kept = plan.kept_positions()
-    return prefill(model, tokens[kept], kept if compact is None else compact.positions, chunk)
+    return prefill(model, tokens[kept], kept if compact is None else compact.positions, pass_size)

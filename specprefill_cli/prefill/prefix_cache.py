@@ -81,7 +81,7 @@ def open_prefix(
     largest = max((state_bytes(state) / state.length for state in prefixes.prefixes.values()), default=0.0)
     prefixes.prefixes.evict(prefixes.capacity_bytes - largest * tokens)
     state = new_state(prompt.length)
-    return state, lambda: prefixes.prefixes.keep(key, fork_prefix(state, tokens))
+    return state, lambda: prefixes.prefixes.store(key, fork_prefix(state, tokens))
 
 
 def cached_tokens(

@@ -94,10 +94,10 @@ class PrefillRequest(EncodedQuestion):
     keep: share of the prompt's tokens that the target computes, None for `auto`
     chunk_size: document tokens selected together; prefill_chunk: tokens of a forward pass
     draft_window: previous tokens that a document token sees in the draft; None: all of them
-    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a window
+    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part of a long document
     settings: unresolved, for options of a single mode
     positions: where the target computes kept tokens: `original` or `compact`
-    keep_draft_state: whether decoding will need the draft's cache of the prompt
+    needs_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run for any scorer, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
     """
@@ -113,7 +113,7 @@ class PrefillRequest(EncodedQuestion):
     seed: int
     positions: str = ORIGINAL
     max_new_tokens: int = 0
-    keep_draft_state: bool = False
+    needs_draft_state: bool = False
     draft_gap: int = 0
     last_draft_layer: int = 0
     draft_prefixes: PrefixCache | None = None

@@ -89,10 +89,10 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
 
 def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
     """Importance [n] as a mixture of two distributions over the document: 1 part `importance`, `weight` parts `lexical`."""
-    return normalise(importance) + weight * normalise(lexical)
+    return to_distribution(importance) + weight * to_distribution(lexical)
 
 
-def normalise(scores: Scored) -> Scored:
+def to_distribution(scores: Scored) -> Scored:
     """Non-negative scores [n] divided by their sum."""
     return scores / max(float(scores.sum()), 1e-12)
 

@@ -69,17 +69,17 @@ def chat_application(context: ServerContext) -> ASGIApp:
     """Build the application of a listening socket."""
     routes = {
         **{f"POST {path}": ask for path in TASKS},
-        "POST /v1/chat/completions": complete,
+        "POST /v1/chat/completions": complete_chat,
         "GET /v1/models": list_models,
         "GET /v1/models/{model}": show_model,
     }
     return build_application(context, routes)
 
 
-async def complete(request: Request, context: ServerContext) -> Response:
+async def complete_chat(request: Request, context: ServerContext) -> Response:
     """Generate the next message of a conversation."""
     body = await json_body(request)
-    check_model(body.get("model"), context)
+    check_model_name(body.get("model"), context)
     check_fields(body)
     chat = chat_of(body.get("messages"))
     max_new_tokens = body.get("max_new_tokens") or body.get("max_completion_tokens") or body.get("max_tokens")
@@ -109,7 +109,7 @@ async def list_models(request: Request, context: ServerContext) -> Response:
 
 async def show_model(request: Request, context: ServerContext) -> Response:
     """Describe the loaded pair."""
-    check_model(request.path_params["model"], context)
+    check_model_name(request.path_params["model"], context)
     return AsciiResponse(model_of(context))
 
 
@@ -118,7 +118,7 @@ def model_of(context: ServerContext) -> dict[str, Any]:
     return {"id": context.pair_name, "object": "model", "created": int(context.started), "owned_by": "specprefill"}
 
 
-def check_model(model: object, context: ServerContext) -> None:
+def check_model_name(model: object, context: ServerContext) -> None:
     """Raises ApiError for a model that is neither the loaded pair nor its target."""
     if model is not None and model not in (context.pair_name, context.session.pair.target.name):
         shown = repr(model)[:MAX_SHOWN_CHARACTERS]

@@ -32,7 +32,7 @@ CHECK_SECONDS = 0.05
 Identity = dict[str, Any]
 
 
-def identity_of(settings: Settings) -> Identity:
+def server_identity(settings: Settings) -> Identity:
     """The identity of a server with these settings. Raises UsageError for a pair that does not exist."""
     pair = chosen_pair(settings)
     names = filter(None, (pair.draft, pair.target, pair.adapter))
@@ -94,7 +94,7 @@ def server_for(
         return None
     if state is None:
         return None
-    reason = difference(identity_of(settings), state.get("identity") or {})
+    reason = difference(server_identity(settings), state.get("identity") or {})
     if reason is None and state["status"] != "ok":
         reason = "the server is still loading its models" if state["status"] == "loading" else "the server is stuck"
     if reason is not None:

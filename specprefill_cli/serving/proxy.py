@@ -19,7 +19,7 @@ from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.endpoint.choosing import check_possible, choose_mode, evidence_text
+from specprefill_cli.endpoint.choosing import check_possible, evidence_text, mode_by_length
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
@@ -85,7 +85,7 @@ class Proxy:
             raise ApiError(502, f"{self.upstream.url}: {reason}", "upstream_error") from None
 
 
-def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
+def open_draft(settings: Settings, upstream: EndpointRef) -> Session:
     """Open a session with the draft, and let it read once, so that no request pays for lazy initialisation."""
     session = open_chooser(settings, upstream.url)
     retrieve(session, WARM_UP, "When?", settings.varied(speculate=OFF))
@@ -95,10 +95,10 @@ def open_reader(settings: Settings, upstream: EndpointRef) -> Session:
 def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
     proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
-    return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward, proxy=proxy)})
+    return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward_request, proxy=proxy)})
 
 
-async def forward(request: Request, context: ServerContext, proxy: Proxy) -> Response:
+async def forward_request(request: Request, context: ServerContext, proxy: Proxy) -> Response:
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
@@ -177,7 +177,7 @@ def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list
     if settings.mode == BASELINE or settings.keep == 1:
         raise Untouched("keep 1")
     question, long_texts = find_long_texts(body)
-    if choose_mode(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
+    if mode_by_length(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
         raise Untouched("short")
     documents = (one_page_document("", clean_characters(text.document)) for text in long_texts)
     return question, long_texts, Collection(tuple(documents))

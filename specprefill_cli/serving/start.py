@@ -18,7 +18,7 @@ from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
 from specprefill_cli.serving.api import ServeOptions, ServerContext
-from specprefill_cli.serving.control import Identity, difference, identity_of, server_state
+from specprefill_cli.serving.control import Identity, difference, server_identity, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
 from specprefill_cli.serving.metrics import Metrics
@@ -129,9 +129,9 @@ class Service:
 
         settings, make_application = self.settings, chat_application
         if self.options.upstream is not None:
-            from specprefill_cli.serving.proxy import open_reader, proxy_application
+            from specprefill_cli.serving.proxy import open_draft, proxy_application
 
-            session = open_reader(settings, self.options.upstream)
+            session = open_draft(settings, self.options.upstream)
             make_application = partial(proxy_application, upstream=self.options.upstream)
         else:
             session = open_session(settings, draft=True)
@@ -151,7 +151,9 @@ class Service:
         return engine
 
 
-def start(settings: Settings, documents: Collection | None, options: ServeOptions, tell: Callable[[str], None]) -> int:
+def run_server(
+    settings: Settings, documents: Collection | None, options: ServeOptions, tell: Callable[[str], None]
+) -> int:
     """Serve until a request to stop, and return the exit code.
 
     documents: to prefill before the first question
@@ -159,7 +161,7 @@ def start(settings: Settings, documents: Collection | None, options: ServeOption
     Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server with other settings runs.
     """
     with ExitStack() as stack:
-        folder, identity, is_proxy = private_folder(), identity_of(settings), options.upstream is not None
+        folder, identity, is_proxy = private_folder(), server_identity(settings), options.upstream is not None
         if not is_proxy:
             lock = lock_server(folder)
             if lock is None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from specprefill_cli.batching.loop import BatchEnded
-from specprefill_cli.batching.ray_engine import EngineActor, divide_cluster, import_ray, start
+from specprefill_cli.batching.ray_engine import EngineActor, divide_cluster, import_ray, start_ray
 from specprefill_cli.errors import SpecprefillError
 from tests.helpers.samples import read_jsonl, write_jsonl
 
@@ -26,7 +26,7 @@ def test_a_missing_package_is_one_line_with_its_command(monkeypatch):
 def test_an_address_without_a_cluster_is_refused_at_once():
     words = r"--ray 127\.0\.0\.1:9: no Ray cluster there \(.*\); check it with"
     with pytest.raises(SpecprefillError, match=words) as error:
-        start(None, "127.0.0.1:9", None)
+        start_ray(None, "127.0.0.1:9", None)
     assert len(str(error.value).splitlines()) == 1
 
 

@@ -29,10 +29,10 @@ class Pair:
         self.target_cost = target_cost
         self.random = random.Random(0)
         self.entered = 0
-        target, draft = self.readers([0] * 100)
+        target, draft = self.runners([0] * 100)
         self.memory.measure(target, None if entry else draft, 1, self.clock)
 
-    def readers(self, script):
+    def runners(self, script):
         chance = self.right if callable(self.right) else lambda _place: self.right
         drafted = [token if self.random.random() < chance(place) else 49 for place, token in enumerate(script)]
         target = ScriptReader(script, clock=self.clock, cost=self.target_cost)
@@ -41,14 +41,14 @@ class Pair:
     def answer(self, tokens):
         """Return the speedup over plain decoding of an answer, its speculator, and its log."""
         script = [place % 40 for place in range(tokens + 20)]
-        target, draft = self.readers(script)
+        target, draft = self.runners(script)
 
-        def open_reader():
+        def open_runner():
             self.entered += 1
             self.clock.now += self.entry
             return draft
 
-        proposer = DraftProposer(open_reader, Sampler(), frozenset(), 50, 10**9, self.entry, token_passes=0.5)
+        proposer = DraftProposer(open_runner, Sampler(), frozenset(), 50, 10**9, self.entry, token_passes=0.5)
         speculator = Speculator([proposer], self.memory)
         start = self.clock.now
         log = DecodeLog()

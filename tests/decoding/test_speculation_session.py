@@ -95,9 +95,9 @@ def test_a_draft_without_a_cache_prefills_the_prompt_while_decoding(session):
     stream.stop_tokens = frozenset()
     assert stream.prefilled.draft_state is None
     list(stream)
-    reader = stream.speculator.proposers[0].reader
-    assert reader.state.positions.tolist() == list(range(reader.state.length))
-    assert reader.state.length >= stream.request.prompt.length
+    runner = stream.speculator.proposers[0].runner
+    assert runner.state.positions.tolist() == list(range(runner.state.length))
+    assert runner.state.length >= stream.request.prompt.length
     assert stream.result().draft == session.pair.draft.name
 
 
@@ -106,7 +106,7 @@ def test_after_select_a_draft_without_a_cache_reads_what_the_target_kept(random_
     session = session_of(replace(random_pair, draft=random_pair.target))
     settings = {"mode": "select", "scorer": "lexical", "keep": 0.4, "positions": positions}
     stream, answer = ask(session, stop=False, speculate=3, proposer="draft", **settings)
-    slots, state = stream.prefilled.plan.kept_positions(), stream.speculator.proposers[0].reader.state
+    slots, state = stream.prefilled.plan.kept_positions(), stream.speculator.proposers[0].runner.state
     assert len(slots) < stream.request.prompt.length
     assert torch.equal(state.positions[: len(slots)], stream.prefilled.state.positions[: len(slots)])
     # The same model behind the same tokens proposes what it verifies.

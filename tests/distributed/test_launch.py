@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from specprefill_cli.distributed import launch, ranks
-from specprefill_cli.distributed.launch import WorkerProcesses, failure_of, in_run, ranks_for
+from specprefill_cli.distributed.launch import RankProcesses, failure_of, in_run, ranks_for
 from specprefill_cli.distributed.ranks import ALONE, Ranks, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
@@ -40,8 +40,8 @@ def test_last_log_lines_of_a_dead_process_are_shown(tmp_path, monkeypatch):
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text("raise SystemExit('first\\n' * 9 + 'no room left')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(WorkerProcesses, "watch", lambda _workers: None)
-    workers = WorkerProcesses(2, {})
+    monkeypatch.setattr(RankProcesses, "watch", lambda _workers: None)
+    workers = RankProcesses(2, {})
     *log, reason = failure_of(workers.context.wait(60, period=0.05)).splitlines()
     assert log[-1] == "rank 1 | no room left"
     assert len(log) == launch.SHOWN_LINES

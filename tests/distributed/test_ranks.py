@@ -76,7 +76,7 @@ def test_two_ranks_match_tokens_fates_and_importance_of_one_process(single_proce
 FOUR = {"num_key_value_heads": 4}
 # Too few for a draft to be divided.
 FEW = {"num_attention_heads": 2, "num_key_value_heads": 1}
-# The draft reads in windows.
+# The draft reads in parts.
 SHORT = {"max_position_embeddings": 256}
 # Architecture, and changes to the sizes of draft and target.
 PAIRS = {

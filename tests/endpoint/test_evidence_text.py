@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from specprefill_cli.documents.document import Collection, Document, Page, join_pages, one_page_document
-from specprefill_cli.endpoint.choosing import chat_messages, evidence_text, plan_of, whole_sentences
+from specprefill_cli.endpoint.choosing import chat_messages, evidence_text, plan_from_passages, whole_sentences
 from specprefill_cli.prefill.fates import Fate, Plan, Span, full_plan
 from specprefill_cli.prompting import Template
 
@@ -87,7 +87,7 @@ def test_nothing_kept_is_a_mark_and_no_text_is_nothing():
 def test_the_plan_counts_what_is_sent():
     collection = Collection((REPORT,))
     plan, offsets = keeping(collection, number_of(collection, "opens")), words(collection)
-    sent = plan_of(collection, whole_sentences(collection, plan, offsets), plan, offsets)
+    sent = plan_from_passages(collection, whole_sentences(collection, plan, offsets), plan, offsets)
     kept = [
         collection.text.split()[span.start - BEFORE : span.end - BEFORE]
         for span in sent.spans

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.decoding.reader import SequenceRunner
+from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Done, Piece, Provisional, Request, Started
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specprefill_cli.batching.loop import BatchEnded
 from specprefill_cli.batching.output import RowWriter, open_output
-from specprefill_cli.batching.ray_engine import connect
+from specprefill_cli.batching.ray_engine import connect_to_ray
 from specprefill_cli.batching.rows import lines_of
 from tests.helpers.batches import StubEngine, run_batch
 
@@ -41,7 +41,7 @@ def main(source, out, workers):
     with (
         open(source, "rb") as lines,
         open_output(Path(out), resume=True) as (stream, finished),
-        closing(connect(open_stub, None, int(workers), 0)) as engine,
+        closing(connect_to_ray(open_stub, None, int(workers), 0)) as engine,
     ):
         run_batch(lines_of(lines), engine, RowWriter(stream), finished=finished)
 

@@ -4,7 +4,7 @@ import os
 import signal
 
 from specprefill_cli.cli.main import main
-from specprefill_cli.decoding import reader
+from specprefill_cli.decoding import runner
 from specprefill_cli.errors import SpecprefillError
 
 
@@ -18,5 +18,5 @@ def refuse(_mode, _request, _shard):
 
 if __name__ == "__main__":
     if os.environ["RANK"] == "1":
-        reader.prefill_shard = {"die": die, "refuse": refuse}[os.environ["RANK_1"]]
+        runner.prefill_shard = {"die": die, "refuse": refuse}[os.environ["RANK_1"]]
     main()

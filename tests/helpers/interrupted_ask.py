@@ -4,7 +4,7 @@ import os
 import signal
 
 from specprefill_cli.cli.main import main
-from specprefill_cli.decoding.reader import SequenceRunner
+from specprefill_cli.decoding.runner import SequenceRunner
 
 read = SequenceRunner.read
 

@@ -115,7 +115,7 @@ def other_architectures(ranks, folder):
             cases |= {"heads": {"mode": "select", "scorer": "heads"}, "draft-kv": {}, "hybrid": {}}
             results[f"{path.name} draft operations"] = draft_operations(session, replace(base, mode="select"))
         if path.name == "short draft":
-            # The draft reads the document in windows. Their KV cannot be mapped.
+            # The draft reads the document in parts. Their KV cannot be mapped.
             cases = {name: cases[name] for name in ("select", "heads")}
         for name, changes in cases.items():
             settings = replace(base, **{"mode": name, "speculate": "off", **changes})

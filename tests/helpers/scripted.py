@@ -1,4 +1,4 @@
-"""Stub readers for decoding, with scripted logits, a cache of token ids, and a clock that counts passes."""
+"""Stub runners for decoding, with scripted logits, a cache of token ids, and a clock that counts passes."""
 
 import torch
 
@@ -23,7 +23,7 @@ class Clock:
 
 
 class StubReader:
-    """A reader with a list of tokens as its cache. Each pass advances the clock by `cost(number of tokens)`."""
+    """A runner with a list of tokens as its cache. Each pass advances the clock by `cost(number of tokens)`."""
 
     def __init__(self, clock=None, cost=lambda tokens: 1.0):
         self.tokens = []
@@ -51,7 +51,7 @@ class StubReader:
 
 
 class TableReader(StubReader):
-    """A reader with logits from a table [V, V, V], indexed by the last two tokens."""
+    """A runner with logits from a table [V, V, V], indexed by the last two tokens."""
 
     def __init__(self, table, **options):
         super().__init__(**options)
@@ -63,7 +63,7 @@ class TableReader(StubReader):
 
 
 class ScriptReader(StubReader):
-    """A reader with a fixed script: after n tokens, whatever they are, `script[n]` has the largest logit."""
+    """A runner with a fixed script: after n tokens, whatever they are, `script[n]` has the largest logit."""
 
     def __init__(self, script, vocabulary=50, **options):
         super().__init__(**options)

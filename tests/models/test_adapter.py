@@ -30,7 +30,7 @@ def dense_logits(model, ids, positions, local_window=None):
 @pytest.mark.parametrize("length", [40, 120])
 def test_full_prefill_matches_transformers(model, length):
     ids = random_tokens(length)
-    ours, _ = prefill(model, ids, torch.arange(length), chunk=1_000)
+    ours, _ = prefill(model, ids, torch.arange(length), pass_size=1_000)
     model.set_attn_implementation("sdpa")
     with torch.no_grad():
         plain = model(ids[None], past_key_values=DynamicCache(config=model.config), logits_to_keep=1).logits[0, -1]

@@ -13,7 +13,7 @@ from specprefill_cli.models.pairs import chosen_pair, draft_folder, find_pair
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
-from specprefill_cli.serving.control import identity_of
+from specprefill_cli.serving.control import server_identity
 from specprefill_cli.settings import Settings
 from tests.helpers.gguf_files import sha256_of, write_gguf
 from tests.helpers.samples import HANDBOOK, QUESTION
@@ -121,9 +121,9 @@ def test_the_first_run_converts_and_says_why(package, call, tmp_path):
 
 
 def test_a_server_with_another_adapter_or_style_is_another_pair():
-    places = {identity_of(Settings(pair="tiny", adapter=adapter))["the pair"] for adapter in (None, "a/b", "c/d")}
+    places = {server_identity(Settings(pair="tiny", adapter=adapter))["the pair"] for adapter in (None, "a/b", "c/d")}
     assert len(places) == 3
-    assert "--style" in identity_of(Settings(pair="tiny"))
+    assert "--style" in server_identity(Settings(pair="tiny"))
 
 
 @pytest.mark.smollm2

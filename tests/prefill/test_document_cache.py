@@ -1,4 +1,4 @@
-"""The memory limit of documents' KV between questions, and documents that are read and cached in windows."""
+"""The memory limit of documents' KV between questions, and documents that are read and cached in parts."""
 
 import pickle
 from types import SimpleNamespace
@@ -82,7 +82,7 @@ def test_other_ranks_have_the_same_limit(random_session):
         assert (received.name, received.capacity_bytes, len(received.prefixes)) == (cache.name, cache.capacity_bytes, 0)
 
 
-# No two windows are alike.
+# No two parts are alike.
 TEXT = " ".join(
     f"Gate {number} opens at nine. The keeper of house {2 * number} lives by the mill." for number in range(90)
 )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specprefill_cli.answering.comparison import normalise, word_f1
+from specprefill_cli.answering.comparison import normalise_words, word_f1
 from specprefill_cli.record import NOT_FOUND
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
     """1 if the normalised answer equals a reference, else 0."""
-    return float(normalise(answer) in {normalise(reference) for reference in references or [NOT_FOUND]})
+    return float(normalise_words(answer) in {normalise_words(reference) for reference in references or [NOT_FOUND]})
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
@@ -22,6 +22,6 @@ def f1(answer: str, references: Sequence[str]) -> float:
 
 
 def contains_answer(answer: str, references: Sequence[str]) -> bool:
-    """Whether any reference appears in the answer as whole words, after `normalise`."""
-    padded = f" {normalise(answer)} "
-    return any(f" {normalise(reference)} " in padded for reference in references or [NOT_FOUND])
+    """Whether any reference appears in the answer as whole words, after `normalise_words`."""
+    padded = f" {normalise_words(answer)} "
+    return any(f" {normalise_words(reference)} " in padded for reference in references or [NOT_FOUND])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots
-from specprefill_cli.draft_kv.gate import ACCEPT, chunk_tokens, plan_of, risk_limit
+from specprefill_cli.draft_kv.gate import ACCEPT, chunk_tokens, plan_from_fates, risk_limit
 from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, map_prompt, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode, Fates, recompute_chunks
 from specprefill_cli.draft_kv.projection import find_map
@@ -69,7 +69,7 @@ def drop_rest(request: PrefillRequest) -> PrefillResult:
     """Prefill only the tokens that draft KV computes (recomputed chunks and checkpoint tokens); drop all others."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
-        plan = plan_of(request, fates.chunks, mapped.risks, mapped.inspection.computed)
+        plan = plan_from_fates(request, fates.chunks, mapped.risks, mapped.inspection.computed)
         spans = tuple(span if span.fate is Fate.RECOMPUTE else replace(span, fate=Fate.DROP) for span in plan.spans)
         positions = torch.unique(torch.cat([plan.kept_positions(), mapped.inspection.computed]))
     with request.clock.phase("target_prefill"):

@@ -10,7 +10,7 @@ from functools import partial
 
 from torch import Tensor
 
-from specprefill_cli.answering.comparison import kl_divergence, normalise
+from specprefill_cli.answering.comparison import kl_divergence, normalise_words
 from specprefill_cli.answering.session import Session
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
@@ -174,7 +174,7 @@ def ask_all(
                 tally = tallies.setdefault(condition.label, Tally(condition))
                 tally.f1.append(100 * f1(text, item.answers))
                 tally.ttft.append(ttft)
-                tally.same.append(normalise(text) == normalise(full[0]))
+                tally.same.append(normalise_words(text) == normalise_words(full[0]))
                 # With different tokenizers, the draft's logits are over other tokens.
                 if session.pair.same_tokenizer or not condition.by_draft:
                     # Either vocabulary may be padded.

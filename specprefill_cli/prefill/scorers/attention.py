@@ -104,7 +104,7 @@ class AttentionScorer(Scorer):
             spread_limit=self.spread_limit,
             # Decoding needs keys and values of every layer.
             draft_state=state
-            if request.keep_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
+            if request.needs_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
             else None,
             reused=(DRAFT_PREFIX,) if cached else (),
         )
@@ -118,12 +118,12 @@ class AttentionScorer(Scorer):
         prompt, clock, last_layer = request.draft_prompt, request.clock, self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
         with clock.phase("draft_prefill"):
-            state, keep_prefix = open_prefix(
+            state, store_prefix = open_prefix(
                 request.draft_prefixes, request.draft, prompt, last_layer + 1, request.draft_window
             )
             cached = state.length
             logits = self.read(request, state, capture, last_layer)
-            keep_prefix()
+            store_prefix()
         if logits is not None:
             with clock.phase("look_ahead"):
                 look_ahead(request, logits, state, capture, self.decoded_queries(request.look_ahead))
@@ -138,7 +138,7 @@ class AttentionScorer(Scorer):
         read = partial(
             prefill,
             request.draft.model,
-            chunk=request.prefill_chunk,
+            pass_size=request.prefill_chunk,
             state=state,
             capture=capture,
             local_window=request.local_window,

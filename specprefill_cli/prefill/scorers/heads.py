@@ -1,6 +1,6 @@
 """Scorer `heads`: only the draft's scoring heads, mixed with BM25.
 
-The draft runs no layer above them, and does not look ahead. It reads a document beyond its context in windows.
+The draft runs no layer above them, and does not look ahead. It reads a document beyond its context in parts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget
 from specprefill_cli.prefill.scorers.lexical import lexical_importance
-from specprefill_cli.prefill.scorers.windows import (
+from specprefill_cli.prefill.scorers.parts import (
     CoreScores,
-    cached_windows,
+    cached_parts,
+    document_parts,
     normalise_cores,
     score_core,
-    windows_of,
 )
 from specprefill_cli.prefill.scoring_heads import REMEDY, ScoringHeads, blend
 from specprefill_cli.prompting import Prompt
@@ -56,30 +56,32 @@ class HeadsScorer(AttentionScorer):
         return layers
 
     def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
-        windows = windows_of(request)
-        # The first window lies farthest from the question: a layer that sees it from there sees every window.
-        first_request = windows[0].cut_request(request)
-        layers = {layer: heads for layer in self.layers(first_request) if (heads := local_heads(request, layer))}
-        requests = cached_windows(request, windows, self.last_layer(first_request) + 1)
+        parts = document_parts(request)
+        # The first part lies farthest from the question: a layer that sees it from there sees every part.
+        first_request = parts[0].cut_request(request)
+        layers = {
+            layer: heads for layer in self.layers(first_request) if (heads := weights_of_local_heads(request, layer))
+        }
+        requests = cached_parts(request, parts, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
-        for window, window_request in zip(windows, requests, strict=True):
-            state, capture, cached = self.prefill(window_request)
+        for part, part_request in zip(parts, requests, strict=True):
+            state, capture, cached = self.prefill(part_request)
             any_cached |= cached
             with request.clock.phase("scoring"):
-                prompt = window_request.draft_prompt
+                prompt = part_request.draft_prompt
                 cores = (
-                    score_core(state, capture, layer, list(heads), prompt, window.core_slice(prompt))
+                    score_core(state, capture, layer, list(heads), prompt, part.core_slice(prompt))
                     for layer, heads in layers.items()
                 )
-                # Many windows would fill the memory of the draft's device.
-                scores.append([core if len(windows) == 1 else core.cpu() for core in cores])
+                # Many parts would fill the memory of the draft's device.
+                scores.append([core if len(parts) == 1 else core.cpu() for core in cores])
         with request.clock.phase("scoring"):
             importance = torch.zeros(len(request.draft_prompt.offsets))
             for heads, *cores_of_layer in zip(layers.values(), *scores, strict=True):
                 importance += normalise_cores(cores_of_layer, torch.tensor(list(heads.values())))
             importance = check_finite(pool(request.draft_share.ranks.summed(importance)[None])[0])
-        return importance, state if len(windows) == 1 else None, any_cached
+        return importance, state if len(parts) == 1 else None, any_cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = required_heads(request).lexical
@@ -103,19 +105,19 @@ class HeadsScorer(AttentionScorer):
         return super().window(pair, setting)
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """`AttentionScorer.cost` of all windows, which have about the same size."""
-        windows = windows_of(request)
-        return len(windows) * super().cost(windows[0].cut_request(request), with_overhead)
+        """`AttentionScorer.cost` of all parts, which have about the same size."""
+        parts = document_parts(request)
+        return len(parts) * super().cost(parts[0].cut_request(request), with_overhead)
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """A question that leaves no room for the document, or layers that see too little."""
         context, prompt = request.draft.context, request.draft_prompt
         if prompt.length - len(prompt.offsets) + request.chunk_size > context:
             return f"the draft's context of {context:,} tokens is too short for the question"
-        return super().obstacle(windows_of(request)[0].cut_request(request))
+        return super().obstacle(document_parts(request)[0].cut_request(request))
 
 
-def local_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
+def weights_of_local_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
     """Weights of the scoring heads of a layer that this rank holds, by their number among the rank's heads, ascending."""
     share = request.draft_share.queries
     weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.modes import PrefillResult
     from specprefill_cli.prefill.request import PrefillRequest
 
-# Which model of the pair a reader is.
+# Which model of the pair a runner is.
 DRAFT, TARGET = "draft", "target"
 
 
@@ -86,33 +86,35 @@ class SequenceRunner:
             rollback(self.state, self.prompt_slots + length)
 
 
-def draft_reader(pair: LoadedPair, prefilled: PrefillResult, position: int) -> SequenceRunner:
+def draft_runner(pair: LoadedPair, prefilled: PrefillResult, position: int) -> SequenceRunner:
     """The draft after the prompt, or with an empty cache where prefill left none; position: of the next token."""
     state = prefilled.draft_state or new_state()
     return SequenceRunner(pair.loaded_draft.model, state, position, pair.draft_ranks, DRAFT)
 
 
 def prefilled_draft(
-    draft: LoadedModel, ranks: Ranks, tokens: Tensor, positions: Tensor, chunk: int, position: int
+    draft: LoadedModel, ranks: Ranks, tokens: Tensor, positions: Tensor, pass_size: int, position: int
 ) -> SequenceRunner:
     """Prefill the draft with token ids [N] at positions [N]; position: of the answer's first token."""
-    with ranks.run_on_all_ranks(partial(read_prompt_shard, tokens, positions, chunk, position)):
-        _, state = prefill(draft.model, tokens, positions, chunk)
+    with ranks.run_on_all_ranks(partial(read_prompt_shard, tokens, positions, pass_size, position)):
+        _, state = prefill(draft.model, tokens, positions, pass_size)
     return SequenceRunner(draft.model, state, position, ranks, DRAFT)
 
 
 def read_shard(role: str, length: int, tokens: tuple[int, ...], rows: int, shard: Shard) -> None:
     """On another rank: roll back to the answer's first `length` tokens, and read the tokens that follow."""
-    reader = shard.readers[role]
-    reader.rollback(length)
-    reader.read_now(tokens, rows)
+    runner = shard.runners[role]
+    runner.rollback(length)
+    runner.read_now(tokens, rows)
 
 
-def read_prompt_shard(tokens: Tensor, positions: Tensor, chunk: int, position: int, shard: Shard) -> None:
+def read_prompt_shard(tokens: Tensor, positions: Tensor, pass_size: int, position: int, shard: Shard) -> None:
     """On another rank: `prefilled_draft`."""
     # The last answer's cache must not stay in memory beside this answer's.
-    shard.readers.pop(DRAFT, None)
-    shard.readers[DRAFT] = prefilled_draft(shard.session.pair.loaded_draft, ALONE, tokens, positions, chunk, position)
+    shard.runners.pop(DRAFT, None)
+    shard.runners[DRAFT] = prefilled_draft(
+        shard.session.pair.loaded_draft, ALONE, tokens, positions, pass_size, position
+    )
 
 
 def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
@@ -121,12 +123,12 @@ def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
     request: made by `portable`; this rank replaces its empty caches with its own of the same names
     """
     # The last answer's caches must not stay in memory beside this answer's.
-    shard.readers.clear()
+    shard.runners.clear()
     caches = (request.draft_prefixes, request.target_prefixes)
     draft, target = (cache and shard.prefix_caches.setdefault(cache.name, cache) for cache in caches)
     pair = shard.session.pair
     request = replace(request, pair=pair, clock=PhaseClock(), draft_prefixes=draft, target_prefixes=target)
     prefilled = MODES[mode].prefill(request)
-    shard.readers[TARGET] = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position)
+    shard.runners[TARGET] = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position)
     if pair.draft_ranks.size > 1:
-        shard.readers[DRAFT] = draft_reader(pair, prefilled, prefilled.answer_position)
+        shard.runners[DRAFT] = draft_runner(pair, prefilled, prefilled.answer_position)

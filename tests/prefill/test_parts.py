@@ -1,4 +1,4 @@
-"""Documents beyond the draft's context: windows, scores that compare across them, compact positions."""
+"""Documents beyond the draft's context: parts, scores that compare across them, compact positions."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers import heads as heads_module
-from specprefill_cli.prefill.scorers.windows import CoreScores, divide_document, normalise_cores
+from specprefill_cli.prefill.scorers.parts import CoreScores, divide_document, normalise_cores
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.resources import packaged_folder
 from tests.helpers import sessions
@@ -36,44 +36,44 @@ def rank_correlation(first, second):
 @given(st.integers(1, 200_000), st.integers(33, 20_000), st.integers(0, 20_000))
 def test_cores_divide_the_document_and_windows_fit(tokens, size, spare):
     room = size + spare
-    windows = divide_document(tokens, size, room)
-    assert [0, *(window.core[1] for window in windows)] == [*(window.core[0] for window in windows), tokens]
-    for window in windows:
-        assert window.start <= window.core[0] < window.core[1] <= window.end <= tokens
-        assert window.end - window.start <= size
-        assert window.end - window.start + window.gap <= room
+    parts = divide_document(tokens, size, room)
+    assert [0, *(part.core[1] for part in parts)] == [*(part.core[0] for part in parts), tokens]
+    for part in parts:
+        assert part.start <= part.core[0] < part.core[1] <= part.end <= tokens
+        assert part.end - part.start <= size
+        assert part.end - part.start + part.gap <= room
         if tokens <= room:
-            assert window.gap == tokens - window.end
+            assert part.gap == tokens - part.end
 
 
 def test_windows_are_prompts_with_the_same_question(tiny_session):
     request = request_for(tiny_session)
     prompt = request.draft_prompt
-    for window in divide_document(request.document_tokens, 500, 2_000):
-        part = window.cut_prompt(prompt)
+    for part in divide_document(request.document_tokens, 500, 2_000):
+        part = part.cut_prompt(prompt)
         assert torch.equal(part.tokens[slice(*part.question)], prompt.tokens[slice(*prompt.question)])
         first = prompt.document[0]
-        held = prompt.tokens[first + window.start : first + window.end]
+        held = prompt.tokens[first + part.start : first + part.end]
         assert torch.equal(part.tokens[slice(*part.document)], held)
-        core = prompt.tokens[first + window.core[0] : first + window.core[1]]
-        assert torch.equal(part.tokens[window.core_slice(part)], core)
+        core = prompt.tokens[first + part.core[0] : first + part.core[1]]
+        assert torch.equal(part.tokens[part.core_slice(part)], core)
 
 
 def test_normalisers_of_windows_are_those_of_one_softmax():
-    """Three windows of one head with one query share the last ten keys. These count once."""
+    """Three parts of one head with one query share the last ten keys. These count once."""
     scores = torch.randn(3, 1, 1, 40, generator=torch.Generator().manual_seed(1))
     largest = scores.amax(-1)
-    windows = [
+    parts = [
         CoreScores(
-            weights=(window[..., :30] - peak[..., None]).exp(),
+            weights=(part[..., :30] - peak[..., None]).exp(),
             largest=peak,
-            masses=torch.stack([window[..., :30].logsumexp(-1), window[..., 30:].logsumexp(-1)]),
+            masses=torch.stack([part[..., :30].logsumexp(-1), part[..., 30:].logsumexp(-1)]),
         )
-        for window, peak in zip(scores, largest, strict=True)
+        for part, peak in zip(scores, largest, strict=True)
     ]
     cores = scores[..., :30].exp().flatten()
     expected = 0.5 * cores / (cores.sum() + scores[..., 30:].exp().sum() / 3)
-    torch.testing.assert_close(normalise_cores(windows, torch.tensor([0.5])), expected)
+    torch.testing.assert_close(normalise_cores(parts, torch.tensor([0.5])), expected)
 
 
 def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session, monkeypatch):
@@ -82,11 +82,11 @@ def test_a_document_that_fits_ranks_alike_in_one_window_and_in_four(tiny_session
     for question in ("How long may the cable to the motor be?", "What wire connects the supply?"):
         request = request_for(tiny_session, MANUAL, question, scorer="heads", keep=0.2)
         tokens = request.document_tokens
-        windows = divide_document(tokens, tokens // 4 + 300, tokens)
-        assert len(windows) == 4
+        parts = divide_document(tokens, tokens // 4 + 300, tokens)
+        assert len(parts) == 4
         undivided = SCORERS["heads"].score(request)
         with monkeypatch.context() as patch:
-            patch.setattr(heads_module, "windows_of", lambda _request, windows=windows: windows)
+            patch.setattr(heads_module, "document_parts", lambda _request, parts=parts: parts)
             divided = SCORERS["heads"].score(request)
         correlations.append(rank_correlation(undivided.importance, divided.importance))
         if question.startswith("How long"):

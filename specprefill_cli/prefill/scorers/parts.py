@@ -1,6 +1,6 @@
-"""Windows: the parts of a document that the draft reads in turn, and a single softmax over all of them.
+"""Parts of a long document, which the draft reads in turn, and a single softmax over all of them.
 
-A document that fits the draft's context is a single window.
+A document that fits the draft's context is a single part.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from specprefill_cli.prefill.importance import group_scores, query_slices
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt
 
-# Tokens that neighbouring windows share, at most: half of them give the tokens at an edge a context.
+# Tokens that neighbouring parts share, at most: half of them give the tokens at an edge a context.
 OVERLAP = 512
-# Share of the draft's context that a window takes; the rest is for the distance between it and the question.
+# Share of the draft's context that a part takes; the rest is for the distance between it and the question.
 CONTEXT_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """Document tokens [start, end) that are read together; the importance of those in `core` comes from this window.
+class Part:
+    """Document tokens [start, end) that are read together; the importance of those in `core` comes from this part.
 
     Cores divide the document. gap: positions left free before the suffix, so that the question comes as far after a
     token as in the undivided prompt, or as the draft's context allows: attention depends on that distance
@@ -52,20 +52,20 @@ class Window:
         )
 
     def core_slice(self, prompt: Prompt) -> slice:
-        """The core's tokens in the window's prompt."""
+        """The core's tokens in the part's prompt."""
         shift = prompt.document[0] - self.start
         return slice(self.core[0] + shift, self.core[1] + shift)
 
     def cut_request(self, request: PrefillRequest) -> PrefillRequest:
-        """The request to score this window. Its KV depends neither on the question nor on the gap before it."""
+        """The request to score this part. Its KV depends neither on the question nor on the gap before it."""
         if self.end - self.start == len(request.draft_prompt.offsets):
             return request
         prompt = self.cut_prompt(request.draft_prompt)
-        return replace(request, draft_prompt=prompt, draft_gap=self.gap, keep_draft_state=False)
+        return replace(request, draft_prompt=prompt, draft_gap=self.gap, needs_draft_state=False)
 
 
-def divide_document(tokens: int, size: int, room: int) -> tuple[Window, ...]:
-    """Windows of about the same size, at most `size`, over a document of `tokens` tokens, in order.
+def divide_document(tokens: int, size: int, room: int) -> tuple[Part, ...]:
+    """Parts of about the same size, at most `size`, over a document of `tokens` tokens, in order.
 
     room: document tokens for which the draft has positions; distances beyond are shortened evenly
     """
@@ -74,7 +74,7 @@ def divide_document(tokens: int, size: int, room: int) -> tuple[Window, ...]:
     edges = [tokens * number // count for number in range(count + 1)]
     shortening = 1.0 if tokens <= room else max(0, room - size) / (tokens - edges[1])
     return tuple(
-        Window(
+        Part(
             start=max(0, first - overlap // 2),
             end=(end := min(tokens, last + overlap // 2)),
             core=(first, last),
@@ -84,8 +84,8 @@ def divide_document(tokens: int, size: int, room: int) -> tuple[Window, ...]:
     )
 
 
-def windows_of(request: PrefillRequest) -> tuple[Window, ...]:
-    """The windows in which the draft reads a request's document: a single window where the prompt fits its context."""
+def document_parts(request: PrefillRequest) -> tuple[Part, ...]:
+    """The parts in which the draft reads a request's document: a single part where the prompt fits its context."""
     prompt, draft = request.draft_prompt, request.draft
     tokens = len(prompt.offsets)
     room = draft.context - (prompt.length - tokens)
@@ -98,7 +98,7 @@ def windows_of(request: PrefillRequest) -> tuple[Window, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreScores:
-    """How strongly the queries of some heads of a layer attend to a window's core, before the softmax.
+    """How strongly the queries of some heads of a layer attend to a part's core, before the softmax.
 
     weights: [heads, Q, core] exp(score - largest); largest: [heads, Q] the largest score of each query
     masses: [2, heads, Q] log-sum-exp of the scores: of the core, and of prefix and suffix
@@ -116,9 +116,9 @@ class CoreScores:
 def score_core(
     state: KvCacheState, capture: QueryCapture, layer: int, heads: Sequence[int], prompt: Prompt, core: slice
 ) -> CoreScores:
-    """Score the core of a window, a slice of its prompt's tokens; heads: ascending. The overlap around it is left out."""
+    """Score the core of a part, a slice of its prompt's tokens; heads: ascending. The overlap around it is left out."""
     start, end = prompt.document
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in query_slices(state, capture, prompt.length, layer):
         scores = torch.cat(list(group_scores(state, capture, layer, rows, capture.positions, prompt.length, heads)))
         scores[..., start : core.start] = float("-inf")
@@ -127,42 +127,42 @@ def score_core(
         weights = (scores - largest[..., None]).exp_()
         shared = weights[..., :start].sum(-1) + weights[..., end:].sum(-1)
         masses = torch.stack([weights[..., core].sum(-1), shared]).log() + largest
-        parts.append((weights[..., core].clone(), largest, masses))
+        blocks.append((weights[..., core].clone(), largest, masses))
     weights, largest, masses = (
-        torch.cat(tensors, dim) for tensors, dim in zip(zip(*parts, strict=True), (1, 1, 2), strict=True)
+        torch.cat(tensors, dim) for tensors, dim in zip(zip(*blocks, strict=True), (1, 1, 2), strict=True)
     )
     return CoreScores(weights=weights, largest=largest, masses=masses)
 
 
-def normalise_cores(windows: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
-    """Importance [n] of a document, from a single softmax over the cores of all windows, prefix and suffix.
+def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
+    """Importance [n] of a document, from a single softmax over the cores of all parts, prefix and suffix.
 
-    The attention of each head is averaged over the queries and counts with its weight [heads]. Every window
-    holds prefix and suffix; they count once, with the mean over windows.
+    The attention of each head is averaged over the queries and counts with its weight [heads]. Every part
+    holds prefix and suffix; they count once, with the mean over parts.
     """
-    cores, shared = torch.stack([window.masses for window in windows], 1).logsumexp(1)
-    normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(windows))).log())
+    cores, shared = torch.stack([part.masses for part in parts], 1).logsumexp(1)
+    normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(parts))).log())
     query_weights = head_weights[:, None].to(normalisers) / normalisers.shape[1]
     return torch.cat(
         [
-            torch.einsum("hqn,hq->n", window.weights, (window.largest - normalisers).exp() * query_weights).cpu()
-            for window in windows
+            torch.einsum("hqn,hq->n", part.weights, (part.largest - normalisers).exp() * query_weights).cpu()
+            for part in parts
         ]
     )
 
 
-def cached_windows(request: PrefillRequest, windows: Sequence[Window], layers: int) -> list[PrefillRequest]:
-    """The request of each window, without a cache beyond its limit, so that a document does not evict its own windows.
+def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) -> list[PrefillRequest]:
+    """The request of each part, without a cache beyond its limit, so that a document does not evict its own parts.
 
     layers: how many of the draft's layers hold KV
     """
-    requests, prefixes = [window.cut_request(request) for window in windows], request.draft_prefixes
-    if prefixes is None or len(windows) == 1:
+    requests, prefixes = [part.cut_request(request) for part in parts], request.draft_prefixes
+    if prefixes is None or len(parts) == 1:
         return requests
     draft = request.draft
-    sizes = (cache_bytes(draft.config, part.draft_prompt.length + HEADROOM, draft.model.dtype) for part in requests)
+    sizes = (cache_bytes(draft.config, cut.draft_prompt.length + HEADROOM, draft.model.dtype) for cut in requests)
     needed = accumulate(size * layers // layer_count(draft.model) for size in sizes)
     return [
-        part if total <= prefixes.capacity_bytes else replace(part, draft_prefixes=None)
-        for part, total in zip(requests, needed, strict=True)
+        cut if total <= prefixes.capacity_bytes else replace(cut, draft_prefixes=None)
+        for cut, total in zip(requests, needed, strict=True)
     ]
