@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.documents.sentences import sentence_ranges
+from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.prefill.bm25 import coverage, word_scores
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.selection import add_neighbours
@@ -22,6 +21,8 @@ from specprefill_cli.record import Fate, Passage
 SMOOTHING = 16
 # Weight of a sentence's two neighbours in its score.
 NEIGHBOURS = 0.2
+# Weight of importance, against at most 1 for BM25.
+IMPORTANCE_WEIGHT = 2.0
 # Added to the score of a sentence that holds what the question asks for: a number, a date, a name or a reason.
 KIND_BONUS = 0.1
 NUMBER = (
@@ -30,7 +31,6 @@ NUMBER = (
 MONTH_OR_DAY = (
     r"(?:jan|feb|march|april|may|june|july|aug|sept|oct|nov|dec|mon|tues|wednes|thurs|fri|satur|sun)(?:\w*day)?"
 )
-RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 # Patterns of questions, each with a pattern of the sentences that answer them.
 ANSWER_KINDS = tuple(
     (re.compile(question, re.IGNORECASE), re.compile(answer))
@@ -111,17 +111,6 @@ class Sentences:
         )
 
 
-def ranges_of(text: str) -> np.ndarray:
-    """The character ranges [n, 2] of a text's sentences; read-only, cached for the next question about the text."""
-
-    def compute_ranges() -> np.ndarray:
-        ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
-        ranges.setflags(write=False)
-        return ranges
-
-    return RANGES.find_or(text, compute_ranges)
-
-
 def scale_to_highest(scores: np.ndarray) -> np.ndarray:
     """Scale non-negative scores [n] to shares of the highest score."""
     return scores / max(scores.max(), 1e-12)
@@ -134,7 +123,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     offsets: [n, 2] character range of each document token; importance: [n], or None without scores
     """
     text = collection.text
-    ranges = ranges_of(text)
+    ranges = sentences_of(text)
     if not len(ranges) or not len(offsets):
         return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     score = scale_to_highest(word_scores(question, text, ranges[:, 0], len(text)))
@@ -146,7 +135,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
         # The square root brings a few large values nearer to the rest, like the spread of word scores.
         importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed_importance, first_token).clip(min=0)))
         word_weight = coverage(question, text, ranges[:, 0], len(text))
-        score = (word_weight * score + importance_score) / (word_weight + 1)
+        score = (word_weight * score + IMPORTANCE_WEIGHT * importance_score) / (word_weight + IMPORTANCE_WEIGHT)
     answer_pattern = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
     if answer_pattern is not None:
         score += KIND_BONUS * np.array(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
+from specprefill_cli.byte_cache import ByteCache
+
 # Characters of the longest sentence; longer sentences are cut between words.
 LONGEST_SENTENCE = 400
 # A shorter line ends a paragraph, a heading or a list item; a longer line may be wrapped prose.
@@ -32,13 +36,25 @@ BREAK = re.compile(
     re.VERBOSE,
 )
 LAST_WORD = re.compile(r"([\w.]+)\.$")
+# Ranges of the sentences of recent texts.
+RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 
 
-def sentence_ranges(text: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the character range of each sentence of text[start:end], in order, without surrounding blanks."""
-    end = len(text) if end is None else end
-    first = start
-    for match in BREAK.finditer(text, start, end):
+def sentences_of(text: str) -> np.ndarray:
+    """The character ranges [n, 2] of a text's sentences, in order; read-only, cached for the next question about the text."""
+
+    def find_ranges() -> np.ndarray:
+        ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
+        ranges.setflags(write=False)
+        return ranges
+
+    return RANGES.find_or(text, find_ranges)
+
+
+def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the character range of each sentence of a text, in order, without surrounding blanks."""
+    first = 0
+    for match in BREAK.finditer(text):
         if not _ends_sentence(text[first : match.start()], match.group(), text[match.end() : match.end() + 2]):
             continue
         if "\n" not in match.group() and _in_table(text, match.start()):
@@ -46,7 +62,7 @@ def sentence_ranges(text: str, start: int = 0, end: int | None = None) -> Iterat
         closers = len(match.group()) - len(match.group().lstrip(CLOSERS))
         yield from _cut(text, first, match.start() + closers)
         first = match.end()
-    yield from _cut(text, first, end)
+    yield from _cut(text, first, len(text))
 
 
 def _ends_sentence(before: str, separator: str, following: str) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.passages import Sentences, kept_passages, ranges_of
+from specprefill_cli.answering.passages import Sentences, kept_passages
 from specprefill_cli.documents.document import Collection
+from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan, full_plan
@@ -120,7 +121,7 @@ def mode_by_length(mode: str, document_tokens: int) -> tuple[str, str | None]:
 
 def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> list[Passage]:
     """The sentences that overlap kept spans of a plan, in document order. offsets: [n, 2] characters of document tokens."""
-    ranges = ranges_of(collection.text)
+    ranges = sentences_of(collection.text)
     sentences = Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     return kept_passages(sentences, plan, offsets)
 

@@ -50,30 +50,43 @@ class DocumentVectors:
     """A document for the encoder: unit vectors on the CPU.
 
     chunks: [n, WIDTH] of each chunk, zeros for a chunk without a token
-    tokens: [t, TOKEN_WIDTH] of each token; chunk_of: [t] the chunk that it is in
+    tokens: [t, TOKEN_WIDTH] of each token; chunk_of, token_starts: [t] its chunk, and the character at which it begins
     """
 
     chunks: Tensor
     tokens: Tensor
     chunk_of: Tensor
+    token_starts: Tensor
 
     @property
     def nbytes(self) -> int:
-        return self.chunks.nbytes + self.tokens.nbytes + self.chunk_of.nbytes
+        return sum(tensor.nbytes for tensor in vars(self).values())
 
-    def similarity(self, question: QuestionVectors) -> Tensor:
-        """How near each chunk is to a question: [n], -2 to 2.
+    def chunk_similarity(self, question: QuestionVectors) -> Tensor:
+        """How near each chunk is to a question: [n], -2 to 2; its cosine with the whole question plus `best_matches`."""
+        return self.chunks.float() @ question.whole + self.best_matches(question, self.chunk_of, len(self.chunks))
 
-        The cosine of the whole question with the chunk, and the mean over the question's tokens of the cosine with their best
-        match in the chunk.
+    def sentence_similarity(self, question: QuestionVectors, starts: np.ndarray) -> Tensor:
+        """How well each sentence matches a question's tokens: [n], -1 to 1. starts: [n] characters, ascending."""
+        return self.best_matches(question, part_of(starts, self.token_starts), len(starts))
+
+    def best_matches(self, question: QuestionVectors, part_of: Tensor, count: int) -> Tensor:
+        """Mean over the question's tokens of the cosine with their best match in each of `count` parts: [count].
+
+        part_of: [t] the part that each token is in
         """
-        tokens, count = self.tokens.float(), len(self.chunks)
-        matches = torch.zeros(count)
+        tokens, matches = self.tokens.float(), torch.zeros(count)
         for block in question.tokens.split(QUESTION_BLOCK):
             lowest = torch.full((len(block), count), -1.0)
-            chunk_of = self.chunk_of.expand(len(block), -1)
-            matches = matches + lowest.scatter_reduce(1, chunk_of, block @ tokens.T, "amax").sum(0)
-        return self.chunks.float() @ question.whole + matches / max(1, len(question.tokens))
+            matches = matches + lowest.scatter_reduce(1, part_of.expand(len(block), -1), block @ tokens.T, "amax").sum(
+                0
+            )
+        return matches / max(1, len(question.tokens))
+
+
+def part_of(starts: np.ndarray, token_starts: Tensor) -> Tensor:
+    """The part [t] that each token is in, where parts and tokens begin at these characters, both ascending."""
+    return (torch.searchsorted(torch.tensor(starts), token_starts, right=True) - 1).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -109,8 +122,8 @@ class Encoder:
         starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        token_starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
-        chunk_of = torch.from_numpy(np.searchsorted(starts, token_starts, side="right") - 1).clamp(min=0)
+        token_starts = torch.tensor([start for start, _ in encoding.offsets], dtype=torch.long)
+        chunk_of = part_of(starts, token_starts)
         sums, tokens = torch.zeros(len(starts), WIDTH), torch.zeros(len(chunk_of), TOKEN_WIDTH, dtype=torch.float16)
         ids = torch.tensor(encoding.ids, dtype=torch.long)
         stretches = divide(len(ids))
@@ -125,7 +138,8 @@ class Encoder:
             sums.index_add_(0, chunk_of[span], core.float().cpu())
             tokens[span] = self.token_vectors(core)
             done = span.stop
-        return DocumentVectors(chunks=F.normalize(sums, dim=-1).half(), tokens=tokens, chunk_of=chunk_of)
+        chunks = F.normalize(sums, dim=-1).half()
+        return DocumentVectors(chunks=chunks, tokens=tokens, chunk_of=chunk_of, token_starts=token_starts)
 
     def token_vectors(self, states: Tensor) -> Tensor:
         """Unit vectors [t, TOKEN_WIDTH] of tokens by their final states [t, WIDTH]; float32 on the CPU."""

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.documents.sentences import sentence_ranges
+from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.record import Fate
 
-# Most tokens that complete a sentence of a chunk, and characters around a chunk in which its sentences are sought.
-LONGEST_REST, SENTENCE_REACH = 48, 400
+# Most tokens that complete a sentence of a chunk.
+LONGEST_REST = 48
 # Keep ratio that `--keep auto` is assumed to reach, before scoring: three in four questions about short documents keep less.
 ASSUMED_KEEP = 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
@@ -143,9 +143,9 @@ def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> 
     # Tokens begin or end with the blank between sentences.
     chunk = text[low:high]
     low, high = low + len(chunk) - len(chunk.lstrip()), high - (len(chunk) - len(chunk.rstrip()))
-    sentences = list(sentence_ranges(text, max(0, low - SENTENCE_REACH), min(len(text), high + SENTENCE_REACH)))
-    first = max((begin for begin, _ in sentences if begin <= low), default=low)
-    last = min((stop for _, stop in sentences if stop >= high), default=high)
+    begins, ends = sentences_of(text).T
+    first = begins[: np.searchsorted(begins, low, side="right")].max(initial=0)
+    last = ends[np.searchsorted(ends, high) :].min(initial=len(text))
     begin = int(np.searchsorted(offsets[:, 0], first, side="right")) - 1
     stop = int(np.searchsorted(offsets[:, 0], last))
     return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end

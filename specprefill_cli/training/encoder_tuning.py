@@ -91,7 +91,7 @@ def answerable(document: Block) -> Block:
 def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int) -> tuple[Tensor, Tensor]:
     """Importance [questions, chunks] as the scorer gives it, neighbours added, and which chunks hold the answer (bool)."""
     encoding = encoder.tokenizer.encode(document.text, add_special_tokens=False)
-    token_starts = np.array([start for start, _ in encoding.offsets])
+    token_starts = torch.tensor([start for start, _ in encoding.offsets])
     ids = torch.tensor(encoding.ids)
     count = -(-len(ids) // chunk_tokens)
     chunks = torch.arange(len(ids)) // chunk_tokens
@@ -100,8 +100,13 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     states = states_of(encoder, encoder.framed(rows))[:, 1:-1]
     core = torch.cat([row[stretch.inner] for stretch, row in zip(stretches, states, strict=True)])
     sums = torch.zeros(count, core.shape[1]).index_add(0, chunks, core)
-    vectors = DocumentVectors(chunks=F.normalize(sums, dim=-1), tokens=encoder.token_vectors(core), chunk_of=chunks)
-    similarities = [vectors.similarity(question_vectors(encoder, question.text)) for question in document.questions]
+    tokens = encoder.token_vectors(core)
+    vectors = DocumentVectors(
+        chunks=F.normalize(sums, dim=-1), tokens=tokens, chunk_of=chunks, token_starts=token_starts
+    )
+    similarities = [
+        vectors.chunk_similarity(question_vectors(encoder, question.text)) for question in document.questions
+    ]
     probabilities = (SHARPNESS * torch.stack(similarities)).softmax(-1)
     padded = F.pad(probabilities, (1, 1))
     smoothed = (probabilities + 0.5 * (padded[:, :-2] + padded[:, 2:])) / 2

@@ -80,21 +80,28 @@ def test_similarity_adds_the_chunk_s_cosine_and_the_mean_of_the_best_matches():
     document = DocumentVectors(
         **vectors_of(chunks=[[1, 0], [0, 1], [3, 4]], tokens=[[1, 0], [0, 1], [0, 1], [1, 1]]),
         chunk_of=torch.tensor([0, 0, 1, 2]),
+        token_starts=torch.tensor([0, 5, 9, 12]),
     )
     question = QuestionVectors(**vectors_of(whole=[1, 0], tokens=[[1, 0], [0, 1]]))
     half = 0.5**0.5
     expected = torch.tensor([1 + (1 + 1) / 2, 0 + (0 + 1) / 2, 0.6 + (half + half) / 2])
-    torch.testing.assert_close(document.similarity(question), expected)
+    torch.testing.assert_close(document.chunk_similarity(question), expected)
+    # Sentences that begin at characters 0 and 6: the first has the first two tokens.
+    sentences = document.sentence_similarity(question, np.array([0, 6]))
+    torch.testing.assert_close(sentences, torch.tensor([(1 + 1) / 2, (half + 1) / 2]))
 
 
 def test_a_long_question_is_compared_token_by_token_too(monkeypatch):
     document = DocumentVectors(
-        chunks=torch.zeros(4, WIDTH), tokens=torch.randn(30, TOKEN_WIDTH), chunk_of=torch.arange(30) // 8
+        chunks=torch.zeros(4, WIDTH),
+        tokens=torch.randn(30, TOKEN_WIDTH),
+        chunk_of=torch.arange(30) // 8,
+        token_starts=torch.arange(30),
     )
     question = QuestionVectors(whole=torch.zeros(WIDTH), tokens=torch.randn(40, TOKEN_WIDTH))
-    in_blocks = document.similarity(question)
+    in_blocks = document.chunk_similarity(question)
     monkeypatch.setattr(module, "QUESTION_BLOCK", 100)
-    torch.testing.assert_close(in_blocks, document.similarity(question))
+    torch.testing.assert_close(in_blocks, document.chunk_similarity(question))
 
 
 def test_vectors_follow_the_text(encoder):
@@ -108,14 +115,14 @@ def test_vectors_follow_the_text(encoder):
     torch.testing.assert_close(vectors.tokens.float().norm(dim=1), torch.ones(len(vectors.chunk_of)), atol=1e-3, rtol=0)
     assert vectors.chunk_of.bincount().tolist()[2] == len(encoder.tokenizer.encode(back, add_special_tokens=False).ids)
     question = encoder.question_vectors("How long can I send it back for?")
-    assert int(vectors.similarity(question).argmax()) == 2
+    assert int(vectors.chunk_similarity(question).argmax()) == 2
 
 
 def test_texts_without_words_are_near_nothing(encoder):
     empty, question = encoder.document_vectors("   ", np.array([0])), encoder.question_vectors("")
     assert not empty.chunks.any()
-    assert torch.isfinite(empty.similarity(question)).all()
-    assert torch.isfinite(encoder.document_vectors("Oil it.", np.array([0])).similarity(question)).all()
+    assert torch.isfinite(empty.chunk_similarity(question)).all()
+    assert torch.isfinite(encoder.document_vectors("Oil it.", np.array([0])).chunk_similarity(question)).all()
 
 
 def test_missing_files_are_an_error(tmp_path):

@@ -46,20 +46,20 @@ def test_cores_divide_the_document_and_windows_fit(tokens, size, spare):
             assert part.gap == tokens - part.end
 
 
-def test_windows_are_prompts_with_the_same_question(tiny_session):
+def test_parts_are_prompts_with_the_same_question(tiny_session):
     request = request_for(tiny_session)
     prompt = request.draft_prompt
     for part in divide_document(request.document_tokens, 500, 2_000):
-        part = part.cut_prompt(prompt)
-        assert torch.equal(part.tokens[slice(*part.question)], prompt.tokens[slice(*prompt.question)])
+        cut = part.cut_prompt(prompt)
+        assert torch.equal(cut.tokens[slice(*cut.question)], prompt.tokens[slice(*prompt.question)])
         first = prompt.document[0]
         held = prompt.tokens[first + part.start : first + part.end]
-        assert torch.equal(part.tokens[slice(*part.document)], held)
+        assert torch.equal(cut.tokens[slice(*cut.document)], held)
         core = prompt.tokens[first + part.core[0] : first + part.core[1]]
-        assert torch.equal(part.tokens[part.core_slice(part)], core)
+        assert torch.equal(cut.tokens[part.core_slice(cut)], core)
 
 
-def test_normalisers_of_windows_are_those_of_one_softmax():
+def test_normalisers_of_parts_are_those_of_one_softmax():
     """Three parts of one head with one query share the last ten keys. These count once."""
     scores = torch.randn(3, 1, 1, 40, generator=torch.Generator().manual_seed(1))
     largest = scores.amax(-1)

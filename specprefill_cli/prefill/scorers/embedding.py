@@ -1,4 +1,4 @@
-"""Scorer `embedding`: how near each chunk's meaning is to the question's, by the bundled sentence encoder.
+"""Scorer `embedding`: how near the meaning of each place is to the question's, by the bundled sentence encoder.
 
 The vectors of a document do not depend on the question, so they are kept for the next question about it.
 """
@@ -11,19 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder
+from specprefill_cli.documents.sentences import sentences_of
+from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, part_of
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
+from specprefill_cli.prefill.scoring_heads import blend
 
 # Document tokens of a piece that has a vector, whatever --chunk-size is: longer pieces say less about where the answer is.
 PIECE = 32
-# Factor of the similarity before the softmax, as in the encoder's training: cosines lie close together.
-SHARPNESS = 20.0
+# Factors of the similarities of pieces and of sentences before the softmax: cosines lie close together. That of pieces is
+# the factor of the encoder's training.
+SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
 
 
 class EmbeddingScorer(Scorer):
-    """Softmax over the document's pieces of their cosine with the question."""
+    """The mean of two distributions by similarity with the question: over the document's pieces and over its sentences."""
 
     name = "embedding"
 
@@ -52,8 +55,12 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
         return encoder.document_vectors(request.document_text, starts)
 
     vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
-    similarity = vectors.similarity(encoder.question_vectors(request.question))
-    return (SHARPNESS * similarity).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
+    question, sentence_starts = encoder.question_vectors(request.question), sentences_of(request.document_text)[:, 0]
+    pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
+    if not len(sentence_starts):
+        return pieces
+    sentences = (SENTENCE_SHARPNESS * vectors.sentence_similarity(question, sentence_starts)).softmax(0)
+    return blend(pieces, sentences[part_of(sentence_starts, torch.from_numpy(offsets[:, 0].copy()))], 1.0)
 
 
 def has_vectors(request: PrefillRequest) -> bool:
