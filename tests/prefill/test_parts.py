@@ -34,7 +34,7 @@ def rank_correlation(first, second):
 
 
 @given(st.integers(1, 200_000), st.integers(33, 20_000), st.integers(0, 20_000))
-def test_cores_divide_the_document_and_windows_fit(tokens, size, spare):
+def test_cores_divide_the_document_and_parts_fit(tokens, size, spare):
     room = size + spare
     parts = divide_document(tokens, size, room)
     assert [0, *(part.core[1] for part in parts)] == [*(part.core[0] for part in parts), tokens]
@@ -129,7 +129,7 @@ def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
     assert torch.equal(scores.importance, SCORERS[scorer].score(request).importance)
 
 
-def test_windows_work_with_two_tokenizers(two_tokenizers):
+def test_parts_work_with_two_tokenizers(two_tokenizers):
     target, draft = two_tokenizers
     draft.context = 900
     pair = CalibratedPair(None, target, draft, scoring_heads=make_heads(draft, (1, 0, 1.0)))
@@ -138,7 +138,7 @@ def test_windows_work_with_two_tokenizers(two_tokenizers):
     assert SCORERS["heads"].score(request).importance.shape == (request.document_tokens,)
 
 
-def test_scoring_in_windows_costs_as_much_per_token_however_long_the_document(random_session):
+def test_scoring_in_parts_costs_as_much_per_token_however_long_the_document(random_session):
     session = shorten_context(random_session, 800)
     costs = [SCORERS["heads"].cost(request_for(session, TEXT * times)) / times for times in (4, 8)]
     assert costs[0] == pytest.approx(costs[1], rel=0.1)
@@ -209,7 +209,7 @@ def test_auto_takes_select_and_says_why(random_session):
     assert "tokens with 16 of answer do not fit random-llama-1's context of 400" in reason
 
 
-def test_a_draft_with_a_shorter_context_reads_in_windows_while_the_target_computes_original_positions(random_session):
+def test_a_draft_with_a_shorter_context_reads_in_parts_while_the_target_computes_original_positions(random_session):
     result = MODES["select"].prefill(request_for(shorten_context(random_session, 600, 4_096), keep=0.1, scorer="heads"))
     assert result.compact is None
     assert chunk_scores(result.importance, 32).count_nonzero() > 1
