@@ -14,7 +14,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import ModelOutline
+    from specprefill_cli.models.loaded import ModelOutline
     from specprefill_cli.models.placement import Placement
     from specprefill_cli.prompting import Template
 
@@ -107,7 +107,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
 
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
-    check_quantization(settings.quantization, placement)
+    check_quantization(settings.quantization, placement.device_type, placement.shards)
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):

@@ -25,7 +25,7 @@ import transformers
 
 from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.models import pairs
-from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings

@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from specprefill_cli.diagnostics import State, check_pair
-from specprefill_cli.models.loading import ModelOutline, load_outline
+from specprefill_cli.models.loaded import ModelOutline
+from specprefill_cli.models.loading import load_outline
 from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.placement import Placement
 from specprefill_cli.prompting import load_template

@@ -12,7 +12,7 @@ from specprefill_cli.prefill.calibration import read_description, weights_finger
 from specprefill_cli.record import NOT_FOUND
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel
+    from specprefill_cli.models.loaded import LoadedModel
 
 FILE = "confidence.json"
 REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"

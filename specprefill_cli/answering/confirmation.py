@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from specprefill_cli.answering.stream import AnswerStream, Confirmation
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.runner import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
@@ -31,30 +31,11 @@ from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 
-if TYPE_CHECKING:
-    from specprefill_cli.answering.stream import AnswerStream
-
 # A pass of confirmation takes about this multiple of a pass's fixed cost: short enough not to delay other answers, and
 # long enough that the fixed cost matters little.
 PASS_OVERHEADS = 10
 # What to do where full prefill does not fit.
 REMEDY = "leave out --confirm, or give shorter documents"
-
-
-@dataclass(kw_only=True)
-class Confirmation:
-    """What is known about a provisional answer.
-
-    provisional: its text, None before its end; confirmed: whether full prefill gives the same, None while unknown
-    seconds: from its end until then; log_probabilities: of the final answer's tokens, after full prefill
-    warnings: why it was not confirmed
-    """
-
-    provisional: str | None = None
-    confirmed: bool | None = None
-    seconds: float | None = None
-    log_probabilities: list[float] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
 
 
 def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, None]:

@@ -20,7 +20,7 @@ from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibration import CalibratedPair
+    from specprefill_cli.prefill.calibrated_pair import CalibratedPair
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
-from specprefill_cli.answering.confirmation import check_confirmable
+from specprefill_cli.answering.confirmation import check_confirmable, confirm
 from specprefill_cli.answering.resolve import (
     ResolvedQuestion,
     cap_answer,
@@ -36,16 +36,14 @@ from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.models.placement import choose_placement, place_of_rank
 from specprefill_cli.prefill.auto_mode import automatic_modes, choose_mode, expected_speedup
-from specprefill_cli.prefill.calibration import (
-    CalibratedPair,
-    calibration_folder,
-    load_target_calibration,
-)
-from specprefill_cli.prefill.modes import PrefillResult
+from specprefill_cli.prefill.calibrated_pair import CalibratedPair, load_target_calibration
+from specprefill_cli.prefill.calibration import calibration_folder
+from specprefill_cli.prefill.mode import PrefillResult
+from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores, shared_scores
+from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template, render
 from specprefill_cli.record import BASELINE
@@ -253,6 +251,7 @@ class Session:
             stop_filter=StopFilter(stop_texts),
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
+            confirm=confirm,
             confidence=self.confidence,
         )
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import ConfidenceFeatures, ConfidenceModel, confidence_features
-from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
@@ -29,7 +28,7 @@ from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import peak_memory_bytes
 from specprefill_cli.models.passes import ForwardInput
 from specprefill_cli.prefill.fates import Plan, full_plan
-from specprefill_cli.prefill.modes import PrefillResult
+from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
@@ -150,6 +149,22 @@ class TextStream(ABC):
         )
 
 
+@dataclass(kw_only=True)
+class Confirmation:
+    """What is known about a provisional answer.
+
+    provisional: its text, None before its end; confirmed: whether full prefill gives the same, None while unknown
+    seconds: from its end until then; log_probabilities: of the final answer's tokens, after full prefill
+    warnings: why it was not confirmed
+    """
+
+    provisional: str | None = None
+    confirmed: bool | None = None
+    seconds: float | None = None
+    log_probabilities: list[float] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+
+
 class StopTextReached(Exception):
     """The answer has reached a stop text."""
 
@@ -162,7 +177,7 @@ class AnswerStream(TextStream):
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     stop_filter: cuts the answer before a stop text
     confidence: gives the probability that the answer is right
-    confirmation: state of the confirmation by full prefill, if requested
+    confirm: confirms the answer by full prefill once it has ended, if requested; confirmation: the state of that
     """
 
     resolved: ResolvedQuestion
@@ -172,6 +187,7 @@ class AnswerStream(TextStream):
     stop_tokens: frozenset[int]
     stop_filter: StopFilter = field(default_factory=partial(StopFilter, ()))
     speculation: SpeculationState
+    confirm: Callable[[AnswerStream], Generator[ForwardInput | Record, Tensor, None]]
     confidence: ConfidenceModel | None = None
     tokens: list[int] = field(default_factory=list)
     log: DecodeLog = field(default_factory=DecodeLog)
@@ -212,7 +228,7 @@ class AnswerStream(TextStream):
             self.interrupted = True
             yield from self.emit(self.stop_filter.held + detokenizer.finish())
         if self.resolved.decoding.confirm and not self.interrupted:
-            yield from confirm(self)
+            yield from self.confirm(self)
 
     def release(self) -> None:
         """Free the KV cache of an answer that has ended."""

@@ -7,20 +7,19 @@ speculative and plain decoding share a loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.models.passes import ForwardInput
+from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
 
 if TYPE_CHECKING:
     from specprefill_cli.decoding.runner import SequenceRunner
-    from specprefill_cli.decoding.speculation import Speculator
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,19 @@ class Round:
         return len(self.proposal.tokens)
 
 
+class ProposalSource(Protocol):
+    """Proposes tokens for each round, and learns from the rounds."""
+
+    def propose(self, answer: Sequence[int], limit: int) -> ForwardGenerator[Proposal]:
+        """Propose up to `limit` tokens that may follow the answer; possibly none."""
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first `length` tokens of the answer."""
+
+    def observe(self, round_: Round) -> None:
+        """Learn from a round."""
+
+
 @dataclass
 class DecodeLog:
     """What was measured while an answer was decoded. Figures of proposals are None (or empty) before the first.
@@ -158,7 +170,7 @@ def decode(
     limit: int,
     sampler: Sampler,
     log: DecodeLog,
-    speculator: Speculator | None = None,
+    speculator: ProposalSource | None = None,
     clock: Callable[[], float] = time.perf_counter,
     emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
 ) -> Generator[ForwardInput | Any, Tensor, None]:

@@ -20,8 +20,8 @@ from specprefill_cli.prefill.request import PhaseClock
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair
-    from specprefill_cli.prefill.modes import PrefillResult
+    from specprefill_cli.models.loaded import LoadedModel, LoadedPair
+    from specprefill_cli.prefill.mode import PrefillResult
     from specprefill_cli.prefill.request import PrefillRequest
 
 # Which model of the pair a runner is.

@@ -13,13 +13,13 @@ from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.passes import ForwardGenerator
-from specprefill_cli.prefill.modes import PrefillResult
+from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import Verdict
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedPair
+    from specprefill_cli.models.loaded import LoadedPair
 
 
 # Estimated speedup that a proposal must reach.

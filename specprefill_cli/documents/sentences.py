@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from specprefill_cli.byte_cache import ByteCache
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Characters of the longest sentence; longer sentences are cut between words.
 LONGEST_SENTENCE = 400
@@ -42,6 +44,7 @@ RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 
 def sentences_of(text: str) -> np.ndarray:
     """The character ranges [n, 2] of a text's sentences, in order; read-only, cached for the next question about the text."""
+    import numpy as np
 
     def find_ranges() -> np.ndarray:
         ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)

@@ -31,8 +31,9 @@ from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, n
 from specprefill_cli.models.head_division import local_heads
 from specprefill_cli.models.packed import forward
 from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
+from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores, shared_scores
+from specprefill_cli.prefill.scorers.base import Scores
 
 
 @torch.inference_mode()

@@ -27,7 +27,8 @@ from specprefill_cli.draft_kv.mapped_cache import (
     repair,
 )
 from specprefill_cli.draft_kv.projection import find_map
-from specprefill_cli.prefill.modes import FullMode, Mode, PrefillResult, SelectMode
+from specprefill_cli.prefill.mode import Mode, PrefillResult
+from specprefill_cli.prefill.modes import FullMode, SelectMode
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.record import GateVerdict

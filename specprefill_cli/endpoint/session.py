@@ -19,12 +19,13 @@ from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply, open_client
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, ReadDocuments, RemoteEngine, Request, Started
-from specprefill_cli.models.loading import ModelOutline, load_model
+from specprefill_cli.models.loaded import ModelOutline
+from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.pairs import CHOOSER, Pair, draft_folder
 from specprefill_cli.models.placement import choose_placement, draft_placement
 from specprefill_cli.models.refs import parse_endpoint
 from specprefill_cli.models.tokenizers import count_tokens
-from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scoring_heads import load_heads

@@ -17,7 +17,7 @@ from specprefill_cli.models.packed import last_token_runs_apart, pass_overhead
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
+    from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 
 # Tokens of the pass that measures speed: a small draft fills a large GPU only with thousands.
 LONGEST = 8_192

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
-import torch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TokenizersBackend,
@@ -17,15 +14,16 @@ from transformers import (
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.hub import adapter_folder, load_errors, model_class, quiet_library, source_of
+from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.lora import merge_adapter, read_adapter
-from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
+from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
+    check_memory,
     choose_dtype,
     draft_placement,
     explain_undivided,
@@ -39,8 +37,8 @@ from specprefill_cli.models.quantization import (
     quantization_config,
     quantize_on_cpu,
 )
-from specprefill_cli.models.supported import check_config, check_model, context_length
-from specprefill_cli.models.tokenizers import agreed_tokenizer, fingerprint
+from specprefill_cli.models.supported import check_config, check_model
+from specprefill_cli.models.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
 
 # Missing weights that an error names.
@@ -48,143 +46,6 @@ NAMED = 3
 # Tokenizer classes of transformers that the checkpoint's own tokenizer.json replaces: the first (taken if the package
 # mistral-common is installed) gives no character offsets; the second splits digits like GPT-2, not like SmolLM2.
 REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
-
-
-@dataclass
-class ModelOutline:
-    """A model without its weights: enough to plan a prefill and to check a pair.
-
-    device: where its weights would go, as a type ("cpu", "cuda", "mps")
-    """
-
-    name: str
-    config: PretrainedConfig
-    tokenizer: PreTrainedTokenizerBase
-    device: str
-    pass_tokens: None = None
-    flops_per_second: None = None
-    shards: int = 1
-
-    @property
-    def context(self) -> int:
-        return context_length(self.config)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
-
-    @property
-    def devices(self) -> frozenset[torch.device]:
-        """Empty: nothing of it is loaded."""
-        return frozenset()
-
-
-@dataclass
-class LoadedModel:
-    """A model ready to run.
-
-    context: the longest prompt it was made for, in tokens
-    pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
-    flops_per_second: of a long pass, where it was measured
-    tp_fallback_reason: why every rank has all of it, where ranks share the other model
-    """
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    context: int
-    stop_tokens: frozenset[int]
-    pass_tokens: float | None = None
-    flops_per_second: float | None = None
-    tp_fallback_reason: str | None = None
-
-    @property
-    def config(self) -> PretrainedConfig:
-        return self.model.config
-
-    @property
-    def device(self) -> str:
-        return str(device_of(self.model.get_input_embeddings()))
-
-    @cached_property
-    def devices(self) -> frozenset[torch.device]:
-        return frozenset(parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Reasons why it is slower than it could be."""
-        if self.tp_fallback_reason is not None:
-            return [f"{self.name}: {self.tp_fallback_reason}; every rank runs all of it"]
-        places = list((getattr(self.model, "hf_device_map", None) or {}).values())
-        on_cpu = places.count("cpu")
-        if not on_cpu:
-            return []
-        if on_cpu == len(places):
-            return [f"{self.name}: no part of it fits the GPUs; all of it runs on the CPU"]
-        return [
-            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass copies them slowly from main "
-            "memory: use more GPUs, or a smaller pair"
-        ]
-
-    @property
-    def shards(self) -> int:
-        """How many ranks share its weights."""
-        return getattr(self.model, "_tp_size", None) or 1
-
-    @property
-    def dtype(self) -> str:
-        return str(self.model.dtype).removeprefix("torch.")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
-
-
-@dataclass
-class LoadedPair:
-    """Draft and target, loaded; `draft` is None for modes and scorers that run without it.
-
-    The target is an outline for `plan` and `passages`: then no mode can prefill.
-
-    ranks: the processes that share the models
-    """
-
-    pair: Pair
-    target: LoadedModel | ModelOutline
-    draft: LoadedModel | None
-    ranks: Ranks = ALONE
-
-    @property
-    def loaded_target(self) -> LoadedModel:
-        """The target with its weights. Raises SpecprefillError where only its outline was loaded."""
-        if not isinstance(self.target, LoadedModel):
-            raise SpecprefillError(f"{self.target.name}: its weights are not loaded; it cannot prefill")
-        return self.target
-
-    @property
-    def loaded_draft(self) -> LoadedModel:
-        """The draft. Raises SpecprefillError where none was loaded."""
-        if self.draft is None:
-            raise SpecprefillError(f"{self.pair.draft}: the draft is not loaded; use --mode full or --scorer lexical")
-        return self.draft
-
-    @property
-    def draft_ranks(self) -> Ranks:
-        """The processes that share the draft: ALONE where each of `ranks` has all of it."""
-        return self.ranks if self.draft is not None and self.draft.shards > 1 else ALONE
-
-    @cached_property
-    def same_tokenizer(self) -> bool:
-        return self.draft is not None and self.draft.fingerprint == self.target.fingerprint
-
-    @cached_property
-    def devices(self) -> frozenset:
-        """All devices that the pair runs on."""
-        return self.target.devices | (self.draft.devices if self.draft is not None else frozenset())
-
-    def wait(self) -> None:
-        """Synchronise the devices of draft and target."""
-        synchronize(self.devices)
 
 
 def load_pair(
@@ -204,7 +65,7 @@ def load_pair(
     dtype, offline = settings.dtype, settings.offline
     target: LoadedModel | ModelOutline
     if with_target:
-        check_quantization(settings.quantization, placement)
+        check_quantization(settings.quantization, placement.device_type, placement.shards)
         # Read the adapter first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
         quantization = settings.quantization if placement.device_type == "cuda" else NONE

@@ -8,16 +8,14 @@ import psutil
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import ModelCost, cost_of
 from specprefill_cli.models.hub import model_class
-from specprefill_cli.models.quantization import NONE, checkpoint_method, packed_bytes
+from specprefill_cli.models.quantization import NONE, packed_bytes
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
-    from specprefill_cli.models.loading import LoadedModel, LoadedPair, ModelOutline
-    from specprefill_cli.models.placement import Placement
+    from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 
 GIBIBYTE = 2**30
 # Shares of free memory: of a GPU's for weights; then, of what these leave, for the tensors of a pass and for documents' KV.
@@ -131,16 +129,3 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     """A model without memory for its weights."""
     with torch.device("meta"):
         return model_class(config)(config)
-
-
-def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
-    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
-    # The bytes of packed weights are not known before loading.
-    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
-        return
-    needed, free = weight_bytes(config, dtype), free_memory(torch.device("cpu"))
-    if needed > free:
-        raise SpecprefillError(
-            f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
-            f"{free / GIBIBYTE:.1f} GiB of memory are free; use a smaller model or --dtype bfloat16"
-        )

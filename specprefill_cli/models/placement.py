@@ -15,7 +15,8 @@ from transformers import DistributedConfig, PretrainedConfig
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.head_division import divides_heads, head_counts
-from specprefill_cli.models.memory_plan import WEIGHTS_SHARE, free_memory
+from specprefill_cli.models.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
+from specprefill_cli.models.quantization import checkpoint_method
 
 # A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
 NEARLY_FULL = 0.25
@@ -209,3 +210,16 @@ def cpu_has_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, check, lambda: False)() for check in checks)
+
+
+def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
+    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
+    # The bytes of packed weights are not known before loading.
+    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
+        return
+    needed, free = weight_bytes(config, dtype), free_memory(torch.device("cpu"))
+    if needed > free:
+        raise SpecprefillError(
+            f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
+            f"{free / GIBIBYTE:.1f} GiB of memory are free; use a smaller model or --dtype bfloat16"
+        )

@@ -6,7 +6,7 @@ Decoding on a CPU is bound by reading the weights, and int8 is a quarter of floa
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,6 @@ from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, 
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import pip_command
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.placement import Placement
 
 NONE = "none"
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
@@ -29,14 +26,14 @@ FEW_ROWS = 24
 BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
 
 
-def check_quantization(name: str, placement: Placement) -> None:
-    """Raises SpecprefillError for a missing device or package, before any download."""
+def check_quantization(name: str, device_type: str, shards: int) -> None:
+    """Raises SpecprefillError for a missing device or package, before any download. shards: ranks that divide the target."""
     # On a CPU `quantize_on_cpu` does without the package; ranks cannot divide its weights.
-    if name == NONE or (name, placement.device_type, placement.shards) == ("int8", "cpu", 1):
+    if name == NONE or (name, device_type, shards) == ("int8", "cpu", 1):
         return
-    if placement.device_type != "cuda":
+    if device_type != "cuda":
         raise SpecprefillError(
-            f"--quantization {name} needs a CUDA device, and the target would run on {placement.device_type}; "
+            f"--quantization {name} needs a CUDA device, and the target would run on {device_type}; "
             "use int8 without --tensor-parallel, or leave it out"
         )
     if not utils.is_bitsandbytes_available():

@@ -1,10 +1,8 @@
-"""The interface of modes, their result, and the modes `full` and `select` (SpecPrefill, arXiv 2502.02789)."""
+"""The modes `full` and `select` (SpecPrefill, arXiv 2502.02789)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,80 +13,32 @@ from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.passes import ForwardGenerator, pause_before_pass
 from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, full_plan, shorten_gaps
+from specprefill_cli.prefill.mode import Mode, PrefillResult
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import shared_scores
+from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored, spread_warnings
-from specprefill_cli.record import ORIGINAL, GateVerdict
+from specprefill_cli.record import ORIGINAL
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefillResult:
-    """The target after prefill.
+def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
+    """Rank 0's scores, the same on every rank that prefills this prompt.
 
-    logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
-    draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
-    draft_window: previous tokens that a document token saw in the draft; None: all of them, or no draft ran
-    compact: where the target computed kept tokens; None: at their original positions
-    reused: cached work of earlier questions that it used, in words; cached_tokens: tokens whose target KV was cached
-    gate: whether the risk that remains in accepted draft KV was small enough; None without draft KV
+    on_every_rank: every rank runs its draft, because it needs the draft's states too; ranks that share the draft always do
     """
+    ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
+    on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
+    local_scores: list[Scores] = []
 
-    logits: Tensor
-    state: KvCacheState
-    plan: Plan
-    importance: Tensor | None = None
-    draft_state: KvCacheState | None = None
-    draft_window: int | None = None
-    compact: CompactPositions | None = None
-    reused: tuple[str, ...] = ()
-    cached_tokens: int = 0
-    warnings: tuple[str, ...] = ()
-    gate: GateVerdict | None = None
+    def score() -> Scores:
+        local_scores.append(scorer.score(request))
+        return replace(local_scores[0], draft_state=None)
 
-    @property
-    def answer_position(self) -> int:
-        """Position of the answer's first token."""
-        return self.plan.prompt_tokens if self.compact is None else self.compact.end
-
-    @property
-    def seen_tokens(self) -> Tensor:
-        """Indices in the prompt, ascending, of the tokens in the target's cache."""
-        return self.state.positions if self.compact is None else self.compact.tokens
-
-
-class Mode(ABC):
-    """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
-
-    uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
-    fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
-    any_length: whether it takes prompts longer than the target's context
-    automatic: whether `--mode auto` may take it, where `cost` promises a gain over `full`
-    """
-
-    name: ClassVar[str]
-    uses_draft: ClassVar[bool] = False
-    uses_keep: ClassVar[bool] = False
-    fallback_scorer: ClassVar[str] = "lexical"
-    any_length: ClassVar[bool] = False
-    automatic: ClassVar[bool] = False
-
-    @abstractmethod
-    def prefill(self, request: PrefillRequest) -> PrefillResult:
-        """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
-
-    def cost(self, request: PrefillRequest) -> float | None:
-        """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; None: unknown."""
-        return None
-
-    def obstacle(self, request: PrefillRequest) -> str | None:
-        """Why `--mode auto` cannot take this mode for a prompt, or None."""
-        return None
-
-    def new_cache_tokens(self, request: PrefillRequest) -> int:
-        """Count the prompt tokens that the target's cache will hold and no earlier question left there."""
-        return request.prompt.length
+    if on_every_rank and not ranks.leads:
+        score()
+    scores = ranks.compute_on_rank_0(score)
+    return replace(scores, draft_state=local_scores[0].draft_state) if local_scores else scores
 
 
 class FullMode(Mode):

@@ -18,7 +18,7 @@ from specprefill_cli.settings import AUTO, Settings, check_choice, flag
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from specprefill_cli.prefill.modes import Mode
+    from specprefill_cli.prefill.mode import Mode
     from specprefill_cli.prefill.scorers.base import Scorer
 
 Item = TypeVar("Item")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.head_division import LocalHeads, local_heads
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.models.loaded import LoadedModel
+from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.record import ORIGINAL, PHASES

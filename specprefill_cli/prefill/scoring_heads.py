@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.models.cache import KvCacheState, layer_keys
-from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.pairs import HEADS_FILE
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint

@@ -14,7 +14,8 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.loading import LoadedModel, check_model
+from specprefill_cli.models.loaded import LoadedModel
+from specprefill_cli.models.loading import check_model
 from specprefill_cli.models.placement import Placement, draft_placement, prefer_one_gpu, spread
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model

@@ -17,7 +17,7 @@ from specprefill_cli.installation import pip_command
 from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.models.attention import ATTENTION
 from specprefill_cli.models.hub import model_source
-from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.refs import Kind, ModelRef
 from specprefill_cli.settings import Settings
 

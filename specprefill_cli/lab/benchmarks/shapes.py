@@ -18,11 +18,12 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.hub import model_class, model_source, quiet_library
-from specprefill_cli.models.loading import LoadedModel
-from specprefill_cli.models.memory_plan import cache_bytes, check_memory, weight_bytes
+from specprefill_cli.models.loaded import LoadedModel
+from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import (
     Placement,
+    check_memory,
     choose_dtype,
     choose_placement,
     draft_placement,
@@ -32,7 +33,7 @@ from specprefill_cli.models.placement import (
     prefer_one_gpu,
 )
 from specprefill_cli.models.refs import BUNDLED
-from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
 

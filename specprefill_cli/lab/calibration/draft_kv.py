@@ -22,7 +22,7 @@ from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.attention_plan import LocalWindow
 from specprefill_cli.models.cache import layer_count, layer_keys, new_state
-from specprefill_cli.models.loading import LoadedModel, LoadedPair
+from specprefill_cli.models.loaded import LoadedModel, LoadedPair
 from specprefill_cli.models.tokenizers import encode_text
 
 SEQUENCE = 1_024

@@ -18,7 +18,7 @@ from specprefill_cli.lab.calibration import head_search as search
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import KvCacheState, new_state
-from specprefill_cli.models.loading import LoadedModel
+from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import QuestionScorer

@@ -28,7 +28,7 @@ from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.lab.benchmarks.peers import Peer
-    from specprefill_cli.models.loading import LoadedPair
+    from specprefill_cli.models.loaded import LoadedPair
 
 app = typer.Typer(no_args_is_help=True)
 

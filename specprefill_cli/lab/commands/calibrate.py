@@ -161,7 +161,7 @@ def calibrate_target(items: list[Item], settings: Settings, folder: Path, output
     from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.calibration.target_values import tune_target
     from specprefill_cli.lab.session import open_with_heads
-    from specprefill_cli.prefill.calibration import FILE
+    from specprefill_cli.prefill.calibrated_pair import FILE
 
     settings = settings.varied(scorer=AUTO)
     session = open_with_heads(settings, folder)

@@ -21,7 +21,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import KvCacheState, new_state
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.modes import PrefillResult
+from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scorers.lexical import question_seed

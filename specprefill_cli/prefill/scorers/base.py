@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from specprefill_cli.models.cache import KvCacheState
-from specprefill_cli.prefill.calibration import CalibratedPair
-from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
 
 # Weight of a chunk's two neighbours in its rank: an answer may straddle chunks, and its sentence often does.
@@ -78,22 +77,3 @@ class Scorer(ABC):
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Why this scorer cannot score a prompt, or None."""
         return None
-
-
-def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
-    """Rank 0's scores, the same on every rank that prefills this prompt.
-
-    on_every_rank: every rank runs its draft, because it needs the draft's states too; ranks that share the draft always do
-    """
-    ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
-    on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
-    local_scores: list[Scores] = []
-
-    def score() -> Scores:
-        local_scores.append(scorer.score(request))
-        return replace(local_scores[0], draft_state=None)
-
-    if on_every_rank and not ranks.leads:
-        score()
-    scores = ranks.compute_on_rank_0(score)
-    return replace(scores, draft_state=local_scores[0].draft_state) if local_scores else scores

@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import window_layers
 from specprefill_cli.models.cache import KvCacheState
-from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.importance import check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer

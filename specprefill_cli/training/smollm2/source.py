@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.importance import transfer
+from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
-from specprefill_cli.prefill.scorers.base import shared_scores
 from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
 from specprefill_cli.prompting import chat_parts, load_template
 from specprefill_cli.settings import Settings
