@@ -145,7 +145,7 @@ def main(ranks, task):
     if task == "all":
         print(json.dumps(answers(session)))
         return
-    (rank_1,) = session.pair.ranks.workers.context.pids().values()
+    (rank_1,) = session.pair.ranks.processes.context.pids().values()
     os.kill(rank_1, getattr(signal, task))
     answer(session, Settings(mode="full", max_new_tokens=4))
 

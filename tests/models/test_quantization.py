@@ -65,13 +65,13 @@ def test_int8_weights_and_scales_are_those_of_a_layer():
 def load_calls(monkeypatch):
     """Quantisation config and dtype of each `from_pretrained` call; the model itself is loaded unquantised."""
     seen = []
-    real = transformers.AutoModelForCausalLM.from_pretrained
+    real = transformers.LlamaForCausalLM.from_pretrained
 
     def load(*arguments, quantization_config=None, **others):
         seen.append((quantization_config, others["dtype"]))
         return real(*arguments, **{**others, "device_map": None, "max_memory": None})
 
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", load)
     return seen
 
 
