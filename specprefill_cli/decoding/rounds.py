@@ -110,7 +110,7 @@ class ProposalSource(Protocol):
         """Propose up to `limit` tokens that may follow the answer; possibly none."""
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first `length` tokens of the answer."""
+        """Keep only the first `length` tokens of the answer."""
 
     def observe(self, round_: Round) -> None:
         """Learn from a round."""

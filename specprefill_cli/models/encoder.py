@@ -68,24 +68,23 @@ class DocumentVectors:
 
     def sentence_similarity(self, question: QuestionVectors, starts: np.ndarray) -> Tensor:
         """How well each sentence matches a question's tokens: [n], -1 to 1. starts: [n] characters, ascending."""
-        return self.best_matches(question, part_of(starts, self.token_starts), len(starts))
+        return self.best_matches(question, range_of_tokens(starts, self.token_starts), len(starts))
 
-    def best_matches(self, question: QuestionVectors, part_of: Tensor, count: int) -> Tensor:
-        """Mean over the question's tokens of the cosine with their best match in each of `count` parts: [count].
+    def best_matches(self, question: QuestionVectors, range_of: Tensor, count: int) -> Tensor:
+        """Mean over the question's tokens of the cosine with their best match in each of `count` ranges: [count].
 
-        part_of: [t] the part that each token is in
+        range_of: [t] the range of text that each token is in
         """
         tokens, matches = self.tokens.float(), torch.zeros(count)
         for block in question.tokens.split(QUESTION_BLOCK):
             lowest = torch.full((len(block), count), -1.0)
-            matches = matches + lowest.scatter_reduce(1, part_of.expand(len(block), -1), block @ tokens.T, "amax").sum(
-                0
-            )
+            ranges = range_of.expand(len(block), -1)
+            matches = matches + lowest.scatter_reduce(1, ranges, block @ tokens.T, "amax").sum(0)
         return matches / max(1, len(question.tokens))
 
 
-def part_of(starts: np.ndarray, token_starts: Tensor) -> Tensor:
-    """The part [t] that each token is in, where parts and tokens begin at these characters, both ascending."""
+def range_of_tokens(starts: np.ndarray, token_starts: Tensor) -> Tensor:
+    """The range of text [t] that each token is in, where ranges and tokens begin at these characters, both ascending."""
     return (torch.searchsorted(torch.tensor(starts), token_starts, right=True) - 1).clamp(min=0)
 
 
@@ -123,7 +122,7 @@ class Encoder:
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         token_starts = torch.tensor([start for start, _ in encoding.offsets], dtype=torch.long)
-        chunk_of = part_of(starts, token_starts)
+        chunk_of = range_of_tokens(starts, token_starts)
         sums, tokens = torch.zeros(len(starts), WIDTH), torch.zeros(len(chunk_of), TOKEN_WIDTH, dtype=torch.float16)
         ids = torch.tensor(encoding.ids, dtype=torch.long)
         stretches = divide(len(ids))

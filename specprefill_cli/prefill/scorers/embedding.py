@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, part_of
+from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, range_of_tokens
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 from specprefill_cli.prefill.scoring_heads import blend
@@ -60,7 +60,8 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     if not len(sentence_starts):
         return pieces
     sentences = (SENTENCE_SHARPNESS * vectors.sentence_similarity(question, sentence_starts)).softmax(0)
-    return blend(pieces, sentences[part_of(sentence_starts, torch.from_numpy(offsets[:, 0].copy()))], 1.0)
+    sentence_of = range_of_tokens(sentence_starts, torch.tensor(offsets[:, 0]))
+    return blend(pieces, sentences[sentence_of], 1.0)
 
 
 def has_vectors(request: PrefillRequest) -> bool:
