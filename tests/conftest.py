@@ -24,7 +24,8 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.models import pairs
+from specprefill_cli.models import pairs, placement
+from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
@@ -59,6 +60,16 @@ def no_network(monkeypatch):
 def model(request):
     """One small random model of each architecture, with specprefill's attention."""
     return build_model(request.param)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def processor_dtype(request, monkeypatch):
+    """The data type that the processor seems to compute fastest: without instructions for bfloat16, and with them."""
+    for check in placement.BFLOAT16_CHECKS:
+        monkeypatch.setattr(torch.cpu, check, lambda: request.param == "bfloat16", raising=False)
+    load_encoder.cache_clear()
+    yield request.param
+    load_encoder.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -142,7 +142,8 @@ class Encoder:
 
     def token_vectors(self, states: Tensor) -> Tensor:
         """Unit vectors [t, TOKEN_WIDTH] of tokens by their final states [t, WIDTH]; float32 on the CPU."""
-        return F.normalize(F.linear(states, self.weights[TOKENS]).float(), dim=-1).cpu()
+        projection = self.weights[TOKENS]
+        return F.normalize(F.linear(states.to(projection.dtype), projection).float(), dim=-1).cpu()
 
     def framed(self, ids: Tensor) -> Tensor:
         """Rows of token ids [rows, tokens] with the special tokens around them."""

@@ -25,6 +25,8 @@ FIRST_SOUND_MPS = Version("2.11")
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.
 SMALLEST_BFLOAT16_HIDDEN = 512
+# torch's checks for instructions that multiply bfloat16.
+BFLOAT16_CHECKS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 # Rows of the trial's product, as many as `select` typically keeps; its runs in each dtype; by how much bfloat16 must win.
 TRIAL_ROWS, TRIAL_RUNS, TRIAL_GAIN = 128, 3, 1.2
 
@@ -208,8 +210,7 @@ def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
 
 def cpu_has_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, check, lambda: False)() for check in checks)
+    return any(getattr(torch.cpu, check, lambda: False)() for check in BFLOAT16_CHECKS)
 
 
 def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.draft_side import retrieve
-from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.adapter import prefill
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
@@ -55,6 +55,14 @@ def test_keep_ratio_of_one_equals_full_prefill(random_session):
     kept, _, _ = ask(random_session, mode="select", keep=1.0)
     plain, _, _ = ask(random_session, mode="full")
     assert torch.equal(kept.prefilled.logits, plain.prefilled.logits)
+
+
+def test_the_bundled_pair_answers_in_the_data_types_of_any_processor(processor_dtype):
+    session = open_session(Settings(dtype=processor_dtype))
+    assert session.pair.loaded_target.dtype == session.pair.loaded_draft.dtype == processor_dtype
+    for settings in ({"mode": mode} for mode in MODES):
+        _, text, _ = ask(session, question="How much are the tickets?", max_new_tokens=12, proposer="draft", **settings)
+        assert "four" in text
 
 
 @pytest.mark.parametrize("scorer", sorted(SCORERS))

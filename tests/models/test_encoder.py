@@ -23,9 +23,11 @@ from specprefill_cli.models.encoder import (
 from specprefill_cli.training.encoder import packed, rename_weights
 
 
-@pytest.fixture(scope="module")
-def encoder():
-    return load_encoder("cpu")
+@pytest.fixture
+def encoder(processor_dtype):
+    loaded = load_encoder("cpu")
+    assert loaded.weights["words"].dtype is getattr(torch, processor_dtype)
+    return loaded
 
 
 def test_states_are_those_of_transformers():

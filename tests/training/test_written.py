@@ -37,7 +37,7 @@ def test_answers_start_where_the_file_says():
                 assert document.text[question.start :].startswith(question.answer)
 
 
-def test_the_chunk_with_the_answer_is_marked_and_ranked_first():
+def test_the_chunk_with_the_answer_is_marked_and_ranked_first(processor_dtype):
     document = Block(TEXT, (QUESTION,))
     probabilities, answers = question_probabilities(load_encoder("cpu"), document, 16)
     assert answers.sum() in (1, 2)
@@ -45,7 +45,7 @@ def test_the_chunk_with_the_answer_is_marked_and_ranked_first():
     assert recalls(load_encoder("cpu"), [document]) == [100.0, 100.0]
 
 
-def test_a_step_down_the_gradient_lowers_the_loss():
+def test_a_step_down_the_gradient_lowers_the_loss(processor_dtype):
     weights = {name: tensor.float().clone().requires_grad_() for name, tensor in load_encoder("cpu").weights.items()}
     encoder = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer)
     # A question that the text does not answer: the bundled weights leave much to learn.
