@@ -147,7 +147,7 @@ class Settings:
         1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1
     )
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
-    quantization: str = _models("none", "Quantize the target's weights", choices=("none", "int8", "nf4"))
+    quantization: str = _models("auto", "Quantize the target's weights", choices=("auto", "none", "int8", "nf4"))
     offline: bool = _models(False, "Download nothing: use only models on this machine")
     mode: str = _prefill(AUTO, "How the target prefills the documents")
     scorer: str = _prefill(AUTO, "Method that scores the document's tokens")

@@ -160,13 +160,23 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     target = chosen_pair(settings).target
     if settings.target is None:
         may_download(target, settings.offline)
-    ref = ModelRef(target)
+    ref = ModelRef(target, keeps_packed(settings) if ModelRef(target).kind is Kind.FILE else False)
     if ref.conversion is None or ref.conversion.done:
         return
     if ref.kind is Kind.PACKAGED:
         notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
+
+
+def keeps_packed(settings: Settings) -> bool:
+    """Whether a large GGUF file is kept in int8 under these settings."""
+    from specprefill_cli.models.placement import choose_placement
+    from specprefill_cli.models.quantization import stores_packed
+
+    return stores_packed(
+        settings.quantization, choose_placement(settings.devices).device_type, settings.tensor_parallel
+    )
 
 
 def seconds_since_start() -> float:
