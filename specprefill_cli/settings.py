@@ -33,7 +33,7 @@ class Setting:
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: strings allowed instead of a number; choices: all allowed values, where the list is closed
     unset: the meaning of None, in words
-    per_question: whether it may differ between questions; the other settings decide what is loaded
+    per_question: whether a row of a batch or a request to a server may set it
     """
 
     name: str
@@ -200,10 +200,10 @@ class Settings:
         per_question=False,
     )
     confirm: bool = setting(
-        OUTPUT, False, "Confirm or correct the answer by full prefill afterwards; greedy decoding only"
-    )
-    confirm_below: float = setting(
-        OUTPUT, 1.0, "With --confirm, confirm only answers with a lower confidence; 1: all", minimum=0, maximum=1
+        OUTPUT,
+        False,
+        "Confirm or correct the answer by full prefill afterwards; greedy decoding only",
+        per_question=False,
     )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 

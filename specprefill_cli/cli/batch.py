@@ -18,7 +18,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
-from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings
+from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings, without_confirmation
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import SOME_FAILED, Interrupted, UsageError
 from specprefill_cli.files import STANDARD_INPUT, same_file
@@ -38,7 +38,7 @@ ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT))
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "output")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
 def batch(
     questions: Annotated[
         typer.FileBinaryRead,
@@ -99,6 +99,7 @@ def batch(
     check_streams(questions, names, out, resume)
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
+    settings = without_confirmation(settings, notes)
     at_once = rows_at_once(concurrency, settings, notes)
     from specprefill_cli.batching.loop import Batch, Count
     from specprefill_cli.batching.output import Finished, RowWriter, open_output

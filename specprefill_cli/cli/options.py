@@ -188,6 +188,13 @@ def name_pair(settings: Settings, notes: Notes) -> Settings:
     return named_settings
 
 
+def without_confirmation(settings: Settings, notes: Notes) -> Settings:
+    """The settings of a command that confirms no answer; warn if the environment or the config file asks for it."""
+    if settings.confirm:
+        notes.warn("confirm is set, but only ask and compare confirm answers; this command goes on without it")
+    return settings.varied(confirm=False)
+
+
 def parameter_of(setting: Setting) -> Parameter:
     """The option of a setting as a parameter for typer. Only the help uses its default."""
     # Name neither pairs (`specprefill pairs`) nor plugins (`doctor`): finding them would delay every command.

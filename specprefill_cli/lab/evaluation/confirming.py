@@ -66,7 +66,7 @@ def measure(
             except PromptTooLong:
                 continue
             for keep in keeps:
-                settings = base.varied(mode="select", keep=keep, confirm=True, confirm_below=1.0)
+                settings = base.varied(mode="select", keep=keep, confirm=True)
                 outcome = {"item": item.identifier, "keep": keep}
                 outcome |= confirmed_outcome(item, full, full_seconds, *time_answer(session, item, settings))
                 outcomes.append(outcome)
