@@ -61,7 +61,7 @@ Given = Mapping[str, Any]
 
 
 def choices_of(setting: Setting) -> Sequence[str]:
-    """All values that a setting accepts, including those of plugins; empty if it accepts any string or number."""
+    """All values that a setting accepts; empty if it accepts any string or number."""
     # Only `--pair` needs a known pair; `--draft` and `--target` do not.
     names = PAIRS if setting.name == "pair" else REGISTRIES.get(setting.name)
     return setting.choices if names is None else (AUTO, *names)
@@ -197,9 +197,8 @@ def without_confirmation(settings: Settings, notes: Notes) -> Settings:
 
 def parameter_of(setting: Setting) -> Parameter:
     """The option of a setting as a parameter for typer. Only the help uses its default."""
-    # Name neither pairs (`specprefill pairs`) nor plugins (`doctor`): finding them would delay every command.
-    registry = REGISTRIES.get(setting.name)
-    choices = setting.choices if registry is None else (AUTO, *registry.builtin)
+    # `specprefill pairs` lists the pairs: they would fill a page.
+    choices = () if setting is PAIR else choices_of(setting)
     option = typer.Option(
         setting.flag,
         help=f"{setting.help}{f': {in_words(list(choices))}' if choices else ''}.",
