@@ -20,6 +20,8 @@ SHORT_STYLE, FULL_STYLE = "short", "full"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 CACHE = "Cache"
+# Settings that only the lab's commands have as options.
+TUNING = "Tuning"
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -33,6 +35,7 @@ class Setting:
     minimum, maximum: inclusive bounds; above: an exclusive lower bound
     words: strings allowed instead of a number; choices: all allowed values, where the list is closed
     unset: the meaning of None, in words
+    rare: whether `--help` leaves the option out
     per_question: whether a row of a batch or a request to a server may set it
     """
 
@@ -48,6 +51,7 @@ class Setting:
     words: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     unset: str = ""
+    rare: bool = False
     per_question: bool = True
 
     @property
@@ -120,6 +124,7 @@ def setting(panel: str, default: Any, help: str, **details: Any) -> Any:
 
 _models = partial(setting, MODELS, per_question=False)
 _prefill = partial(setting, PREFILL)
+_tuning = partial(setting, TUNING)
 _decoding = partial(setting, DECODING)
 
 
@@ -137,14 +142,14 @@ class Settings:
         unset="the pair's",
     )
     adapter: str | None = _models(
-        None, "Folder or hub id of a LoRA adapter for the target, in PEFT's format", unset="the pair's"
+        None, "Folder or hub id of a LoRA adapter for the target, in PEFT's format", unset="the pair's", rare=True
     )
     style: str | None = _models(
-        None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE)
+        None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE), rare=True
     )
     devices: str = _models(AUTO, "Devices: auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(
-        1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1
+        1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1, rare=True
     )
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
     quantization: str = _models("none", "Quantize the target's weights", choices=("none", "int8", "nf4"))
@@ -154,12 +159,12 @@ class Settings:
     keep: float | None = _prefill(
         None, "Keep ratio: share of prompt tokens that the target computes, 0 to 1", above=0, maximum=1, words=(AUTO,)
     )
-    look_ahead: int = _prefill(8, "Tokens that the draft decodes before scoring", minimum=0)
-    chunk_size: int = _prefill(32, "Document tokens in a chunk, the unit of selection", minimum=1)
-    prefill_chunk: str | int = _prefill(
+    look_ahead: int = _tuning(8, "Tokens that the draft decodes before scoring", minimum=0)
+    chunk_size: int = _tuning(32, "Document tokens in a chunk, the unit of selection", minimum=1)
+    prefill_chunk: str | int = _tuning(
         AUTO, "Tokens in a forward pass of prefill; auto fits them to the free memory", minimum=16, words=(AUTO,)
     )
-    draft_window: str | int = _prefill(
+    draft_window: str | int = _tuning(
         AUTO, "Previous tokens that a document token sees in the draft", minimum=1, words=(OFF, AUTO)
     )
     positions: str = _prefill(
@@ -167,9 +172,10 @@ class Settings:
         "Positions of kept tokens: original, or compact with shorter gaps between them; auto: compact where calibration "
         "found it better, or where the prompt exceeds the target's context",
         choices=(AUTO, "original", "compact"),
+        rare=True,
     )
-    recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
-    accept_risk: str | float = _prefill(
+    recompute: float = _tuning(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
+    accept_risk: str | float = _tuning(
         AUTO,
         "Highest risk allowed in accepted draft KV; auto: as calibrated, off: no limit",
         minimum=0,
@@ -180,16 +186,22 @@ class Settings:
     )
     max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
     temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
-    top_p: float = _decoding(1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1)
-    top_k: int = _decoding(0, "Sample from the K likeliest tokens; 0 is all", minimum=0)
+    top_p: float = _decoding(
+        1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1, rare=True
+    )
+    top_k: int = _decoding(0, "Sample from the K likeliest tokens; 0 is all", minimum=0, rare=True)
     # Random number generators take no larger seed.
-    seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1)
+    seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1, rare=True)
     speculate: str | int = _decoding(
         AUTO, "Tokens to propose at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
-    proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"))
+    proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"), rare=True)
     strict: bool = setting(
-        DOCUMENTS, False, "Fail, not only warn, if a file of a folder or glob cannot be read", per_question=False
+        DOCUMENTS,
+        False,
+        "Fail, not only warn, if a file of a folder or glob cannot be read",
+        per_question=False,
+        rare=True,
     )
     memory_cache: str | float = setting(
         CACHE,

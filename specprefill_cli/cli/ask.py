@@ -51,6 +51,8 @@ def ask(
 ) -> None:
     """Answer a question about documents. The answer goes to standard output, passages and figures to standard error.
 
+    Rarer options are in docs/reference.md; `specprefill config show` lists all settings.
+
     Examples:
       specprefill ask report.pdf "What is the notice period?"
 

@@ -31,7 +31,7 @@ from specprefill_cli.settings import (
 
 PAIR = SETTINGS["pair"]
 # Settings without effect where only the draft runs.
-OF_TARGET = ("mode", "recompute", "accept_risk", "tensor_parallel", "quantization")
+OF_TARGET = ("mode", "tensor_parallel", "quantization")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
@@ -203,6 +203,7 @@ def parameter_of(setting: Setting) -> Parameter:
         setting.flag,
         help=f"{setting.help}{f': {in_words(list(choices))}' if choices else ''}.",
         rich_help_panel=setting.panel,
+        hidden=setting.rare,
         show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
         autocompletion=complete(setting.name),

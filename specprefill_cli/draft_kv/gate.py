@@ -87,10 +87,10 @@ def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None 
     share: of the prompt that is recomputed; None where that is not known yet
     """
     if isinstance(accept_risk, float | int):
-        return RiskLimit(threshold=accept_risk, source=f"--accept-risk {accept_risk:g}", chosen=True)
+        return RiskLimit(threshold=accept_risk, source=f"accept_risk {accept_risk:g}", chosen=True)
     if accept_risk == OFF or gate is None:
         return RiskLimit()
-    source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); --accept-risk off accepts any"
+    source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); accept_risk off accepts any"
     return RiskLimit(threshold=gate.threshold, source=source, refusal=refusal_reason(gate, share))
 
 

@@ -64,7 +64,7 @@ class DraftKvMode(Mode):
         if limit.refusal:
             # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
             prefilled = self.substitute.prefill(request)
-            reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; --accept-risk off accepts it"
+            reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; accept_risk off accepts it"
             return replace(prefilled, warnings=(*prefilled.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):

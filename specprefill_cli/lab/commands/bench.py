@@ -42,7 +42,7 @@ def group() -> None:
     """
 
 
-@with_settings("models", "prefill", lists=(MODE_LIST, KEEP_LIST))
+@with_settings("models", "prefill", "tuning", lists=(MODE_LIST, KEEP_LIST))
 def prefill(
     lengths: Lengths = "2048,8192",
     repeat: Repeat = 5,
@@ -95,7 +95,7 @@ def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
     return [transformers_peer(pair.loaded_target)]
 
 
-@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
+@with_settings("models", "prefill", "tuning", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
 def decode(
     length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 2_048,
     tasks: Annotated[
@@ -134,7 +134,7 @@ def decode(
     show_benchmark(measure, COLUMNS, json, quiet)
 
 
-@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
+@with_settings("models", "prefill", "tuning", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
 def throughput(
     length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 8_192,
     limit: Annotated[float, typer.Option(min=0.001, help="Highest median TTFT, in seconds.")] = 5.0,
@@ -197,6 +197,7 @@ def throughput(
 @with_settings(
     "models",
     "prefill",
+    "tuning",
     without=("devices", "tensor_parallel", "quantization", "recompute", "accept_risk", "draft_window"),
     lists=(MODE_LIST, KEEP_LIST),
 )

@@ -23,7 +23,7 @@ from specprefill_cli.lab.commands.options import (
 from specprefill_cli.settings import OFF, Settings
 
 
-@with_settings("models", "prefill", "decoding", without=("mode", "keep", "max_new_tokens"))
+@with_settings("models", "prefill", "tuning", "decoding", without=("mode", "keep", "max_new_tokens"))
 def needles(
     text: Annotated[Path, typer.Option(help="File with the prose, in any format that can be asked about.")],
     lengths: Lengths = "32768,131072",
@@ -54,7 +54,7 @@ def needles(
     show_benchmark(measure, COLUMNS, json, quiet, plot, needle_plot)
 
 
-@with_settings("models", "prefill", without=("mode",), lists=(KEEP_LIST, SCORER_LIST))
+@with_settings("models", "prefill", "tuning", without=("mode",), lists=(KEEP_LIST, SCORER_LIST))
 def recall(
     questions: Annotated[
         Path,
