@@ -54,14 +54,14 @@ def replace_accepted(contents: Contents, request: PrefillRequest) -> PrefillResu
         state = cache_of(
             exchange_slots(kv, other_kv, accepted_slots(request, fates.chunks, mapped.inspection.computed))
         )
-    return recompute_chunks(request, replace(mapped, state=state), fates)
+    return recompute_chunks(request, replace(mapped, state=state), fates.chunks)
 
 
 def recompute_random(request: PrefillRequest) -> PrefillResult:
     """Draft KV that spends its budget on random chunks instead of the riskiest."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
-        shuffled = replace(fates, chunks=shuffle_fates(request, fates.chunks))
+        shuffled = shuffle_fates(request, fates.chunks)
     return recompute_chunks(request, mapped, shuffled)
 
 
