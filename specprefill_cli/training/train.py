@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.placement import bfloat16_gain
-from specprefill_cli.training.batches import Batch, Stream
+from specprefill_cli.training.batches import Batch, BatchStream
 from specprefill_cli.training.muon import Muon
 from specprefill_cli.training.network import LanguageModel
 from specprefill_cli.training.recipe import PairShape, TrainSettings
@@ -69,11 +69,7 @@ class Trainer:
                     layer.compile(dynamic=False)
 
     def start_from(self, source: Path) -> None:
-        """Load the weights of another run's checkpoint, or of an exported pair; the optimisers start anew."""
-        if source.is_file():
-            state = torch.load(source, map_location=self.settings.device, weights_only=True)
-            self.models.load_state_dict(state["models"])
-            return
+        """Load the weights of an exported pair; the optimisers start anew."""
         for name, model in self.pair.items():
             weights = load_file(source / name / "model.safetensors", device=self.settings.device)
             model.load_state_dict({key: value.float() for key, value in weights.items()})
@@ -156,13 +152,13 @@ class Trainer:
 def train(
     shape: PairShape,
     settings: TrainSettings,
-    stream: Stream,
+    stream: BatchStream,
     folder: Path,
     start: Path | None = None,
 ) -> Trainer:
     """Train until the end of the run's clock. Resumes from `folder/checkpoint.pt`, and logs to `folder/train.jsonl`.
 
-    start: initial weights of a new run: another run's checkpoint, or the folder of an exported pair
+    start: initial weights of a new run: the folder of an exported pair
 
     Raises SpecprefillError for a loss that is not finite, and for a run that began with other settings.
     """

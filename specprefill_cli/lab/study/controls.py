@@ -132,11 +132,6 @@ def copy_cache(state: KvCacheState) -> SlotKv:
     return copy_slots(state, torch.arange(state.length))
 
 
-def take_slots(kv: SlotKv, slots: Tensor) -> SlotKv:
-    """Take some slots [C] of a whole cache's copy."""
-    return SlotKv(slots, tuple((keys[:, slots], values[:, slots]) for keys, values in kv.layers))
-
-
 def cache_of(kv: SlotKv) -> KvCacheState:
     """Make a new cache from a copy."""
     state = new_state(len(kv.slots))
