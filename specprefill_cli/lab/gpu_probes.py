@@ -1,6 +1,6 @@
-"""Probes of the check, each in its own process: `python -m specprefill_cli.lab.gpu_check.probes PROBE [ARGUMENTS]`.
+"""What bench and tests do not show on a GPU: `python -m specprefill_cli.lab.gpu_probes PROBE [DRAFT:TARGET [LENGTH]]`.
 
-Each probe prints a JSON object with `rows`.
+Each probe prints a JSON object with `rows`, and exits with code 1 if a row has a fault.
 """
 
 from __future__ import annotations
