@@ -33,14 +33,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Data = Annotated[Path, typer.Option(help="Folder with pretrain/, qa/ and dev/ as JSONL compressed with xz.")]
-Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, shards, checkpoints, logs.")]
+Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, checkpoints, logs.")]
 Minutes = Annotated[
     float, typer.Option(help="Length of the step, resumed parts included; the schedule follows the clock.")
 ]
-Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu, gpu or smoke.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-BatchTokens = Annotated[int, typer.Option(help="Tokens of an update; about 8,192 on a CPU, 262,144 on a large GPU.")]
-Workers = Annotated[int, typer.Option(help="Processes that make rows; a GPU needs many of them.")]
+Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu or smoke.")]
+BatchTokens = Annotated[int, typer.Option(help="Tokens of an update.")]
+Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
 Characters = Annotated[int, typer.Option(help="Most characters to use of each text file.")]
@@ -60,7 +59,6 @@ def tune(
     run: Run,
     minutes: Minutes,
     shape: Shape = "cpu",
-    device: Device = "cpu",
     tokens_per_batch: BatchTokens = 8_192,
     workers: Workers = 1,
     rate: Rate = 4e-3,
@@ -83,7 +81,6 @@ def tune(
         cooldown=cooldown,
         workers=workers,
         seed=seed,
-        device=device,
         compile=shape != "smoke",
         draft_every=draft_every,
         # An exported pair has been through the curriculum and continues with its long documents.

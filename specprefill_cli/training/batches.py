@@ -57,10 +57,6 @@ class Batch:
     texts: Tensor
     probes: ProbeTargets | None
 
-    def to(self, device: torch.device | str) -> Batch:
-        tensors = {name: getattr(self, name).to(device) for name in ("tokens", "positions", "answers", "texts")}
-        return Batch(**tensors, probes=self.probes.to(device) if self.probes else None)
-
 
 class BatchStream(IterableDataset):
     """Endless batches of the curriculum's rows. The training process moves the shared `progress` from 0 to 1."""

@@ -47,7 +47,7 @@ def test_synchronisations_are_counted_by_line():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("environment",), ("kernels", "tiny:tiny"), ("cudnn", "tiny:tiny", "256")])
+@pytest.mark.parametrize("arguments", [("kernels", "tiny:tiny"), ("cudnn", "tiny:tiny", "256")])
 def test_probes_give_figures_on_a_cpu(monkeypatch, arguments):
     monkeypatch.setattr(probes, "KEYS", 512)
     monkeypatch.setattr("specprefill_cli.lab.benchmarks.decode.QUOTES", 1)
