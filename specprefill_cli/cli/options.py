@@ -14,6 +14,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.declarations import Setting, in_words
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS, SMOLLM2, with_named_pair
 from specprefill_cli.models.smollm2 import install_command
@@ -23,9 +24,7 @@ from specprefill_cli.settings import (
     OUTPUT,
     PREFILL,
     SETTINGS,
-    Setting,
     Settings,
-    in_words,
     parse_setting,
 )
 

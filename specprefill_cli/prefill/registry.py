@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from specprefill_cli.settings import AUTO, Settings, check_choice, flag
+from specprefill_cli.declarations import check_choice, flag
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.mode import Mode
