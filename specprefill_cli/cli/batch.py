@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT))
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output", without=("confirm",))
 def batch(
     questions: Annotated[
         typer.FileBinaryRead,

@@ -22,7 +22,7 @@ server_option = partial(typer.Option, rich_help_panel=SERVER)
 optional = partial(server_option, show_default="none")
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output", without=("confirm",))
 def serve(
     documents: Annotated[
         list[str] | None,
