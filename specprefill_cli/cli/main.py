@@ -133,7 +133,7 @@ def run_command(debug: bool) -> int | str | None:
         try:
             enter_run()
             arguments = sys.argv[1:]
-            listed = arguments in (["--help"], ["-h"], [])
+            listed = arguments in (["--help"], ["-h"])
             typer.main.get_command(command_line(find_command(arguments), listed))()
         finally:
             sys.stdout.flush()
