@@ -28,7 +28,7 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
 def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
-    """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
+    """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows.
 
     `auto` is the smaller of the two models' sizes; a model without loaded weights has none. Models that rotate keys by the
     length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
