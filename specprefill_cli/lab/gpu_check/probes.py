@@ -1,10 +1,13 @@
-"""What bench and tests do not show on a GPU: `python -m specprefill_cli.lab.gpu_probes PROBE DRAFT:TARGET [LENGTH]`.
+"""Probes of the check, each in its own process: `python -m specprefill_cli.lab.gpu_check.probes PROBE [ARGUMENTS]`.
 
-Each probe prints a JSON object with `rows`, and exits with code 1 if a row has a fault.
+Each probe prints a JSON object with `rows`.
 """
 
 from __future__ import annotations
 
+import platform
+import shutil
+import subprocess
 import sys
 import time
 import warnings
@@ -22,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
+from specprefill_cli import diagnostics
 from specprefill_cli.cli.console import print_json
 from specprefill_cli.lab.benchmarks.decode import bench_decode
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
@@ -40,8 +44,29 @@ Rows = list[dict[str, Any]]
 KEYS = 4_096
 # Tokens decoded while counting synchronisations, and the key of a row's fault.
 DECODED, FAULT = 16, "fault"
+QUERY = "nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader"
 # Parts of the names of operators and kernels that compute attention.
 ATTENTION_WORDS = ("flash", "efficient_attention", "cudnn_attention", "attention_math", "fmha")
+
+
+def environment() -> Rows:
+    """Versions of torch, its libraries and the driver, and the devices with their memory."""
+    findings = [*diagnostics.check_versions(), *diagnostics.list_devices()]
+    rows = [{"what": finding.name, "state": str(finding.state), "detail": finding.detail} for finding in findings]
+    facts: dict[str, object] = {"torch": torch.__version__, "machine": platform.machine()}
+    if torch.cuda.is_available():
+        facts |= {
+            "CUDA": torch.version.cuda,
+            "ROCm": torch.version.hip,
+            "cuDNN": torch.backends.cudnn.version(),
+            "flash attention built": torch.backends.cuda.is_flash_attention_available(),
+            "bfloat16": torch.cuda.is_bf16_supported(),
+        }
+        for number in range(torch.cuda.device_count()):
+            facts[f"cuda:{number} capability"] = torch.cuda.get_device_capability(number)
+    if shutil.which(QUERY[0]):
+        facts["nvidia-smi"] = subprocess.run(QUERY, capture_output=True, text=True, check=False, timeout=20).stdout
+    return rows + [{"what": name, "state": "", "detail": str(fact)} for name, fact in facts.items() if fact is not None]
 
 
 def passes() -> Iterator[tuple[str, PositionContext]]:
@@ -205,6 +230,7 @@ def run_probe(name: str, *arguments: str) -> None:
 
 
 PROBES: Mapping[str, Callable[..., Rows]] = {
+    "environment": environment,
     "kernels": kernels,
     "cudnn": cudnn,
     "synchronisations": synchronisations,
