@@ -1,13 +1,17 @@
-"""PDF: pages of text, and clear errors for PDFs without text. pypdf is imported inside functions, because that is slow."""
+"""PDF: pages of text through PDFium, and clear errors for PDFs without text.
+
+pypdf reads what PDFium does not open, and tells a password from damage. Both are imported inside functions, as that is slow.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from specprefill_cli.documents.cleaning import clean_characters, clean_text
+from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, restore_ligatures
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.reader import Abandoned, Pages, SourceFile, check_stop
@@ -21,24 +25,68 @@ REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
 
 def pages(file: SourceFile) -> Pages:
-    """Yield the text of each page; a page without text, or on which pypdf fails, adds a warning.
+    """Yield the text of each page; a page without text or with text that does not decode adds a warning.
 
     Raises DocumentError for a PDF that needs a password, is damaged as a whole, or has too many pages or no text at all.
     """
+    from pypdfium2 import PdfiumError
+
+    from specprefill_cli.documents.pdfium import PdfiumFile, Undecoded
+
+    try:
+        pdf = PdfiumFile(file.data)
+    except PdfiumError:
+        yield from pypdf_pages(file)
+        return
+    failures: dict[int, str] = {}
+    undecoded: list[int] = []
+    guessed: list[int] = []
+    with closing(pdf):
+        file.page_count = pdf.page_count
+        check_page_count(file)
+        for number in range(1, file.page_count + 1):
+            text = ""
+            try:
+                text = pdf.page_text(number)
+            except Undecoded:
+                undecoded.append(number)
+            except PdfiumError as error:
+                failures[number] = first_line(error)
+            if UNDECODED in text:
+                guessed.append(number)
+            text = whole_lines(restore_ligatures(text))
+            if number == file.page_count:
+                text = "\n\n".join(
+                    filter(None, [text, *(file.attached(*attachment) for attachment in pdf.attachments())])
+                )
+            yield text
+    if guessed:
+        file.warnings.append(
+            f"characters of {page_ranges(guessed)} do not decode: ligatures are guessed, others left out; {OCR}"
+        )
+    add_warnings(file, failures, undecoded)
+
+
+def whole_lines(text: str) -> str:
+    """Clean the text of a page and join the lines of its paragraphs."""
+    return clean_text(join_lines(clean_characters(text))).strip()
+
+
+def pypdf_pages(file: SourceFile) -> Pages:
+    """Yield the pages of a PDF that PDFium does not open. Raises the errors of `pages`."""
     failures: dict[int, str] = {}
     reader = open_pdf(file)
     for number in range(1, file.page_count + 1):
         text = ""
         try:
-            page = reader.pages[number - 1]
-            text = page.extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
+            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
         except Abandoned:
             raise
         except Exception as error:
             # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
             failures[number] = first_line(error)
-        yield clean_text(join_lines(clean_characters(text))).strip()
-    add_warnings(file, failures)
+        yield whole_lines(text)
+    add_warnings(file, failures, [])
 
 
 def open_pdf(file: SourceFile) -> PdfReader:
@@ -60,14 +108,19 @@ def open_pdf(file: SourceFile) -> PdfReader:
     if locked:
         remedy = "remove the password first (for example: qpdf --password=... --decrypt)"
         raise file.error("the PDF is encrypted", remedy)
-    if file.page_count > file.limits.max_pages:
-        cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
-        raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
+    check_page_count(file)
     return reader
 
 
-def add_warnings(file: SourceFile, failures: Mapping[int, str]) -> None:
-    """Warn of pages on which pypdf failed, and of pages without text.
+def check_page_count(file: SourceFile) -> None:
+    """Raise DocumentError for more pages than the limits allow."""
+    if file.page_count > file.limits.max_pages:
+        cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
+        raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
+
+
+def add_warnings(file: SourceFile, failures: Mapping[int, str], undecoded: Sequence[int]) -> None:
+    """Warn of pages that could not be read, pages whose text does not decode, and pages without text.
 
     failures: reason by page number
 
@@ -76,7 +129,11 @@ def add_warnings(file: SourceFile, failures: Mapping[int, str]) -> None:
     problems = []
     if failures:
         problems.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))
-    empty_pages = [number for number, text in enumerate(file.texts, start=1) if not text and number not in failures]
+    if undecoded:
+        verb = "holds" if len(undecoded) == 1 else "hold"
+        problems.append((f"{page_ranges(undecoded)} {verb} text whose characters have no letters in the file", OCR))
+    known = {*failures, *undecoded}
+    empty_pages = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
     if empty_pages:
         verb = "holds" if len(empty_pages) == 1 else "hold"
         problems.append((f"{page_ranges(empty_pages)} {verb} no text (scanned?)", OCR))

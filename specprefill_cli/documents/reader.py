@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.errors import DocumentError, document_error
+from specprefill_cli.errors import DocumentError, document_error, one_line
 
 T = TypeVar("T")
 
@@ -63,6 +63,8 @@ class Limits:
 
 
 LIMITS = Limits()
+# Attached files in attached files.
+DEEPEST_ATTACHMENT = 3
 
 
 @dataclass
@@ -75,6 +77,7 @@ class SourceFile:
     page_count: number of pages if known beforehand, else 0
     texts: texts of the pages read so far; characters: their total length
     warnings: sentences about text that may be missing or wrong
+    read_attached: reads the pages of an attached file into its own `SourceFile`; depth: number of files around this one
     """
 
     data: bytes
@@ -86,6 +89,21 @@ class SourceFile:
     texts: list[str] = field(default_factory=list)
     characters: int = 0
     warnings: list[str] = field(default_factory=list)
+    read_attached: Callable[["SourceFile"], None] = lambda _file: None
+    depth: int = 0
+
+    def attached(self, name: str, data: bytes) -> str:
+        """The text of an attached file under its name; a warning for a file that cannot be read."""
+        file = SourceFile(data, name, self.limits, self.stop, read_attached=self.read_attached, depth=self.depth + 1)
+        try:
+            if file.depth > DEEPEST_ATTACHMENT:
+                raise file.error("attached too deep", "save it as a file")
+            self.read_attached(file)
+        except DocumentError as error:
+            self.warnings.append(f"attachment {error}")
+            return ""
+        self.warnings += (f"attachment {name}: {warning}" for warning in file.warnings)
+        return "\n\n".join(filter(None, [f"# Attachment: {one_line(name)}", *file.texts]))
 
     @property
     def progress(self) -> str:

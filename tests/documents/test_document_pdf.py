@@ -6,8 +6,10 @@ import threading
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
+from pypdfium2 import PdfiumError
 
 from specprefill_cli.documents import pdf
+from specprefill_cli.documents.pdfium import PdfiumFile
 from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
 from specprefill_cli.documents.registry import read_document, read_pages
 from tests.helpers import document_files
@@ -116,14 +118,14 @@ def test_a_pdf_beyond_the_limits_is_refused() -> None:
 @pytest.mark.slow
 def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
-    extract = pypdf.PageObject.extract_text
+    read = PdfiumFile.page_text
 
-    def hang(page: pypdf.PageObject, **options: object) -> str:
-        if page.page_number == 1:
+    def hang(file: PdfiumFile, number: int) -> str:
+        if number == 2:
             forever.wait()
-        return extract(page, **options)
+        return read(file, number)
 
-    monkeypatch.setattr(pypdf.PageObject, "extract_text", hang)
+    monkeypatch.setattr(PdfiumFile, "page_text", hang)
     try:
         message = refusal(make_pdf(TEXTS), Limits(max_seconds=2))
     finally:
@@ -131,7 +133,9 @@ def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert "reading took longer than 2 s (page 1 of 3 read)" in message
 
 
-def test_an_abandoned_parser_stops_inside_the_page() -> None:
+def test_an_abandoned_pypdf_stops_inside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_to_pypdf(monkeypatch)
+
     class StopOnSecondPage(threading.Event):
         def is_set(self) -> bool:
             return len(file.texts) == 1 and next(checks) > 3
@@ -144,7 +148,15 @@ def test_an_abandoned_parser_stops_inside_the_page() -> None:
     assert next(checks) == 5  # checked at each of the page's operators
 
 
+def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: PdfiumFile, data: bytes) -> None:
+        raise PdfiumError("damaged")
+
+    monkeypatch.setattr(PdfiumFile, "__init__", refuse)
+
+
 def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+    leave_to_pypdf(monkeypatch)
     extract = pypdf.PageObject.extract_text
 
     def fail(page: pypdf.PageObject, **options: object) -> str:
