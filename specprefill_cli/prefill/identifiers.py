@@ -1,0 +1,41 @@
+"""Rare identifiers of a question: codes, numbers and names of code that the documents hold in a few places only."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+import numpy as np
+
+# Parts of an identifier are joined by one of these: `AB-1234/7`, `10.0.0.7`, `8,450`.
+TOKEN = re.compile(r"\w+(?:[-./:,@#]\w+)*")
+SHORTEST_NUMBER = 3
+# An identifier in more places says little about where the answer is.
+MOST_PLACES = 8
+
+
+def is_identifier(token: str) -> bool:
+    """Whether a token is a code, a long number, or a name as in code: with `_` or capitals inside."""
+    if any(character.isdigit() for character in token):
+        return len(token) >= SHORTEST_NUMBER or any(map(str.isalpha, token))
+    return "_" in token or token[1:] != token[1:].lower()
+
+
+def rare_places(question: str, text: str) -> list[int]:
+    """The characters of a text at which rare identifiers of a question begin, in its spelling or, without one, in any case."""
+    places: list[int] = []
+    for token in sorted(filter(is_identifier, set(TOKEN.findall(question)))):
+        pattern = rf"(?<!\w)(?<!\d[.,:]){re.escape(token)}(?!\w|[.,:]\d)"
+        for flags in (0, re.IGNORECASE):
+            found = [match.start() for match in islice(re.finditer(pattern, text, flags), MOST_PLACES + 1)]
+            if found:
+                break
+        places += found if len(found) <= MOST_PLACES else []
+    return sorted(places)
+
+
+def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
+    """Whether each passage [n] of a text, from characters `starts` [n] on, begins a rare identifier of the question."""
+    holds = np.zeros(len(starts), dtype=bool)
+    holds[np.searchsorted(starts, np.array(rare_places(question, text), dtype=np.int64), side="right") - 1] = True
+    return holds
