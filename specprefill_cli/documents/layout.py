@@ -128,6 +128,11 @@ def ordered_text(page: PdfTextPage, notes: Iterable[tuple[str, str, Box]]) -> st
         return None
     for note in notes:
         insert_note(pieces, *note)
+    return lines_of(pieces)
+
+
+def lines_of(pieces: Iterable[Piece]) -> str:
+    """The lines of a page, from its pieces in drawing order."""
     rows: list[list[Piece]] = []
     for piece in pieces:
         if rows and rows[-1][-1].is_level(piece.base) and piece.left >= rows[-1][-1].right - piece.height:

@@ -6,11 +6,13 @@ pypdf reads what PDFium does not open, and tells a password from damage. Both ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+from specprefill_cli.documents import recognition
 from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, restore_ligatures
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
 
 OCR = "run OCR first, for example ocrmypdf"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
+
+
+@dataclass
+class Problems:
+    """Numbers of pages: failed, with the reason; not decoded; with guessed ligatures; read by recognition of characters."""
+
+    failures: dict[int, str] = field(default_factory=dict)
+    undecoded: list[int] = field(default_factory=list)
+    guessed: list[int] = field(default_factory=list)
+    recognised: list[int] = field(default_factory=list)
 
 
 def pages(file: SourceFile) -> Pages:
@@ -38,9 +50,7 @@ def pages(file: SourceFile) -> Pages:
     except PdfiumError:
         yield from pypdf_pages(file)
         return
-    failures: dict[int, str] = {}
-    undecoded: list[int] = []
-    guessed: list[int] = []
+    problems = Problems()
     with closing(pdf):
         file.page_count = pdf.page_count
         check_page_count(file)
@@ -49,22 +59,21 @@ def pages(file: SourceFile) -> Pages:
             try:
                 text = pdf.page_text(number)
             except Undecoded:
-                undecoded.append(number)
+                problems.undecoded.append(number)
             except PdfiumError as error:
-                failures[number] = first_line(error)
+                problems.failures[number] = first_line(error)
             if UNDECODED in text:
-                guessed.append(number)
+                problems.guessed.append(number)
             text = whole_lines(restore_ligatures(text))
+            if not text and number not in problems.failures and recognition.is_installed():
+                picture = pdf.picture(number, recognition.DOTS_PER_INCH)
+                text = "" if picture is None else whole_lines(recognition.recognised_text(file, picture))
+                problems.recognised += [number] if text else []
             if number == file.page_count:
-                text = "\n\n".join(
-                    filter(None, [text, *(file.attached(*attachment) for attachment in pdf.attachments())])
-                )
+                attached = [file.attached(*attachment) for attachment in pdf.attachments()]
+                text = "\n\n".join(filter(None, [text, *attached]))
             yield text
-    if guessed:
-        file.warnings.append(
-            f"characters of {page_ranges(guessed)} do not decode: ligatures are guessed, others left out; {OCR}"
-        )
-    add_warnings(file, failures, undecoded)
+    add_warnings(file, problems)
 
 
 def whole_lines(text: str) -> str:
@@ -74,7 +83,7 @@ def whole_lines(text: str) -> str:
 
 def pypdf_pages(file: SourceFile) -> Pages:
     """Yield the pages of a PDF that PDFium does not open. Raises the errors of `pages`."""
-    failures: dict[int, str] = {}
+    problems = Problems()
     reader = open_pdf(file)
     for number in range(1, file.page_count + 1):
         text = ""
@@ -84,9 +93,9 @@ def pypdf_pages(file: SourceFile) -> Pages:
             raise
         except Exception as error:
             # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
-            failures[number] = first_line(error)
+            problems.failures[number] = first_line(error)
         yield whole_lines(text)
-    add_warnings(file, failures, [])
+    add_warnings(file, problems)
 
 
 def open_pdf(file: SourceFile) -> PdfReader:
@@ -119,24 +128,35 @@ def check_page_count(file: SourceFile) -> None:
         raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
 
 
-def add_warnings(file: SourceFile, failures: Mapping[int, str], undecoded: Sequence[int]) -> None:
-    """Warn of pages that could not be read, pages whose text does not decode, and pages without text.
-
-    failures: reason by page number
+def add_warnings(file: SourceFile, problems: Problems) -> None:
+    """Warn of pages that could not be read, whose text does not decode or was recognised, and of pages without text.
 
     Raises DocumentError if no page has text.
     """
-    problems = []
-    if failures:
-        problems.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))
-    if undecoded:
-        verb = "holds" if len(undecoded) == 1 else "hold"
-        problems.append((f"{page_ranges(undecoded)} {verb} text whose characters have no letters in the file", OCR))
+    failures, undecoded = problems.failures, problems.undecoded
     known = {*failures, *undecoded}
-    empty_pages = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
-    if empty_pages:
-        verb = "holds" if len(empty_pages) == 1 else "hold"
-        problems.append((f"{page_ranges(empty_pages)} {verb} no text (scanned?)", OCR))
-    if problems and not any(file.texts):
-        raise file.error(*problems[0])
-    file.warnings += [f"{cause}; {remedy}" for cause, remedy in problems]
+    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
+    install = "" if recognition.is_installed() else f"; or {recognition.INSTALL}"
+    causes = []
+    if failures:
+        causes.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))
+    if left := [number for number in undecoded if number not in problems.recognised]:
+        causes.append((f"{hold(left)} text whose characters have no letters in the file", OCR + install))
+    if empty:
+        causes.append((f"{hold(empty)} no text (scanned?)", OCR + install))
+    if causes and not any(file.texts):
+        raise file.error(*causes[0])
+    if problems.guessed:
+        causes.append(
+            (f"characters of {page_ranges(problems.guessed)} do not decode, ligatures are guessed", OCR + install)
+        )
+    if problems.recognised:
+        causes.append(
+            (f"the text of {page_ranges(problems.recognised)} was recognised in pictures", "check numbers and names")
+        )
+    file.warnings += [f"{cause}; {remedy}" for cause, remedy in causes]
+
+
+def hold(numbers: Sequence[int]) -> str:
+    """The pages and the verb."""
+    return f"{page_ranges(numbers)} {'holds' if len(numbers) == 1 else 'hold'}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import foreign, html, mail, office, pdf, text, xlsx
+from specprefill_cli.documents import foreign, html, mail, office, pdf, recognition, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
@@ -101,7 +101,7 @@ def read_document(
         raise document_error(name, f"larger than {limits.max_bytes:,} bytes", "split it into smaller files")
     file = SourceFile(data, name, limits, step=step, read_attached=read_file)
     try:
-        run_with_deadline(lambda: read_file(file), file.stop, limits.max_seconds)
+        run_with_deadline(lambda: read_file(file), file.stop, limits.max_seconds, lambda: file.excused_seconds)
     except TimeoutError:
         cause = f"reading took longer than {limits.max_seconds:g} s{file.progress}"
         raise document_error(name, cause, "split it, save it as text, or print it to a new PDF") from None
@@ -141,6 +141,8 @@ def choose_reader(data: bytes, name: str) -> Reader:
     if is_pdf(data):
         return pdf.pages
     suffix = PurePath(name).suffix.lower()
+    if suffix in recognition.SUFFIXES and data.startswith(recognition.SIGNATURES):
+        return recognition.pages
     binary_name = binary_format(data)
     if binary_name:
         contradiction = f", not a {suffix} file" if suffix in READERS else ""

@@ -2,13 +2,15 @@
 
 import itertools
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 from pypdfium2 import PdfiumError
 
-from specprefill_cli.documents import pdf
+from specprefill_cli.documents import pdf, recognition
 from specprefill_cli.documents.pdfium import PdfiumFile
 from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
 from specprefill_cli.documents.registry import read_document, read_pages
@@ -16,6 +18,39 @@ from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
+
+
+@pytest.fixture(autouse=True)
+def no_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "is_installed", lambda: False)
+
+
+@pytest.fixture
+def recogniser(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The pictures that a recogniser gets, which reads a line of two boxes in each."""
+    pictures: list[object] = []
+    boxes = np.array([[[60, 11], [90, 11], [90, 21], [60, 21]], [[10, 10], [50, 10], [50, 20], [10, 20]]])
+
+    def recognise(picture: object) -> SimpleNamespace:
+        pictures.append(picture)
+        return SimpleNamespace(boxes=boxes, txts=("1931.", "Built in"))
+
+    monkeypatch.setattr(recognition, "is_installed", lambda: True)
+    monkeypatch.setattr(recognition, "engine", lambda: recognise)
+    return pictures
+
+
+def test_scanned_pages_and_pictures_are_recognised(recogniser: list[object]) -> None:
+    document = read_document(make_pdf(["Alpha", None]), "report.pdf")
+    assert document.text == "Alpha\n\nBuilt in 1931."
+    assert document.warnings == ("the text of page 2 was recognised in pictures; check numbers and names",)
+    picture = b"\x89PNG\r\n\x1a\nrest"
+    assert read_document(picture, "a.png").text == "Built in 1931."
+    assert len(recogniser) == 2
+
+
+def test_a_picture_needs_the_package() -> None:
+    assert "pip install rapidocr onnxruntime" in document_files.refusal(b"\xff\xd8\xffrest", "a.jpg")
 
 
 def refusal(data: bytes, limits: Limits | None = None) -> str:
@@ -90,12 +125,15 @@ def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_a_scanned_pdf_is_refused() -> None:
     message = refusal(make_pdf([None, None, None]))
-    assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
+    assert message.startswith(
+        "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf; or install it"
+    )
+    assert "pip install rapidocr" in message
 
 
 def test_scanned_pages_are_a_warning() -> None:
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
-    assert document.warnings == ("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf",)
+    assert document.warnings[0].startswith("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf")
     assert document.text == "Alpha\n\nBeta"
 
 
