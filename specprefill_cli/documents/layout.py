@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 LINE_HYPHEN = 2
 # In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
 COLUMN_GAP, MARK_GAP = 1.0, 0.4
-# A mark is at most this high, and raised by at least this share of the line.
-MARK_HEIGHT, MARK_RAISE, SAME_LINE = 0.85, 0.15, 0.3
+# Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
+LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE, SAME_LINE = 0.5, 0.85, 0.15, 0.6, 0.3
 # Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
 FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
@@ -91,7 +91,7 @@ def pieces_of(page: PdfTextPage) -> list[Piece]:
         last = pieces[-1] if pieces else Piece("", 0, 0, base, 0)
         gap = box.left - last.right
         if is_raised(last, base, height) and abs(gap) < MARK_GAP * last.height:
-            mark, last.right, blank = mark + character, box.right, ""
+            mark, last.right, blank = mark + blank + character, box.right, ""
             continue
         if mark:
             last.text, mark = superscript(last.text, mark), ""
@@ -115,7 +115,8 @@ def pieces_of(page: PdfTextPage) -> list[Piece]:
 
 def is_raised(line: Piece, base: float, height: float) -> bool:
     """Whether text on a baseline is small and raised beside a line."""
-    return height < MARK_HEIGHT * line.height and MARK_RAISE * line.height < base - line.base < line.height
+    is_small = LEAST_MARK * line.height <= height < MARK_HEIGHT * line.height
+    return is_small and MARK_RAISE * line.height < base - line.base < MOST_RAISE * line.height
 
 
 def ordered_text(page: PdfTextPage, notes: Iterable[tuple[str, str, Box]]) -> str | None:

@@ -19,7 +19,7 @@ def pages(file: SourceFile) -> Pages:
     head = "\n".join(f"{name}: {message[name]}" for name in HEADERS if message[name])
     body = message.get_body(("plain", "html"))
     yield "\n\n".join(filter(None, (head, body_text(file, body) if body else "")))
-    for part in message.iter_attachments():
+    for part in message.iter_attachments() if message.is_multipart() else () if body else (message,):
         # Pictures of the body have an identifier; they are part of its design.
         if part.get_content_type() in SIGNATURES or (part.get_content_maintype() == "image" and part["Content-ID"]):
             continue

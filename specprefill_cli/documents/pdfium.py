@@ -64,7 +64,15 @@ class PdfiumFile:
         """The name and the content of each attached file."""
         with LOCK:
             files = [self.document.get_attachment(index) for index in range(self.document.count_attachments())]
-            return [(file.get_name(), bytes(file.get_data())) for file in files]
+            return [(file.get_name(), attached_bytes(file)) for file in files]
+
+
+def attached_bytes(file: pypdfium2.PdfAttachment) -> bytes:
+    """The content of an attached file; empty where it is missing."""
+    try:
+        return bytes(file.get_data())
+    except pypdfium2.PdfiumError:
+        return b""
 
 
 def page_text(page: pypdfium2.PdfPage) -> str:

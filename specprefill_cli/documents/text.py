@@ -34,9 +34,14 @@ def markdown_pages(file: SourceFile) -> Pages:
 def labelled_tables(text: str) -> str:
     """Write the names of the columns into the rows of Markdown's tables: `| a: 1 | b: 2 |`."""
     names: list[str] = []
+    in_code = False
     lines = text.split("\n")
     for index, line in enumerate(lines):
-        if TABLE_RULE.fullmatch(line) and index and "|" in lines[index - 1]:
+        if line.lstrip().startswith(("```", "~~~")):
+            in_code = not in_code
+        if in_code:
+            names = []
+        elif TABLE_RULE.fullmatch(line) and index and "|" in lines[index - 1]:
             names = markdown_cells(lines[index - 1])
         elif names and "|" in line:
             lines[index] = f"| {' | '.join(named_cells(names, markdown_cells(line)))} |"

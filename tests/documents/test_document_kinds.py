@@ -119,6 +119,7 @@ def test_merged_cells_are_filled_and_rows_carry_their_columns(
     [
         ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
         ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
+        ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
         ("<html><table><tr><td>Boat<td>Heron<tr><td>Berth<td>12</table>", "a.html", "Boat | Heron\nBerth | 12"),
         ("<html><table><tr><th colspan=3>Fees<tr><th>Boat<th colspan=2>2024<tr><th><th>May<th>June<tr><td>Heron<td>7<td>9",
          "a.html", "Fees | Fees | Fees\nBoat | 2024 | 2024\n| May | June\nBoat: Heron | 2024 May: 7 | 2024 June: 9"),
@@ -199,6 +200,12 @@ def test_mail_with_attachments(name: str) -> None:
     assert [warning.split(":")[0] for warning in document.warnings] == ["attachment b.bin"]
 
 
+def test_mail_that_is_only_an_attachment() -> None:
+    message = EmailMessage()
+    message.add_attachment(make_pdf(["Alpha"]), maintype="application", subtype="pdf", filename="a.pdf")
+    assert read(bytes(message), "a.eml") == "# Attachment: a.pdf\n\nAlpha"
+
+
 def test_saved_pages_and_mail_in_mail() -> None:
     page = EmailMessage()
     page.set_content("<title>T</title><p>Open at <b>ten</b></p>", subtype="html")
@@ -253,6 +260,12 @@ def test_raised_text_in_a_pdf() -> None:
     content = line("The deposit is 45", 72, 700) + line("1", 166, 705, 7) + line(" pounds, 10", 171, 700)
     content += line("6", 232, 705, 7) + line("litres.", 240, 700) + line("1", 72, 605, 7) + line("Refundable.", 77, 600)
     assert read(raw_pdf(content), "a.pdf") == "The deposit is 45 [1] pounds, 10^6 litres.\n[1] Refundable."
+
+
+def test_an_initial_is_not_followed_by_a_raised_line() -> None:
+    content = line("T", 72, 686, 28) + line("he quick fox jumps", 92, 700) + line("over the dog.", 92, 686)
+    content += line("45", 72, 600) + line("1", 86, 605, 7)
+    assert "he quick fox jumps" in read(raw_pdf(content), "a.pdf")
 
 
 def test_fields_notes_and_attachments_of_a_pdf() -> None:
