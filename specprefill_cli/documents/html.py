@@ -13,10 +13,10 @@ from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
 from specprefill_cli.documents.tables import Cell, filled_rows, table_lines
 
-HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "del", "s", "strike"})
+HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
 HIDING = re.compile(
     r"(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|(?:opacity|font-size)\s*:\s*0(?:px|em|pt|%)?\s*(?:;|!|$)"
-    r"|text-decoration[\w-]*\s*:[^;]*line-through)",
+    r"|text-decoration[\w-]*\s*:[^;]*line-through|(?:left|top|text-indent)\s*:\s*-\d{3,}(?:px|em))",
     re.IGNORECASE,
 )
 STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
@@ -127,7 +127,7 @@ class TextExtractor(HTMLParser):
 
     open_tags: open elements, the innermost last, each with whether it is hidden; depths: number of open elements by tag
     hidden: number of open hidden elements; hidden_names: classes and identifiers that the style sheet hides
-    lists: number of the next item of each open list; 0 for a list without numbers
+    lists: number of the next item of each open list; 0 for a list without numbers; powers: parts so far of each open power
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -142,6 +142,7 @@ class TextExtractor(HTMLParser):
         self.hidden = 0
         self.hidden_names: set[str] = set()
         self.lists: list[int] = []
+        self.powers: list[int] = []
 
     @property
     def flow(self) -> Flow:
@@ -185,6 +186,7 @@ class TextExtractor(HTMLParser):
             self.tables[-1].start_cell(tag == "th" or self.depths["thead"] > 0, attributes)
         if tag in BLOCKS:
             self.flow.separate(Gap.LINE)
+        self.count_power(tag)
         if tag in ("ol", "ul", "menu"):
             self.lists.append(span_of(attributes.get("start", "")) if tag == "ol" else 0)
         elif tag == "li" and self.lists and self.lists[-1]:
@@ -195,6 +197,16 @@ class TextExtractor(HTMLParser):
             self.write_words(visible_text(attributes.get("srcdoc", ""), self.stop)[1], Gap.LINE)
         else:
             self.write_words(attribute_text(tag, attributes), Gap.SPACE)
+
+    def count_power(self, tag: str) -> None:
+        """Write `^` before the second part of a power in a formula."""
+        if self.powers and self.open_tags[-1][0] == "msup":
+            self.powers[-1] += 1
+            if self.powers[-1] == 2:
+                self.flow.gap = Gap.NOTHING
+                self.flow.write("^")
+        if tag == "msup":
+            self.powers.append(0)
 
     def write_words(self, text: str, gap: Gap) -> None:
         if text.strip():
@@ -230,6 +242,8 @@ class TextExtractor(HTMLParser):
                 self.tables[-1].has_blocks = True
         elif self.lists and tag in ("ol", "ul", "menu"):
             self.lists.pop()
+        elif self.powers and tag == "msup":
+            self.powers.pop()
         if tag in BLOCKS:
             self.flow.separate(Gap.LINE)
 

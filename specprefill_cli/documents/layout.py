@@ -24,6 +24,8 @@ COLUMN_GAP, MARK_GAP = 1.0, 0.4
 LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE, SAME_LINE = 0.5, 0.85, 0.15, 0.6, 0.3
 # Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
 FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
+# In heights of a line: how far lines of two columns stand apart.
+LINE_OFFSET = 0.6
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
 MOST_PIECES = 0.25
 LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
@@ -136,11 +138,18 @@ def lines_of(pieces: Iterable[Piece]) -> str:
     """The lines of a page, from its pieces in drawing order."""
     rows: list[list[Piece]] = []
     for piece in pieces:
-        if rows and rows[-1][-1].is_level(piece.base) and piece.left >= rows[-1][-1].right - piece.height:
+        if rows and is_beside(rows[-1][-1], piece):
             rows[-1].append(piece)
         else:
             rows.append([piece])
     return "\n".join(" ".join(piece.text for piece in row) for row in in_columns(rows))
+
+
+def is_beside(left: Piece, right: Piece) -> bool:
+    """Whether a piece goes on with the line of another; lines of columns beside each other may be up to half a line apart."""
+    gap = right.left - left.right
+    near = abs(right.base - left.base) < LINE_OFFSET * min(left.height, right.height)
+    return gap > COLUMN_GAP * left.height if near and not left.is_level(right.base) else near and gap > -right.height
 
 
 def insert_note(pieces: list[Piece], text: str, name: str, box: Box) -> None:

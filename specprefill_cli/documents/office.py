@@ -294,6 +294,9 @@ def add_inline(pieces: list[str], node: Element, levels: Levels) -> None:
             pieces.append("\n" + "\n".join(block_lines(child, levels)) + "\n")
         elif name == "docPr" and picture_text(child):
             pieces.append(f"\n{picture_text(child)}\n")
+        elif name == "sup":
+            pieces.append("^")  # in a formula
+            add_inline(pieces, child, levels)
         elif name in ("checkBox", "ddList"):
             pieces.append(field_text(child))
         else:

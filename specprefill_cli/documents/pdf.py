@@ -136,7 +136,7 @@ def add_warnings(file: SourceFile, problems: Problems) -> None:
     failures, undecoded = problems.failures, problems.undecoded
     known = {*failures, *undecoded}
     empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
-    install = "" if recognition.is_installed() else f"; or {recognition.INSTALL}"
+    install = "" if recognition.is_installed() else f", or install recognition of characters: {recognition.INSTALL}"
     causes = []
     if failures:
         causes.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))

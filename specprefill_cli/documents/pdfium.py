@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,7 +80,8 @@ def page_text(page: pypdfium2.PdfPage) -> str:
     """The text of a page in reading order, with the values of its fields and its notes."""
     text_page = page.get_textpage()
     try:
-        check_decoding(text_page)
+        # The mark makes the reader warn of the page.
+        mark = UNDECODED if undecoded_share(text_page) else ""
         text: str = text_page.get_text_range()
         boxes = [layout.Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes = list(notes_of(page))
@@ -88,23 +90,30 @@ def page_text(page: pypdfium2.PdfPage) -> str:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
     finally:
         text_page.close()
-    return ordered
+    return ordered + mark
 
 
-def check_decoding(page: pypdfium2.PdfTextPage) -> None:
-    """Raise Undecoded if too many characters of a page are codes without a letter, for private use, or control characters."""
+def undecoded_share(page: pypdfium2.PdfTextPage) -> float:
+    """The share of a page's characters that are codes without a letter, or control characters, in a sample.
+
+    Raises Undecoded if they are too many, private characters included: a few of those may be bullets.
+    """
     count = page.count_chars()
     checked = range(0, count, max(1, count // CHECKED_CHARACTERS))
-    meaningless = sum(
-        pdfium.FPDFText_HasUnicodeMapError(page.raw, index) == 1
-        or (
-            unicodedata.category(chr(pdfium.FPDFText_GetUnicode(page.raw, index))) in ("Cc", "Co", "Cn")
-            and chr(pdfium.FPDFText_GetUnicode(page.raw, index)) not in "\r\n\t\x02"
-        )
-        for index in checked
-    )
-    if meaningless > UNDECODED_SHARE * len(checked):
+    kinds = Counter(character_kind(page, index) for index in checked)
+    if kinds.total() - kinds["L"] > UNDECODED_SHARE * len(checked):
         raise Undecoded
+    return kinds["C"] / max(len(checked), 1)
+
+
+def character_kind(page: pypdfium2.PdfTextPage, index: int) -> str:
+    """`C` for a character without meaning, `P` for one of private use, `L` for any other."""
+    character = chr(pdfium.FPDFText_GetUnicode(page.raw, index))
+    category = unicodedata.category(character)
+    if category == "Co":
+        return "P"
+    is_control = category in ("Cc", "Cn") and character not in "\r\n\t\x02"
+    return "C" if is_control or pdfium.FPDFText_HasUnicodeMapError(page.raw, index) == 1 else "L"
 
 
 def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:

@@ -16,7 +16,7 @@ from specprefill_cli.installation import pip_command
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-INSTALL = f"install it with {pip_command('rapidocr', 'onnxruntime')}"
+INSTALL = pip_command("rapidocr", "onnxruntime")
 DOTS_PER_INCH = 150
 LOCK = threading.Lock()
 
@@ -52,6 +52,6 @@ def recognised_text(file: SourceFile, picture: Any) -> str:
 def pages(file: SourceFile) -> Pages:
     """Yield the text of a picture. Raises DocumentError without the package."""
     if not is_installed():
-        raise file.error("reading pictures needs another package", INSTALL)
+        raise file.error("reading pictures needs another package", f"install it with {INSTALL}")
     file.warnings.append("its text was recognised in a picture; check numbers and names")
     yield clean_text(recognised_text(file, file.data))

@@ -79,13 +79,13 @@ def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[st
             position += 1
             yield lines[position - 1]
 
-    rows = csv.reader(remaining(), delimiter=delimiter)
+    rows = csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
     while position < len(lines):
         start, row = position, next(rows)
         if position - start > 1 and not is_closed(lines[start:position], delimiter):
             unclosed = unclosed or start + 1
             row = next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
-            position, rows = start + 1, csv.reader(remaining(), delimiter=delimiter)
+            position, rows = start + 1, csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
         yield row
     if unclosed:
         file.warnings.append(f"line {unclosed}: a quote is not closed, and so counts as text; check the file's quotes")
@@ -94,7 +94,7 @@ def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[st
 def is_closed(lines: Sequence[str], delimiter: str) -> bool:
     """Whether the quotes of a row of several lines are complete."""
     try:
-        return bool(list(csv.reader(lines, delimiter=delimiter, strict=True)))
+        return bool(list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)))
     except csv.Error:
         return False
 
@@ -102,13 +102,20 @@ def is_closed(lines: Sequence[str], delimiter: str) -> bool:
 def likely_delimiter(text: str) -> str:
     """Return the delimiter that divides the largest share of the rows into the same number of cells, or `,`.
 
+    Of several, the one that gives the most cells.
+
     A comma between two digits may belong to a number: it counts only where no other delimiter divides as many rows.
     """
 
-    def agreement(delimiter: str) -> float:
+    def agreement(delimiter: str) -> tuple[float, int]:
         lines = StringIO(NUMBER_COMMA.sub("", text) if delimiter == "," else text, newline="")
-        counts = Counter(len(row) for row in islice(csv.reader(lines, delimiter=delimiter), SAMPLE_ROWS) if row)
-        return max((rows for cells, rows in counts.items() if cells > 1), default=0) / max(counts.total(), 1)
+        counts = Counter(
+            len(row)
+            for row in islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), SAMPLE_ROWS)
+            if row
+        )
+        rows, cells = max(((rows, cells) for cells, rows in counts.items() if cells > 1), default=(0, 0))
+        return rows / max(counts.total(), 1), cells
 
     best = max(DELIMITERS, key=agreement)
-    return best if agreement(best) else ","
+    return best if agreement(best)[1] else ","

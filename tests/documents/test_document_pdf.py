@@ -126,7 +126,7 @@ def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_scanned_pdf_is_refused() -> None:
     message = refusal(make_pdf([None, None, None]))
     assert message.startswith(
-        "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf; or install it"
+        "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
     )
     assert "pip install rapidocr" in message
 
