@@ -16,6 +16,8 @@ from specprefill_cli.documents.tables import is_number
 if TYPE_CHECKING:
     from pypdfium2 import PdfTextPage
 
+    from specprefill_cli.documents.grids import Grid
+
 # PDFium writes a hyphen that divides a word at a line end as this character.
 LINE_HYPHEN = 2
 # In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
@@ -81,8 +83,8 @@ def characters(page: PdfTextPage) -> Iterator[tuple[str, Box, float]]:
         yield character, Box(box.left, box.bottom, box.right, box.top), y.value
 
 
-def pieces_of(page: PdfTextPage) -> list[Piece]:
-    """The pieces of a page in drawing order, raised marks written by `superscript`."""
+def pieces_of(page: PdfTextPage, grids: Sequence[Grid]) -> list[Piece]:
+    """The pieces of a page in drawing order, raised marks written by `superscript`; lines of tables part pieces."""
     pieces: list[Piece] = []
     mark = blank = ""
     for character, box, base in characters(page):
@@ -104,7 +106,8 @@ def pieces_of(page: PdfTextPage) -> list[Piece]:
         ):
             # A mark at the beginning of a note.
             last.text, last.base, last.height, blank = superscript("", last.text), base, height, " "
-        if last.text and last.is_level(base) and -last.height < gap < COLUMN_GAP * last.height:
+        is_near = last.text and last.is_level(base) and -last.height < gap < COLUMN_GAP * last.height
+        if is_near and not any(grid.parts(last.right, box.left, base) for grid in grids):
             last.text += blank + character
             last.right = box.right
         else:
@@ -121,16 +124,22 @@ def is_raised(line: Piece, base: float, height: float) -> bool:
     return is_small and MARK_RAISE * line.height < base - line.base < MOST_RAISE * line.height
 
 
-def ordered_text(page: PdfTextPage, notes: Iterable[tuple[str, str, Box]]) -> str | None:
+def ordered_text(page: PdfTextPage, notes: Iterable[tuple[str, str, Box]], grids: Sequence[Grid]) -> str | None:
     """The lines of a page in reading order; None where the text is too scattered to tell.
 
-    notes: text, name and box of each field and annotation
+    notes: text, name and box of each field and annotation; grids: tables that are drawn with lines
     """
-    pieces = pieces_of(page)
+    pieces = pieces_of(page, grids)
     if len(pieces) > MOST_PIECES * page.count_chars() + FEWEST_LINES:
         return None
     for note in notes:
         insert_note(pieces, *note)
+    for grid in grids:
+        held = [piece for piece in pieces if grid.holds(piece)]
+        if held:
+            table = Piece("\n".join(grid.lines(held)), grid.columns[0], grid.columns[-1], grid.rows[-1], held[0].height)
+            place = pieces.index(held[0])
+            pieces = [*pieces[:place], table, *(piece for piece in pieces[place:] if not grid.holds(piece))]
     return lines_of(pieces)
 
 

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from specprefill_cli.documents.sentences import CLOSERS
+from specprefill_cli.documents.sentences import CELLS, CLOSERS
 
 # A line is full from this fraction of the usual line length on: ragged-right text rarely falls below it.
 FULL_LINE = 0.75
@@ -87,6 +87,8 @@ def _is_wide(character: str) -> bool:
 
 
 def _is_table_row(line: str) -> bool:
+    if CELLS in line:
+        return True
     words = line.split()
     numbers = sum(DIGIT.search(word) is not None for word in words)
     return (len(words) > 1 and 2 * numbers >= len(words)) or any(leaders in line for leaders in DOT_LEADERS)

@@ -14,6 +14,7 @@ import pypdfium2.raw as pdfium
 
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
+from specprefill_cli.documents.grids import grids_of
 
 # PDFium is not thread-safe.
 LOCK = threading.Lock()
@@ -85,7 +86,9 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         text: str = text_page.get_text_range()
         boxes = [layout.Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes = list(notes_of(page))
-        ordered = layout.ordered_text(text_page, notes) if notes or not layout.is_simple(boxes) else None
+        grids = grids_of(page)
+        is_simple = not (notes or grids) and layout.is_simple(boxes)
+        ordered = None if is_simple else layout.ordered_text(text_page, notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
     finally:

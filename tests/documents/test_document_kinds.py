@@ -257,6 +257,28 @@ def test_columns_drawn_row_by_row_and_a_table_below() -> None:
     assert read(raw_pdf(content), "a.pdf").split("\n") == expected
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_table_with_lines_is_read_row_by_row(by_columns: bool) -> None:
+    rows = [
+        ("Service", "Who", "Fee"),
+        ("Mooring of a boat|for the winter", "Harbour|master", "450"),
+        ("Lift out", "Crane crew", "75"),
+    ]
+    cells = [(row, column) for row in range(3) for column in range(3)]
+    content = line("Fees of the port", 60, 780)
+    for row, column in sorted(cells, key=lambda cell: cell[:: -1 if by_columns else 1]):
+        for number, text in enumerate(rows[row][column].split("|")):
+            content += line(text, 65 + 110 * column, 745 - 40 * row - 14 * number)
+    content += "".join(f"60 {y} m 390 {y} l S\n" for y in (760, 720, 680, 640))
+    content += "".join(f"{60 + 110 * number} 640 m {60 + 110 * number} 760 l S\n" for number in range(4))
+    assert read(raw_pdf(content), "a.pdf").split("\n") == [
+        "Fees of the port",
+        "Service | Who | Fee",
+        "Service: Mooring of a boat for the winter | Who: Harbour master | Fee: 450",
+        "Service: Lift out | Who: Crane crew | Fee: 75",
+    ]
+
+
 def test_raised_text_in_a_pdf() -> None:
     content = line("The deposit is 45", 72, 700) + line("1", 166, 705, 7) + line(" pounds, 10", 171, 700)
     content += line("6", 232, 705, 7) + line("litres.", 240, 700) + line("1", 72, 605, 7) + line("Refundable.", 77, 600)
