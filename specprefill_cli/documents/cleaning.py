@@ -91,6 +91,8 @@ def restore_ligatures(text: str) -> str:
 
     A full guess needs a dictionary: before a, o and u, `ff` stands inside a word and `fl` at its beginning.
     """
+    if UNDECODED not in text:
+        return text
     text = re.sub(rf"(?<=[^\W\d_]){UNDECODED}(?=[aou]|\W|$)", "ff", text)
     text = re.sub(rf"(?<![^\W\d_]){UNDECODED}(?=[aou])", "fl", text)
     return re.sub(rf"{UNDECODED}(?=[^\W\d_])", "fi", text)

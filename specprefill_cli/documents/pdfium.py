@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from specprefill_cli.documents.grids import grids_of
 LOCK = threading.Lock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
+MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
@@ -81,9 +81,9 @@ def page_text(page: pypdfium2.PdfPage) -> str:
     """The text of a page in reading order, with the values of its fields and its notes."""
     text_page = page.get_textpage()
     try:
-        # The mark makes the reader warn of the page.
-        mark = UNDECODED if undecoded_share(text_page) else ""
         text: str = text_page.get_text_range()
+        # The mark makes the reader warn of the page.
+        mark = UNDECODED if undecoded_share(text_page, text) else ""
         boxes = [layout.Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes = list(notes_of(page))
         grids = grids_of(page)
@@ -96,27 +96,17 @@ def page_text(page: pypdfium2.PdfPage) -> str:
     return ordered + mark
 
 
-def undecoded_share(page: pypdfium2.PdfTextPage) -> float:
-    """The share of a page's characters that are codes without a letter, or control characters, in a sample.
+def undecoded_share(page: pypdfium2.PdfTextPage, text: str) -> float:
+    """The share of a page's characters that are codes without a letter, in a sample.
 
-    Raises Undecoded if they are too many, private characters included: a few of those may be bullets.
+    Raises Undecoded if they are too many, those of private use and control characters included: a few may be bullets.
     """
     count = page.count_chars()
     checked = range(0, count, max(1, count // CHECKED_CHARACTERS))
-    kinds = Counter(character_kind(page, index) for index in checked)
-    if kinds.total() - kinds["L"] > UNDECODED_SHARE * len(checked):
+    unmapped = sum(pdfium.FPDFText_HasUnicodeMapError(page.raw, index) == 1 for index in checked) / max(len(checked), 1)
+    if unmapped + len(MEANINGLESS.findall(text)) / max(len(text), 1) > UNDECODED_SHARE:
         raise Undecoded
-    return kinds["C"] / max(len(checked), 1)
-
-
-def character_kind(page: pypdfium2.PdfTextPage, index: int) -> str:
-    """`C` for a character without meaning, `P` for one of private use, `L` for any other."""
-    character = chr(pdfium.FPDFText_GetUnicode(page.raw, index))
-    category = unicodedata.category(character)
-    if category == "Co":
-        return "P"
-    is_control = category in ("Cc", "Cn") and character not in "\r\n\t\x02"
-    return "C" if is_control or pdfium.FPDFText_HasUnicodeMapError(page.raw, index) == 1 else "L"
+    return unmapped
 
 
 def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
