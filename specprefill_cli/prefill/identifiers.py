@@ -9,6 +9,8 @@ import numpy as np
 
 # Parts of an identifier are joined by one of these: `AB-1234/7`, `10.0.0.7`, `8,450`.
 TOKEN = re.compile(r"\w+(?:[-./:,@#]\w+)*")
+# A number and what it counts or the month that it is a day of.
+COUNTED = re.compile(r"\b\d+ [^\W\d_]{3,}")
 SHORTEST_NUMBER = 3
 # An identifier in more places says little about where the answer is.
 MOST_PLACES = 8
@@ -24,7 +26,7 @@ def is_identifier(token: str) -> bool:
 def rare_places(question: str, text: str) -> list[int]:
     """The characters of a text at which rare identifiers of a question begin, in its spelling or, without one, in any case."""
     places: list[int] = []
-    for token in sorted(filter(is_identifier, set(TOKEN.findall(question)))):
+    for token in sorted({*filter(is_identifier, TOKEN.findall(question)), *COUNTED.findall(question)}):
         pattern = rf"(?<!\w)(?<!\d[.,:]){re.escape(token)}(?!\w|[.,:]\d)"
         for flags in (0, re.IGNORECASE):
             found = [match.start() for match in islice(re.finditer(pattern, text, flags), MOST_PLACES + 1)]

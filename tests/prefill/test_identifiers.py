@@ -5,7 +5,7 @@ import pytest
 
 from specprefill_cli.prefill.identifiers import MOST_PLACES, hold_rare_identifier, rare_places
 
-TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x): see RFC-9110/2, of 2024 and 12."
+TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x): see RFC-9110/2, of 2024 and 12. Open 14 June."
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,8 @@ TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x):
         ("what does b077 cost?", ["B077"]),
         ("Which berth costs 8,450?", ["8,450"]),
         ("What does handler_41 see in RFC-9110/2?", ["handler_41", "RFC-9110/2"]),
+        ("Who paid 8,450 a year? And 450 a year?", ["8,450"]),
+        ("What opens on 14 June?", ["14 June"]),
         ("Which berth has 12 boats, B07 or 450?", []),
         ("What does a berth cost?", []),
     ],
