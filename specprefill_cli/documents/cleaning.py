@@ -21,7 +21,7 @@ NFC_CHARACTERS = 1000
 # What readers write for a character that the file does not decode.
 UNDECODED = "\ufffe"
 # A raised number behind these is a power; behind another number or word it is the mark of a note.
-POWER_BASE = re.compile(r"(?<![\w.,])(?:10|\d|[^\W\d_]|[kcdmµn]?m|[kc]?g|s|hr?)$")
+POWER_BASE = re.compile(r"(?<![\w.,])(?:10|\d|[^\W\d_]|[kcdmµn]?m|[kc]?g|s|hr?|=\s*\w{2,3})$")
 RAISED_LETTERS = re.compile(r"[^\W\d]{2,}|[^\w*]+")
 
 
