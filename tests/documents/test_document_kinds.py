@@ -4,6 +4,7 @@ import datetime
 import io
 import sys
 from collections.abc import Callable
+from email import message_from_bytes, policy
 from email.message import EmailMessage
 
 import docx
@@ -16,7 +17,7 @@ from pptx.enum.chart import XL_CHART_TYPE
 from pypdf.annotations import FreeText
 
 from specprefill_cli.documents.registry import read_document
-from tests.helpers.document_files import make_pdf, raw_pdf, refusal, save_to_bytes
+from tests.helpers.document_files import letter, make_pdf, raw_pdf, refusal, save_to_bytes
 
 RATES = [
     ("Room", "Winter", "Spring", "Summer"),
@@ -180,20 +181,9 @@ def test_charts_are_tables() -> None:
     assert read(save_to_bytes(deck), "a.pptx").endswith("North | Ferries: 1804\nSouth | Ferries: 2132")
 
 
-def letter() -> EmailMessage:
-    message = EmailMessage()
-    message["From"], message["Subject"] = "r@example.org", "Fee für 2025"
-    message.set_content("The fee rises to 74 pounds.\n", cte="base64")
-    message.add_alternative("<p>Html</p>", subtype="html")
-    message.add_attachment("Name,Bonus\nMoss,930\n", subtype="csv", filename="t.csv")
-    message.add_attachment(make_pdf(["Alpha"]), maintype="application", subtype="pdf", filename="a.pdf")
-    message.add_attachment(b"\0\1", maintype="application", subtype="x-odd", filename="b.bin")
-    return message
-
-
 @pytest.mark.parametrize("name", ["a.eml", "stdin"])
 def test_mail_with_attachments(name: str) -> None:
-    document = read_document(bytes(letter()), name)
+    document = read_document(letter(), name)
     assert document.text == (
         "From: r@example.org\nSubject: Fee für 2025\n\nThe fee rises to 74 pounds.\n\n# Attachment: t.csv\n\nName | Bonus\n"
         "Name: Moss | Bonus: 930\n\n# Attachment: a.pdf\n\nAlpha"
@@ -212,7 +202,7 @@ def test_saved_pages_and_mail_in_mail() -> None:
     page.set_content("<title>T</title><p>Open at <b>ten</b></p>", subtype="html")
     page.add_related(b"x", maintype="image", subtype="png", cid="<1>")
     assert read(bytes(page), "a.mhtml").endswith("Open at ten")
-    outer = letter()
+    outer = message_from_bytes(letter(), policy=policy.default)
     for _ in range(5):
         inner, outer = outer, EmailMessage()
         outer.set_content("See below.")

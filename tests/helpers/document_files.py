@@ -4,6 +4,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from datetime import date
+from email.message import EmailMessage
 from typing import Any
 
 import docx
@@ -168,3 +169,15 @@ def book(chapters: dict[str, str], spine: list[str], extra: dict[str, Any] | Non
 
 
 CHAPTERS = {"b.xhtml": "<h1>Two</h1><p>It ends.</p>", "a b.xhtml": "<h1>One</h1><script>x()</script><p>It begins.</p>"}
+
+
+def letter() -> bytes:
+    """A letter in base64 and HTML with three attachments, the last of no known kind."""
+    message = EmailMessage()
+    message["From"], message["Subject"] = "r@example.org", "Fee für 2025"
+    message.set_content("The fee rises to 74 pounds.\n", cte="base64")
+    message.add_alternative("<p>Html</p>", subtype="html")
+    message.add_attachment("Name,Bonus\nMoss,930\n", subtype="csv", filename="t.csv")
+    message.add_attachment(make_pdf(["Alpha"]), maintype="application", subtype="pdf", filename="a.pdf")
+    message.add_attachment(b"\0\1", maintype="application", subtype="x-odd", filename="b.bin")
+    return bytes(message)
