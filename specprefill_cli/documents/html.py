@@ -19,6 +19,7 @@ HIDING = re.compile(
     r"|text-decoration[\w-]*\s*:[^;]*line-through|(?:left|top|text-indent)\s*:\s*-\d{3,}(?:px|em))",
     re.IGNORECASE,
 )
+RAISED = re.compile(r"vertical-align\s*:\s*super", re.IGNORECASE)
 STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
 # Rules of a style sheet, without those for print or narrow screens.
 CONDITIONAL_RULES = re.compile(r"/\*.*?\*/|@[^{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)
@@ -127,6 +128,7 @@ class TextExtractor(HTMLParser):
 
     open_tags: open elements, the innermost last, each with whether it is hidden; depths: number of open elements by tag
     hidden: number of open hidden elements; hidden_names: classes and identifiers that the style sheet hides
+    raised_at: number of elements around each open raised one
     lists: number of the next item of each open list; 0 for a list without numbers; powers: parts so far of each open power
     """
 
@@ -143,6 +145,7 @@ class TextExtractor(HTMLParser):
         self.hidden_names: set[str] = set()
         self.lists: list[int] = []
         self.powers: list[int] = []
+        self.raised_at: list[int] = []
 
     @property
     def flow(self) -> Flow:
@@ -162,6 +165,8 @@ class TextExtractor(HTMLParser):
         if not (self.hidden or is_hidden):
             self.start(tag, attributes)
         if tag not in VOID:
+            if tag == "sup" or RAISED.search(attributes.get("style", "")):
+                self.raised_at.append(len(self.open_tags))
             self.open_tags.append((tag, is_hidden))
             self.depths[tag] += 1
             self.hidden += is_hidden
@@ -221,6 +226,8 @@ class TextExtractor(HTMLParser):
             self.depths[closed] -= 1
             self.hidden -= was_hidden
             self.title_ended |= closed == "title"
+            if self.raised_at[-1:] == [len(self.open_tags)]:
+                self.end_raised()
             if closed == "style":
                 self.read_style()
             elif not (self.hidden or was_hidden):
@@ -230,10 +237,7 @@ class TextExtractor(HTMLParser):
 
     def end(self, tag: str) -> None:
         """End a visible element."""
-        if tag == "sup" and not self.depths["sup"]:
-            self.flow.write_raised(self.raised)
-            self.raised = ""
-        elif self.tables and tag in CELLS:
+        if self.tables and tag in CELLS:
             self.tables[-1].end_cell()
         elif self.tables and tag == "table" and self.depths["table"] < DEEPEST_TABLE:
             lines = self.tables.pop().lines()
@@ -246,6 +250,13 @@ class TextExtractor(HTMLParser):
             self.powers.pop()
         if tag in BLOCKS:
             self.flow.separate(Gap.LINE)
+
+    def end_raised(self) -> None:
+        """End a raised element, and write its text if no other is around it."""
+        self.raised_at.pop()
+        if self.raised.strip() and not self.raised_at:
+            self.flow.write_raised(self.raised)
+            self.raised = ""
 
     def read_style(self) -> None:
         """Note the classes and identifiers that a style sheet hides."""
@@ -262,7 +273,7 @@ class TextExtractor(HTMLParser):
             self.title += data
         elif self.hidden:
             return
-        elif self.depths["sup"]:
+        elif self.raised_at:
             self.raised += data
         elif self.is_inside(PREFORMATTED):
             self.flow.write(data)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # PDFium writes a hyphen that divides a word at a line end as this character.
 LINE_HYPHEN = 2
 # In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
-COLUMN_GAP, MARK_GAP = 1.0, 0.4
+COLUMN_GAP, MARK_GAP = 0.8, 0.4
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
 LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE, SAME_LINE = 0.5, 0.85, 0.15, 0.6, 0.3
 # Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.

@@ -45,6 +45,7 @@ def read(data: bytes, name: str) -> str:
         ('<img src=a alt="Map of the port"><iframe srcdoc="&lt;p&gt;Open at ten"></iframe>', "Map of the port\nOpen at ten"),
         ("The fee is 12<sup>3</sup> euros, 10<sup>-6</sup> m<sup>2</sup>, the 4<sup>th</sup>",
          "The fee is 12 [3] euros, 10^-6 m^2, the 4th"),
+        ('12<span style="vertical-align: super"><a href=x>3</a></span> euros', "12 [3] euros"),
         ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
         ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
         ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
