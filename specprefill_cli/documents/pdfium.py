@@ -14,6 +14,7 @@ import pypdfium2.raw as pdfium
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
 from specprefill_cli.documents.grids import grids_of
+from specprefill_cli.documents.pieces import Box
 
 # PDFium is not thread-safe.
 LOCK = threading.Lock()
@@ -23,7 +24,7 @@ MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
-Note = tuple[str, str, layout.Box]
+Note = tuple[str, str, Box]
 
 
 class Undecoded(Exception):
@@ -84,7 +85,7 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         text: str = text_page.get_text_range()
         # The mark makes the reader warn of the page.
         mark = UNDECODED if undecoded_share(text_page, text) else ""
-        boxes = [layout.Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
+        boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes = list(notes_of(page))
         grids = grids_of(page)
         is_simple = not (notes or grids) and layout.is_simple(boxes)
@@ -139,7 +140,7 @@ def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
             if text.strip():
                 box = pdfium.FS_RECTF()
                 pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))
-                yield " ".join(text.split()), name, layout.Box(box.left, box.bottom, box.right, box.top)
+                yield " ".join(text.split()), name, Box(box.left, box.bottom, box.right, box.top)
         finally:
             pdfium.FPDFPage_CloseAnnot(annotation)
 
