@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from html.parser import HTMLParser
+from itertools import compress
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text, superscript
 from specprefill_cli.documents.encoding import decode_text
@@ -43,6 +44,8 @@ SILENT_INPUTS = frozenset({"hidden", "password", "file", "color", "range"})
 TICKS = frozenset({"checkbox", "radio"})
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
+# Characters before raised text that decide how it is written.
+MARKED_TAIL = 20
 LARGEST_SPAN = 1000
 Attributes = Mapping[str, str]
 
@@ -73,7 +76,8 @@ class Flow:
 
     def write_raised(self, text: str) -> None:
         if self.pieces and self.gap is Gap.NOTHING:
-            self.pieces[-1] = superscript(self.pieces[-1], text)
+            tail = self.pieces[-1][-MARKED_TAIL:]
+            self.pieces.append(superscript(tail, text).removeprefix(tail))
         else:
             self.write(superscript("", text))
 
@@ -109,10 +113,11 @@ class Table:
     def lines(self) -> list[str]:
         """The rows; or the texts of the cells, where the table only arranges parts of the page."""
         self.end_cell()
-        rows = [row for row in self.rows if any(cell.text.strip() for cell in row)]
+        filled = [any(cell.text.strip() for cell in row) for row in self.rows]
+        rows = list(compress(self.rows, filled))
         if self.has_blocks or max(map(len, rows), default=0) < 2:
             return [cell.text for row in rows for cell in row if cell.text.strip()]
-        heads = [head for head, row in zip(self.heads, self.rows, strict=True) if row in rows]
+        heads = list(compress(self.heads, filled))
         marked = heads.index(False) if False in heads else 0
         texts = ([*map(str.strip, row)] for row in filled_rows(rows))
         return list(table_lines(texts, marked=marked))
