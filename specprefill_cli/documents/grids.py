@@ -6,6 +6,7 @@ import ctypes
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.documents.pieces import Piece
@@ -19,7 +20,7 @@ Point = tuple[float, float]
 SHORTEST, SAME_PLACE = 8.0, 3.0
 LONGEST_CELL = 500
 # A page with more drawings is a picture, not a table.
-MOST_DRAWINGS = 3000
+MOST_DRAWINGS, MOST_STROKES = 3000, 20_000
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,19 @@ class Grid:
 def grids_of(page: PdfPage) -> list[Grid]:
     """The tables of a page that are drawn with lines and have at least two columns and two rows."""
     upright, level = [], []
-    for (x, y), (other_x, other_y) in strokes(page):
+    for (x, y), (other_x, other_y) in islice(strokes(page), MOST_STROKES):
         if abs(x - other_x) < 1 and abs(y - other_y) >= SHORTEST:
             upright.append((max(y, other_y), min(y, other_y), x))
         elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:
             level.append((y, min(x, other_x), max(x, other_x)))
     groups: list[list[tuple[float, float, float]]] = []
+    lowest = float("inf")
     for line in sorted(upright, reverse=True):
-        if groups and line[0] >= min(bottom for _, bottom, _ in groups[-1]) - SAME_PLACE:
-            groups[-1].append(line)
-        else:
-            groups.append([line])
+        if line[0] < lowest - SAME_PLACE or not groups:
+            groups.append([])
+            lowest = line[1]
+        groups[-1].append(line)
+        lowest = min(lowest, line[1])
     grids = []
     for group in groups:
         top, bottom = group[0][0], min(bottom for _, bottom, _ in group)
