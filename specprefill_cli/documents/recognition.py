@@ -47,7 +47,13 @@ def recognised_text(file: SourceFile, picture: Any) -> str:
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
         pieces.append(Piece(text, left, right, -bottom, bottom - top))
     file.excused_seconds += time.monotonic() - begin
-    return lines_of(sorted(pieces, key=lambda piece: -piece.base))
+    rows: list[list[Piece]] = []
+    for piece in sorted(pieces, key=lambda piece: -piece.base):
+        if rows and rows[-1][0].is_level(piece.base):
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+    return lines_of(piece for row in rows for piece in sorted(row, key=lambda piece: piece.left))
 
 
 def pages(file: SourceFile) -> Pages:

@@ -29,7 +29,7 @@ def no_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
 def recogniser(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The pictures that a recogniser gets, which reads a line of two boxes in each."""
     pictures: list[object] = []
-    boxes = np.array([[[60, 11], [90, 11], [90, 21], [60, 21]], [[10, 10], [50, 10], [50, 20], [10, 20]]])
+    boxes = np.array([[[60, 9], [90, 9], [90, 19], [60, 19]], [[10, 10], [50, 10], [50, 20], [10, 20]]])
 
     def recognise(picture: object) -> SimpleNamespace:
         pictures.append(picture)
