@@ -7,6 +7,8 @@ from itertools import islice
 
 import numpy as np
 
+from specprefill_cli.documents.sentences import sentences_of
+
 # Parts of an identifier are joined by one of these: `AB-1234/7`, `10.0.0.7`, `8,450`.
 TOKEN = re.compile(r"\w+(?:[-./:,@#]\w+)*")
 # A number and what it counts or the month that it is a day of.
@@ -37,7 +39,14 @@ def rare_places(question: str, text: str) -> list[int]:
 
 
 def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
-    """Whether each passage [n] of a text, from characters `starts` [n] on, begins a rare identifier of the question."""
+    """Whether each passage [n] of a text, from characters `starts` [n] on, has part of a sentence or row with an identifier.
+
+    The identifier is a rare one of the question.
+    """
     holds = np.zeros(len(starts), dtype=bool)
-    holds[np.searchsorted(starts, np.array(rare_places(question, text), dtype=np.int64), side="right") - 1] = True
+    begins, ends = sentences_of(text).T
+    for place in rare_places(question, text):
+        sentence = max(0, int(np.searchsorted(begins, place, side="right")) - 1)
+        first, last = np.searchsorted(starts, (begins[sentence], ends[sentence] - 1), side="right") - 1
+        holds[max(0, first) : last + 1] = True
     return holds

@@ -28,5 +28,10 @@ def test_identifiers_are_found_whole(question: str, found: list[str]) -> None:
 def test_an_identifier_in_many_places_is_not_rare() -> None:
     assert len(rare_places("What is B7?", "B7 is here. " * MOST_PLACES)) == MOST_PLACES
     assert rare_places("What is B7?", "B7 is here. " * (MOST_PLACES + 1)) == []
-    starts = np.array([0, 10, 30])
-    assert hold_rare_identifier("B077 and B078?", TEXT, starts).tolist() == [True, False, True]
+
+
+def test_the_whole_row_of_an_identifier_is_held() -> None:
+    rows = "Berth: B076 | Fee: 1\nBerth: B077 | Fee: 2\nBerth: B078 | Fee: 3"
+    starts = np.array([0, 10, rows.index("B077") + 1, rows.index("2"), rows.index("B078")])
+    assert hold_rare_identifier("What is the fee of B077?", rows, starts).tolist() == [False, True, True, True, False]
+    assert not hold_rare_identifier("What is the fee?", rows, starts).any()
