@@ -45,7 +45,7 @@ def recognised_text(file: SourceFile, picture: Any) -> str:
     pieces = []
     for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
-        pieces.append(Piece(text, left, right, -bottom, bottom - top))
+        pieces.append(Piece(text.strip(), left, right, -bottom, bottom - top))
     file.excused_seconds += time.monotonic() - begin
     rows: list[list[Piece]] = []
     for piece in sorted(pieces, key=lambda piece: -piece.base):
