@@ -1,5 +1,6 @@
 """HTML: the text that a browser would show. Tags are read as a stream, so that nesting may be arbitrarily deep."""
 
+import html
 import threading
 from collections import Counter
 from enum import IntEnum
@@ -18,6 +19,8 @@ BLOCKS = frozenset(
     "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav ol optgroup option p pre section "
     "select summary tbody textarea tfoot thead ul".split()
 )
+
+UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
 
 
 class Gap(IntEnum):
@@ -112,6 +115,10 @@ def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
     Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
     """
     extractor = TextExtractor(stop)
+    # At each tag, comment or section that never ends, the parser would search the rest of the page again.
+    for opening, closing in UNENDED.items():
+        end = markup.rfind(closing) + 1
+        markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
     extractor.feed(markup)
     extractor.close()
     return clean_characters(" ".join(extractor.title.split())), clean_text("".join(extractor.pieces))
