@@ -17,7 +17,7 @@ from specprefill_cli.engine.request import Engine, ReadDocuments, WaitingEngine
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
 from specprefill_cli.models import smollm2
-from specprefill_cli.models.hub import may_download
+from specprefill_cli.models.hub import fetch_gguf, may_download
 from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.models.pairs import chosen_pair
 from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint
@@ -160,9 +160,14 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     Raises SpecprefillError, before importing torch, if the target is neither on this machine nor available for download.
     """
     target = chosen_pair(settings).target
-    if settings.target is None:
-        may_download(target, settings.offline)
-    ref = ModelRef(target, keeps_packed(settings) if ModelRef(target).kind is Kind.FILE else False)
+    ref = ModelRef(target)
+    is_hub_file = ref.kind is Kind.HUB_FILE
+    fetched = (settings.target is None or is_hub_file) and may_download(target, settings.offline)
+    if fetched and is_hub_file:
+        notes.line(f"{target}: downloading it into the hub's cache once")
+        fetch_gguf(target)
+    if ref.file is not None:
+        ref = ModelRef(target, keeps_packed(settings))
     if ref.conversion is None or ref.conversion.done:
         return
     if ref.kind is Kind.PACKAGED:

@@ -12,6 +12,7 @@ import numpy as np
 from gguf import GGUFReader
 
 from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.models.hub_gguf import PART
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,23 @@ class QuickReader(GGUFReader):
 def read_gguf(path: Path) -> GGUFReader:
     """Open a file: its metadata and the places of its tensors. Raises SpecprefillError if it is damaged or unreadable."""
     try:
-        return QuickReader(path)
+        reader = QuickReader(path)
+        for other in other_parts(path):
+            reader.tensors.extend(QuickReader(other).tensors)
+        return reader
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
         raise SpecprefillError(
             f"{path}: not a whole GGUF file ({first_line(error)}); download or install it again"
         ) from error
+
+
+def other_parts(path: Path) -> list[Path]:
+    """The other parts of a file that is the first of several, in order. Their metadata is only in the first."""
+    part = PART.search(path.name)
+    if part is None or int(part[1]) != 1:
+        return []
+    count = int(part[2])
+    return [path.with_name(PART.sub(f"-{number:05}-of-{count:05}", path.name)) for number in range(2, count + 1)]
 
 
 def value(reader: GGUFReader, key: str, default: Any = None) -> Any:

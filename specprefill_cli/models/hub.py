@@ -11,6 +11,7 @@ from typing import Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models import smollm2
+from specprefill_cli.models.hub_gguf import download
 from specprefill_cli.models.lora import CONFIG, WEIGHTS
 from specprefill_cli.models.refs import Kind, ModelRef
 
@@ -35,10 +36,14 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = isinstance(try_to_load_from_cache(name, file), str)
+        ref = ModelRef(name)
+        is_file = ref.kind is Kind.HUB_FILE
+        cached = ref.file is not None if is_file else isinstance(try_to_load_from_cache(name, file), str)
     except HFValidationError as error:
         raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
 
+    if is_file and cached:
+        return False
     if offline:
         obstacle, remedy = "", "leave out --offline to download it"
     elif constants.HF_HUB_OFFLINE:
@@ -96,6 +101,19 @@ def adapter_folder(name: str, offline: bool) -> Path:
         ) from error
 
 
+def fetch_gguf(name: str) -> None:
+    """Download a GGUF file of the hub. Raises SpecprefillError where that fails."""
+    try:
+        download(name)
+    except SpecprefillError:
+        raise
+    except Exception as error:
+        # The errors of the library's client have no common base.
+        raise SpecprefillError(
+            f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps what arrived"
+        ) from error
+
+
 def model_source(name: str) -> str:
     """The folder or hub id of a model name. Raises what `ModelRef.source` raises."""
     return ModelRef(name).source()["pretrained_model_name_or_path"]
@@ -107,6 +125,8 @@ def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
     packed: whether a large GGUF file is kept in int8
     """
     cached_only = not may_download(name, offline)
+    if ModelRef(name).kind is Kind.HUB_FILE and not cached_only:
+        fetch_gguf(name)
     return {**ModelRef(name, packed).source(), "local_files_only": cached_only, "trust_remote_code": False}
 
 

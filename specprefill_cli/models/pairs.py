@@ -50,6 +50,12 @@ PAIRS: Mapping[str, Pair] = {
     for pair in (
         Pair("tiny", CHOOSER, f"{BUNDLED}target", TINY_PROMPT, "bundled; small, runs anywhere"),
         Pair(SMOLLM2, CHOOSER, smollm2.TARGET, "smollm2", "for a CPU", "smollm2-full"),
+        Pair(
+            "qwen2.5-coder-1.5b",
+            "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+            "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+            note="1.1 GB; for a CPU",
+        ),
         Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"),
         Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct"),
         Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
@@ -117,7 +123,11 @@ def chosen_pair(settings: Settings) -> Pair:
     Raises UsageError for an unknown name, and for a style that the pair does not have.
     """
     pair = find_pair(settings.pair, settings.draft, settings.target)
-    if settings.draft is None and ModelRef(pair.draft).kind is Kind.HUB and not needs_own_draft(pair, settings):
+    if (
+        settings.draft is None
+        and ModelRef(pair.draft).kind in (Kind.HUB, Kind.HUB_FILE)
+        and not needs_own_draft(pair, settings)
+    ):
         pair = replace(pair, draft=CHOOSER)
     if settings.style is not None and pair.full_prompt is None:
         raise UsageError(f"--style {settings.style}: only the pair {SMOLLM2} has styles; name a --prompt instead")

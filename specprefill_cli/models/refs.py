@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.conversion import Conversion, Step, file_conversion
+from specprefill_cli.models.hub_gguf import cached_file, is_gguf_name
 from specprefill_cli.resources import BUNDLED_FOLDER
 
 # Prefix of the bundled models' names.
@@ -23,7 +24,7 @@ NO_KEY = "none"
 
 
 # Only a hub id may be fetched; only an endpoint has no weights here.
-Kind = Enum("Kind", "BUNDLED PACKAGED FILE FOLDER ENDPOINT HUB")
+Kind = Enum("Kind", "BUNDLED PACKAGED FILE FOLDER ENDPOINT HUB HUB_FILE")
 
 
 @dataclass(frozen=True)
@@ -44,23 +45,32 @@ class ModelRef:
             return Kind.ENDPOINT
         if self.name.lower().endswith(".gguf"):
             return Kind.FILE
-        return Kind.FOLDER if Path(self.name).is_dir() else Kind.HUB
+        if Path(self.name).is_dir():
+            return Kind.FOLDER
+        return Kind.HUB_FILE if is_gguf_name(self.name) else Kind.HUB
 
     @property
     def is_local(self) -> bool:
         """Whether the model needs no hub."""
-        return self.kind is not Kind.HUB
+        return self.kind not in (Kind.HUB, Kind.HUB_FILE)
+
+    @property
+    def file(self) -> Path | None:
+        """The GGUF file of its name, or of its hub repository in the cache; None for other models, and where it is absent."""
+        if self.kind is Kind.HUB_FILE:
+            return cached_file(self.name)
+        return Path(self.name) if self.kind is Kind.FILE and Path(self.name).is_file() else None
 
     @property
     def conversion(self) -> Conversion | None:
         """How its GGUF file becomes a folder; None for other models. Raises SpecprefillError for a missing file."""
         if self.kind is Kind.PACKAGED:
             return smollm2.conversion_of(self.name)
-        if self.kind is not Kind.FILE:
+        if self.kind not in (Kind.FILE, Kind.HUB_FILE):
             return None
-        if not Path(self.name).is_file():
+        if self.file is None:
             raise SpecprefillError(f"{self.name}: no such file; give the path of a GGUF file on this machine")
-        return file_conversion(Path(self.name), self.packed)
+        return file_conversion(self.file, self.packed)
 
     def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
         """The arguments of `from_pretrained` that say where it is; converts its file first where that is possible.
@@ -82,7 +92,8 @@ class ModelRef:
             place = smollm2.ensure_converted(self.name, step)
         elif conversion is not None:
             if not conversion.done:
-                conversion.convert(place, step)
+                assert self.file is not None
+                conversion.convert(self.file, step)
             place = conversion.folder
         return {"pretrained_model_name_or_path": self.name if self.kind is Kind.HUB else str(place)}
 

@@ -177,4 +177,4 @@ def agreed_tokenizer(
     From the file transformers may make a tokenizer that splits text otherwise and adds tokens, so that no draft shares it.
     """
     is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
-    return draft_tokenizer if ModelRef(target).kind is Kind.FILE and is_shared else target_tokenizer
+    return draft_tokenizer if ModelRef(target).kind in (Kind.FILE, Kind.HUB_FILE) and is_shared else target_tokenizer

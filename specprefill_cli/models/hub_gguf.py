@@ -1,0 +1,65 @@
+"""GGUF files on the hub, named as llama.cpp and Ollama name them: a repository, and a quantisation after a colon."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from specprefill_cli.errors import SpecprefillError
+
+DEFAULT_QUANTIZATION = "Q4_K_M"
+NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quantization>\w+))?", re.ASCII)
+# The number of a part in the name of a file that is one of several.
+PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
+
+
+def is_gguf_name(name: str) -> bool:
+    """Whether a name stands for a GGUF file on the hub: it states a quantisation, or its repository ends with GGUF."""
+    found = NAME.fullmatch(name)
+    return found is not None and (found["quantization"] is not None or found["repo"].lower().endswith("-gguf"))
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Repository and quantisation of a name."""
+    repo, _, quantization = name.partition(":")
+    return repo, quantization or DEFAULT_QUANTIZATION
+
+
+def matching_files(name: str, files: Iterable[str]) -> list[str]:
+    """The files of a repository that hold the quantisation: one, or all parts of one in order; empty where none does."""
+    ending = re.compile(rf"(?:^|[-._/]){split_name(name)[1]}\.gguf$", re.IGNORECASE)
+    return sorted(file for file in files if ending.search(PART.sub("", file)))
+
+
+def cached_file(name: str) -> Path | None:
+    """The file in the hub's cache, the first part of several; None where it is not complete there."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{split_name(name)[0].replace('/', '--')}" / "snapshots"
+    for snapshot in sorted(folder.glob("*"), key=lambda place: place.stat().st_mtime, reverse=True):
+        files = {str(PurePosixPath(file.relative_to(snapshot))): file for file in snapshot.rglob("*.gguf")}
+        chosen = matching_files(name, (file for file, place in files.items() if place.is_file()))
+        part = PART.search(chosen[0]) if chosen else None
+        if chosen and len(chosen) == (int(part[2]) if part else 1):
+            return files[chosen[0]]
+    return None
+
+
+def download(name: str) -> Path:
+    """Download the file, or its parts, into the hub's cache; what arrived before is kept. Shows the hub's progress bars.
+
+    Raises SpecprefillError where the repository has no file of this quantisation.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+
+    repo, quantization = split_name(name)
+    files = HfApi().list_repo_files(repo)
+    chosen = matching_files(name, files)
+    if not chosen:
+        known = sorted(PART.sub("", file) for file in files if file.lower().endswith(".gguf"))
+        raise SpecprefillError(
+            f"{name}: {repo} has no file of the quantisation {quantization}; it has {', '.join(known) or 'no GGUF file'}"
+        )
+    parts = [Path(hf_hub_download(repo, file)) for file in chosen]
+    return parts[0]
