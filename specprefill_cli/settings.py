@@ -17,6 +17,7 @@ ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
 SHORT_STYLE, FULL_STYLE = "short", "full"
+NEVER, WARN, STRICT = "never", "warn", "strict"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 CACHE = "Cache"
@@ -205,11 +206,22 @@ class Settings:
     confirm_below: float = setting(
         OUTPUT, 1.0, "With --confirm, confirm only answers with a lower confidence; 1: all", minimum=0, maximum=1
     )
+    not_found: str = setting(
+        OUTPUT,
+        WARN,
+        "Check whether the documents state the answer: warn under a doubtful one; strict: replace it by 'not found', and hold "
+        "back the text until then; never: no check",
+        choices=(NEVER, WARN, STRICT),
+    )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 
     def __post_init__(self) -> None:
         for name, declared in SETTINGS.items():
             declared.check(getattr(self, name), declared.flag)
+        if self.confirm and self.not_found == STRICT:
+            raise UsageError(
+                "--confirm: not with --not-found strict, which replaces answers itself; leave out one of them"
+            )
         if self.confirm and self.temperature > 0:
             raise UsageError(
                 f"--confirm: a sampled answer cannot be confirmed; leave out --confirm, or --temperature {self.temperature:g}"

@@ -253,6 +253,9 @@ class Session:
             startup_seconds=self.startup_seconds,
             confirm=confirm,
             confidence=self.confidence,
+            settings=decoding,
+            # A plain template belongs to a target that follows no instructions.
+            checks=self.template.text is None,
         )
 
     def warm_up(self, settings: Settings) -> None:

@@ -9,11 +9,13 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from specprefill_cli.answering.cells import document_cells, span_records
+from specprefill_cli.answering.check import denial
 from specprefill_cli.answering.citations import cite
-from specprefill_cli.answering.confidence import ConfidenceFeatures, ConfidenceModel, confidence_features
+from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, RIGHT, ConfidenceModel, estimate
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
@@ -31,8 +33,8 @@ from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
-from specprefill_cli.settings import Settings
+from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
+from specprefill_cli.settings import NEVER, STRICT, Settings
 
 
 @dataclass(kw_only=True)
@@ -40,12 +42,15 @@ class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
     prefilled: the prefilled or sent prompt
+    settings: resolved; answerable: the probability that the documents state an answer, once the answer has ended
     """
 
     prefilled: Any
     startup_seconds: float = 0.0
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
+    settings: Settings
+    answerable: float | None = None
 
     @property
     @abstractmethod
@@ -74,11 +79,40 @@ class TextStream(ABC):
         return self.result()
 
     def emit(self, text: str) -> Iterator[str]:
-        """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it."""
+        """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it.
+
+        Where a doubtful answer is replaced, `settle` yields the text.
+        """
         text = text if self.pieces else text.lstrip()
         if text:
             self.pieces.append(text)
-            yield text
+            if self.settings.not_found != STRICT:
+                yield text
+
+    def settle(self) -> Iterator[str]:
+        """Estimate whether the documents state an answer; yield the text that was held back, or `not found`."""
+        if self.settings.not_found != NEVER and not self.interrupted:
+            self.answerable = estimate(ANSWERABLE, self.signals)
+        if self.settings.not_found == STRICT:
+            if self.answerable is not None and self.answerable < DENIED:
+                self.pieces = [NOT_FOUND]
+            yield from self.pieces
+
+    @property
+    def signals(self) -> dict[str, float]:
+        """What is known of the answer, for the regressions.
+
+        refused: whether it is `not found`; words: the share of the question's content words that one place holds
+        source, highest: relevance of the sentence that the answer quotes minus the highest relevance, and the latter
+        """
+        refused, sentences = self.text.lower().startswith(NOT_FOUND), self.sentences
+        source = max(map(sentences.relevance_at, self.places(self.citations)), default=0.0)
+        return {
+            "refused": float(refused),
+            "words": sentences.coverage,
+            "highest": sentences.highest,
+            "source": 0.0 if refused else source - sentences.highest,
+        }
 
     @property
     def text(self) -> str:
@@ -123,9 +157,9 @@ class TextStream(ABC):
         cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
         return [*cut, *self.interruption]
 
-    def record(self, settings: Settings, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
+    def record(self, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
         """Build the record of the answer from its measurements."""
-        request, plan, passages = self.request, self.prefilled.plan, []
+        request, plan, passages, settings = self.request, self.prefilled.plan, [], self.settings
         if isinstance(settings.passages, int):
             # What the answer quotes comes first.
             leading = trusted_quotes(self.sentences, self.places(citations))
@@ -145,6 +179,8 @@ class TextStream(ABC):
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],
             passages=passages,
+            answerable=None if self.answerable is None else self.answerable >= DOUBTFUL,
+            answerable_probability=self.answerable,
             **measured,
         )
 
@@ -178,6 +214,8 @@ class AnswerStream(TextStream):
     stop_filter: cuts the answer before a stop text
     confidence: gives the probability that the answer is right
     confirm: confirms the answer by full prefill once it has ended, if requested; confirmation: the state of that
+    checks: whether to ask the target, which follows instructions, if the document states the answer
+    denial: log-odds that the target says no to the check, None before it and without one
     """
 
     resolved: ResolvedQuestion
@@ -193,6 +231,8 @@ class AnswerStream(TextStream):
     log: DecodeLog = field(default_factory=DecodeLog)
     speculator: Speculator | None = None
     confirmation: Confirmation = field(default_factory=Confirmation)
+    checks: bool = False
+    denial: float | None = None
 
     @property
     def request(self) -> PrefillRequest:
@@ -211,7 +251,16 @@ class AnswerStream(TextStream):
         With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
         into the generator ends the answer and keeps the text so far.
         """
-        detokenizer = Detokenizer(self.request.pair.target.tokenizer)
+        yield from self.answer_steps()
+        yield from self.settle()
+        if self.settings.confirm and not self.interrupted:
+            yield from self.confirm(self)
+
+    def answer_steps(self) -> Generator[ForwardInput | str, Tensor, None]:
+        """Decode the answer, then ask the target whether the document states it; yields what `steps` does."""
+        request, prefilled = self.request, self.prefilled
+        detokenizer = Detokenizer(request.pair.target.tokenizer)
+        runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
 
         def emit_token(token: int) -> Iterator[str]:
             self.tokens.append(token)
@@ -220,15 +269,22 @@ class AnswerStream(TextStream):
                 raise StopTextReached
 
         try:
-            yield from self.decode(emit_token)
+            yield from self.decode(runner, emit_token)
             yield from self.emit(self.stop_filter.push(detokenizer.finish()) + self.stop_filter.held)
         except StopTextReached:
             pass
         except KeyboardInterrupt:
             self.interrupted = True
             yield from self.emit(self.stop_filter.held + detokenizer.finish())
-        if self.resolved.decoding.confirm and not self.interrupted:
-            yield from self.confirm(self)
+            return
+        if self.checks and self.settings.not_found != NEVER:
+            try:
+                self.denial = yield from denial(runner, request.prompt, request.target.tokenizer)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            except torch.OutOfMemoryError:
+                # The answer is complete: leave out the check.
+                pass
 
     def release(self) -> None:
         """Free the KV cache of an answer that has ended."""
@@ -241,14 +297,14 @@ class AnswerStream(TextStream):
         detokenizer = Detokenizer(self.request.pair.target.tokenizer)
         self.tokens, self.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
 
-    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
+    def decode(
+        self, runner: SequenceRunner, emit: Callable[[int], Iterator[str]]
+    ) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
-        prefilled = self.prefilled
-        runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         return decode(
             runner,
             self.first_token,
@@ -293,15 +349,20 @@ class AnswerStream(TextStream):
     def interruption(self) -> list[str]:
         return list(self.confirmation.warnings) if self.confirming else super().interruption
 
-    def probability(self, citations: Sequence[Citation]) -> float | None:
-        """The probability that the answer is right; None without a calibration, and for `not found`."""
-        signals = self.signals(self.text, citations) if self.confidence is not None else None
-        return self.confidence.probability(signals) if self.confidence and signals else None
+    @property
+    def probability(self) -> float | None:
+        """The probability that the answer is right; None for `not found` and an empty answer."""
+        signals = self.signals
+        calibrated = () if self.confidence is None else (self.confidence,)
+        return None if signals["refused"] or not self.text else estimate((*calibrated, *RIGHT), signals)
 
-    def signals(self, text: str, citations: Sequence[Citation]) -> ConfidenceFeatures | None:
-        """The signals of the confidence; None for `not found` and an empty answer."""
-        source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
-        return confidence_features(text, self.log_probabilities, source, self.sentences.highest)
+    @property
+    def signals(self) -> dict[str, float]:
+        """Those of any answer, and the log-probabilities of its tokens, their mean and the lowest; 0 for `not found`."""
+        signals, scores = super().signals, self.log_probabilities
+        asked = {} if self.denial is None else {"denial": self.denial}
+        mean, lowest = (0.0, 0.0) if signals["refused"] or not scores else (fmean(scores), min(scores))
+        return signals | asked | {"mean": mean, "lowest": lowest}
 
     @property
     def log_probabilities(self) -> list[float]:
@@ -316,7 +377,6 @@ class AnswerStream(TextStream):
         draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens and not self.stop_filter.stopped
         return self.record(
-            resolved.decoding,
             length_stop,
             citations,
             mode=resolved.mode,
@@ -334,7 +394,7 @@ class AnswerStream(TextStream):
             proposer=" and ".join(log.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.probability(citations),
+            confidence=self.probability,
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

@@ -11,6 +11,7 @@ from itertools import chain
 
 from transformers import LlamaConfig
 
+from specprefill_cli.answering.confidence import RIGHT, estimate
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.answering.stream import TextStream
 from specprefill_cli.documents.cleaning import clean_question
@@ -92,7 +93,6 @@ class EndpointStream(TextStream):
     reply: the message; incoming: pieces of its text; upstream_seconds: from the request to the first piece
     """
 
-    settings: Settings
     prefilled: Choice
     reply: Reply
     incoming: Iterator[str]
@@ -115,6 +115,7 @@ class EndpointStream(TextStream):
             # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
             self.reply.close()
+        yield from self.settle()
 
     def warnings(self, length_stop: bool) -> list[str]:
         """All warnings: about documents, the choice of text, token counts, and the end of the answer."""
@@ -139,11 +140,11 @@ class EndpointStream(TextStream):
         selects = choice.mode == SELECT
         draft_ran = selects and SCORERS[request.scorer].uses_draft
         return self.record(
-            self.settings,
             length_stop,
             self.citations,
             mode=choice.mode,
             reason=choice.reason,
+            confidence=None if self.signals["refused"] else estimate(RIGHT, self.signals),
             draft=request.draft.name if draft_ran else None,
             ttft_seconds=request.clock.ttft + self.upstream_seconds,
             phases=request.clock.phases() | {UPSTREAM: self.upstream_seconds},

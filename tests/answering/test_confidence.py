@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import FILE, ConfidenceFeatures, confidence_features, load_confidence
+from specprefill_cli.answering.confidence import FILE, ConfidenceModel, estimate, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
@@ -23,21 +23,15 @@ def test_regression_recovers_the_weights_that_made_the_data():
 
 def test_surer_answers_are_likelier_right(tiny_session):
     model = tiny_session.confidence
-    unsure = ConfidenceFeatures(mean=-1.5, lowest=-3.0, source=-0.3)
-    assert (
-        model.probability(unsure)
-        < 0.3
-        < LIKELY
-        < model.probability(ConfidenceFeatures(mean=0.0, lowest=0.0, source=0.0))
-    )
+    unsure, sure = ({"mean": -1.5, "lowest": -3.0, "source": -0.3}, {"mean": 0.0, "lowest": 0.0, "source": 0.0})
+    assert model.probability(unsure) < 0.3 < LIKELY < model.probability(sure)
 
 
-def test_not_found_and_empty_answers_have_no_signals():
-    assert confidence_features("not found", [-0.1], 0.0, 0.5) is None
-    assert confidence_features("", [-0.1], 0.0, 0.5) is None
-    assert confidence_features("42", [-0.1, -0.3], 0.2, 0.5) == ConfidenceFeatures(
-        mean=-0.2, lowest=-0.3, source=pytest.approx(-0.3)
-    )
+def test_the_first_model_whose_signals_are_known_estimates():
+    models = (ConfidenceModel(intercept=0.0, weights={"denial": -1.0}), ConfidenceModel(intercept=2.0, weights={}))
+    assert estimate(models, {"denial": 0.0}) == 0.5
+    assert estimate(models, {}) == pytest.approx(0.88, abs=0.01)
+    assert estimate((), {"denial": 0.0}) is None
 
 
 def test_the_bundled_pair_states_its_confidence(tiny_session):
