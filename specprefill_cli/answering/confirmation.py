@@ -50,7 +50,7 @@ def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, No
         confirmation.log_probabilities = stream.log_probabilities
         return
     confidence_limit = stream.resolved.decoding.confirm_below
-    probability = stream.probability if confidence_limit < 1 else None
+    probability = stream.probability() if confidence_limit < 1 else None
     if probability is not None and probability >= confidence_limit:
         confirmation.warnings = (
             f"--confirm-below {confidence_limit:g}: the confidence is {probability:.2f}; {UNCONFIRMED}",

@@ -62,15 +62,12 @@ TRUSTED_QUOTE = 0.7
 class Sentences:
     """The sentences of a collection: character ranges [n, 2] in its text, and relevance [n], 0 to 1.
 
-    coverage: the share of the question's content words that a single place holds
-
     A run is a range [first, last) of sentence indices.
     """
 
     collection: Collection
     ranges: np.ndarray
     relevance: np.ndarray
-    coverage: float = 0.0
 
     def index_at(self, character: int) -> int:
         """Index of the sentence that holds a character, or of the last sentence before it."""
@@ -130,7 +127,6 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     if not len(ranges) or not len(offsets):
         return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     score = scale_to_highest(word_scores(question, text, ranges[:, 0], len(text)))
-    word_weight = coverage(question, text, ranges[:, 0], len(text))
     if importance is not None:
         smoothed_importance = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[
             : len(offsets)
@@ -138,6 +134,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
         first_token = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
         # The square root brings a few large values nearer to the rest, like the spread of word scores.
         importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed_importance, first_token).clip(min=0)))
+        word_weight = coverage(question, text, ranges[:, 0], len(text))
         score = (word_weight * score + IMPORTANCE_WEIGHT * importance_score) / (word_weight + IMPORTANCE_WEIGHT)
     answer_pattern = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
     if answer_pattern is not None:
@@ -145,7 +142,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
             [answer_pattern.search(text, start, end) is not None for start, end in ranges.tolist()]
         )
     relevance = add_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
-    return Sentences(collection=collection, ranges=ranges, relevance=relevance, coverage=word_weight)
+    return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 
 def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:

@@ -29,6 +29,8 @@ from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import peak_memory_bytes
 from specprefill_cli.models.passes import ForwardInput
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.prefill.bm25 import absent_names, coverage
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
@@ -102,15 +104,18 @@ class TextStream(ABC):
     def signals(self) -> dict[str, float]:
         """What is known of the answer, for the regressions.
 
-        refused: whether it is `not found`; words: the share of the question's content words that one place holds
-        source, highest: relevance of the sentence that the answer quotes minus the highest relevance, and the latter
+        refused: whether it is `not found`; words: how much of the question one place of the documents says in the same words
+        names: the share of the question's names and numbers that the documents lack
+        source: relevance of the sentence that the answer quotes minus the highest relevance; 0 for `not found`
         """
-        refused, sentences = self.text.lower().startswith(NOT_FOUND), self.sentences
+        refused, sentences, text = self.text.lower().startswith(NOT_FOUND), self.sentences, self.collection.text
+        place = self.request.question, text, sentences.ranges[:, 0], len(text)
+        known = bool(len(sentences.ranges))
         source = max(map(sentences.relevance_at, self.places(self.citations)), default=0.0)
         return {
             "refused": float(refused),
-            "words": sentences.coverage,
-            "highest": sentences.highest,
+            "words": coverage(*place) if known else 0.0,
+            "names": absent_names(*place) if known else 0.0,
             "source": 0.0 if refused else source - sentences.highest,
         }
 
@@ -349,7 +354,6 @@ class AnswerStream(TextStream):
     def interruption(self) -> list[str]:
         return list(self.confirmation.warnings) if self.confirming else super().interruption
 
-    @property
     def probability(self) -> float | None:
         """The probability that the answer is right; None for `not found` and an empty answer."""
         signals = self.signals
@@ -358,11 +362,23 @@ class AnswerStream(TextStream):
 
     @property
     def signals(self) -> dict[str, float]:
-        """Those of any answer, and the log-probabilities of its tokens, their mean and the lowest; 0 for `not found`."""
+        """Those of any answer, and what the target's probabilities tell.
+
+        refusal: log-probability of the first token of `not found`; denial: as the field, if known
+        mean, lowest: log-probability of the answer's tokens; 0 for `not found`
+        """
         signals, scores = super().signals, self.log_probabilities
         asked = {} if self.denial is None else {"denial": self.denial}
         mean, lowest = (0.0, 0.0) if signals["refused"] or not scores else (fmean(scores), min(scores))
-        return signals | asked | {"mean": mean, "lowest": lowest}
+        return signals | asked | {"refusal": self.refusal, "mean": mean, "lowest": lowest}
+
+    @property
+    def refusal(self) -> float:
+        """Log-probability that the answer begins like `not found`."""
+        # An answer begins with a blank after a plain template.
+        texts = (text + NOT_FOUND[1:] for text in (NOT_FOUND[0], NOT_FOUND[0].upper(), f" {NOT_FOUND[0]}"))
+        tokens = sorted({encode_text(self.request.target.tokenizer, text)[0][0] for text in texts})
+        return float(self.prefilled.logits.log_softmax(-1)[tokens].logsumexp(0))
 
     @property
     def log_probabilities(self) -> list[float]:
@@ -394,7 +410,7 @@ class AnswerStream(TextStream):
             proposer=" and ".join(log.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.probability,
+            confidence=self.probability(),
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 K1, B = 1.2, 0.75
+# What may stand between the end of a sentence and its first word; and the ends themselves.
+OPENERS, SENTENCE_ENDS = " \t\n\"'(\u201c\u2018", ".!?:"
 # Words whose stems are kept.
 KEPT_STEMS = 2**16
 
@@ -121,6 +123,21 @@ def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
         covered += weight * ((padded[:-2] + frequency + padded[2:]) > 0)
         total += weight
     return float(covered.max(initial=0.0) / total) if total else 0.0
+
+
+def absent_names(question: str, text: str, starts: np.ndarray, end: int) -> float:
+    """The share of a question's names and numbers that a text does not hold; 0 for a question without any.
+
+    A name is a word with a capital that does not begin a sentence.
+    """
+    index = word_index(text, starts, end, content_stem)
+    names = {
+        content_stem(match.group())
+        for match in WORD.finditer(question)
+        if any(map(str.isdigit, match.group()))
+        or (match.group()[0].isupper() and question[: match.start()].rstrip(OPENERS)[-1:] not in SENTENCE_ENDS)
+    } - {""}
+    return sum(name not in index.numbers for name in names) / max(1, len(names))
 
 
 @lru_cache(KEPT_STEMS)
