@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import FILE, ConfidenceModel, estimate, load_confidence
+from specprefill_cli.answering.confidence import ANSWERABLE, DOUBTFUL, FILE, ConfidenceModel, estimate, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
@@ -49,3 +49,10 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
     (tmp_path / FILE).write_text(json.dumps({"schema": 1, "weights": {}}))
     with pytest.raises(SpecprefillError, match=r"confidence\.json.*calibrate --confidence"):
         load_confidence(tmp_path, random_pair.loaded_target)
+
+
+@pytest.mark.parametrize("change", [{"names": 1.0}, {"words": 0.0}, {"refusal": 0.0}, {"denial": 4.0}])
+def test_a_doubtful_signal_makes_an_answer_in_the_document_less_likely(change):
+    known = {"refusal": -8.0, "words": 1.0, "names": 0.0, "denial": -1.0, "refused": 0.0}
+    assert estimate(ANSWERABLE, known | change) < estimate(ANSWERABLE, known) - 0.02
+    assert estimate(ANSWERABLE, dict.fromkeys(known, 0.0) | {"words": 0.1, "names": 1.0}) < DOUBTFUL
