@@ -32,16 +32,14 @@ class ConfidenceModel:
         return 1 / (1 + math.exp(-logit))
 
 
-# Fitted over Qwen2.5-Coder 0.5B and 1.5B and SmolLM2-135M with and without adapter, a quarter of the questions without an answer;
-# the first of each needs the target's probabilities.
+# Fitted over Qwen2.5-Coder 0.5B and 1.5B and SmolLM2-135M with and without adapter, a quarter of the questions without an answer:
+# for targets that were asked, for others with their probabilities, and for endpoints.
 ANSWERABLE = (
-    ConfidenceModel(intercept=-0.63, weights={"refusal": -0.15, "words": 2.76, "names": -2.93, "denial": -0.27}),
-    ConfidenceModel(intercept=-0.05, weights={"words": 2.92, "names": -2.97, "refused": -0.69}),
+    ConfidenceModel(intercept=0.76, weights={"denial": -0.34, "refusal": -0.15, "names": -3.58}),
+    ConfidenceModel(intercept=0.63, weights={"refusal": -0.17, "names": -3.4}),
+    ConfidenceModel(intercept=1.5, weights={"refused": -1.07, "names": -3.43}),
 )
-RIGHT = (
-    ConfidenceModel(intercept=0.5, weights={"words": 0.98, "names": -2.23, "mean": 2.63, "source": 1.86}),
-    ConfidenceModel(intercept=-0.2, weights={"words": 1.01, "names": -2.09, "source": 2.56}),
-)
+RIGHT = (ConfidenceModel(intercept=0.77, weights={"mean": 2.42, "source": 1.8}),)
 # Below the first, the answer comes with a doubt; below the second, `--not-found strict` replaces it.
 DOUBTFUL, DENIED = 0.5, 0.4
 

@@ -255,7 +255,7 @@ class Session:
             confidence=self.confidence,
             settings=decoding,
             # A plain template belongs to a target that follows no instructions.
-            checks=self.template.text is None,
+            checks=self.template.text is None and not self.pair.pair.is_tuned,
         )
 
     def warm_up(self, settings: Settings) -> None:

@@ -30,7 +30,7 @@ from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import peak_memory_bytes
 from specprefill_cli.models.passes import ForwardInput
 from specprefill_cli.models.tokenizers import encode_text
-from specprefill_cli.prefill.bm25 import absent_names, coverage
+from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
@@ -104,18 +104,15 @@ class TextStream(ABC):
     def signals(self) -> dict[str, float]:
         """What is known of the answer, for the regressions.
 
-        refused: whether it is `not found`; words: how much of the question one place of the documents says in the same words
-        names: the share of the question's names and numbers that the documents lack
+        refused: whether it is `not found`; names: the share of the question's names and numbers that the documents lack
         source: relevance of the sentence that the answer quotes minus the highest relevance; 0 for `not found`
         """
         refused, sentences, text = self.text.lower().startswith(NOT_FOUND), self.sentences, self.collection.text
-        place = self.request.question, text, sentences.ranges[:, 0], len(text)
-        known = bool(len(sentences.ranges))
+        starts = sentences.ranges[:, 0]
         source = max(map(sentences.relevance_at, self.places(self.citations)), default=0.0)
         return {
             "refused": float(refused),
-            "words": coverage(*place) if known else 0.0,
-            "names": absent_names(*place) if known else 0.0,
+            "names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0,
             "source": 0.0 if refused else source - sentences.highest,
         }
 

@@ -11,7 +11,6 @@ from itertools import chain
 
 from transformers import LlamaConfig
 
-from specprefill_cli.answering.confidence import RIGHT, estimate
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.answering.stream import TextStream
 from specprefill_cli.documents.cleaning import clean_question
@@ -144,7 +143,6 @@ class EndpointStream(TextStream):
             self.citations,
             mode=choice.mode,
             reason=choice.reason,
-            confidence=None if self.signals["refused"] else estimate(RIGHT, self.signals),
             draft=request.draft.name if draft_ran else None,
             ttft_seconds=request.clock.ttft + self.upstream_seconds,
             phases=request.clock.phases() | {UPSTREAM: self.upstream_seconds},

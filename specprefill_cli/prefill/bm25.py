@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 K1, B = 1.2, 0.75
-# What may stand between the end of a sentence and its first word; and the ends themselves.
-OPENERS, SENTENCE_ENDS = " \t\n\"'(\u201c\u2018", ".!?:"
-# Words whose stems are kept.
-KEPT_STEMS = 2**16
+SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
 
 
 def bm25(
@@ -126,17 +123,15 @@ def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
 
 
 def absent_names(question: str, text: str, starts: np.ndarray, end: int) -> float:
-    """The share of a question's names and numbers that a text does not hold; 0 for a question without any.
+    """The share of names and numbers in a question's last sentence that a text does not hold; 0 without any.
 
-    A name is a word with a capital that does not begin a sentence.
+    A name is a word with a capital that does not begin the sentence. Sentences before the last tell of the asker's situation.
     """
     index = word_index(text, starts, end, content_stem)
-    names = {
-        content_stem(match.group())
-        for match in WORD.finditer(question)
-        if any(map(str.isdigit, match.group()))
-        or (match.group()[0].isupper() and question[: match.start()].rstrip(OPENERS)[-1:] not in SENTENCE_ENDS)
-    } - {""}
+    first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
+    words = [word for word in others if word[0].isupper()]
+    words += [word for word in (first, *others) if any(map(str.isdigit, word))]
+    names = set(map(content_stem, words)) - {""}
     return sum(name not in index.numbers for name in names) / max(1, len(names))
 
 

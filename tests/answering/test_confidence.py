@@ -7,6 +7,7 @@ from specprefill_cli.answering.confidence import ANSWERABLE, DOUBTFUL, FILE, Con
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
+from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.record import LIKELY
 from specprefill_cli.resources import BUNDLED_FOLDER
 
@@ -51,8 +52,23 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
         load_confidence(tmp_path, random_pair.loaded_target)
 
 
-@pytest.mark.parametrize("change", [{"names": 1.0}, {"words": 0.0}, {"refusal": 0.0}, {"denial": 4.0}])
+@pytest.mark.parametrize("change", [{"names": 1.0}, {"refusal": 0.0}, {"denial": 4.0}])
 def test_a_doubtful_signal_makes_an_answer_in_the_document_less_likely(change):
-    known = {"refusal": -8.0, "words": 1.0, "names": 0.0, "denial": -1.0, "refused": 0.0}
+    known = {"refusal": -8.0, "names": 0.0, "denial": -1.0, "refused": 0.0}
     assert estimate(ANSWERABLE, known | change) < estimate(ANSWERABLE, known) - 0.02
-    assert estimate(ANSWERABLE, dict.fromkeys(known, 0.0) | {"words": 0.1, "names": 1.0}) < DOUBTFUL
+    assert estimate(ANSWERABLE, dict.fromkeys(known, 0.0) | {"names": 1.0}) < DOUBTFUL
+
+
+@pytest.mark.parametrize(
+    ("question", "share"),
+    [
+        ("Who lives by the mill in Kalmar?", 0.0),
+        ("Who lives by the mill in Ribe?", 1.0),
+        ("Did Kalmar or Ribe open in 1887?", 1 / 3),
+        ("We visit Ribe on 3 July. When does the mill open?", 0.0),
+        ("Where do I go?", 0.0),
+    ],
+)
+def test_names_of_the_question_that_the_text_lacks(question, share):
+    text = "The keeper of Kalmar lives by the mill, which opened in 1887."
+    assert absent_names(question, text, np.array([0]), len(text)) == pytest.approx(share)
