@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 K1, B = 1.2, 0.75
+# Words whose stems are kept.
+KEPT_STEMS = 2**16
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
 
 
