@@ -148,7 +148,7 @@ class Record:
     passages: the passages about the question; the passage that the answer quotes comes first
     log_probability: mean natural log-probability that the target gave the answer's tokens, including the stop token
     confidence: probability that the answer is right, None for `not found`
-    answerable: whether the documents probably state an answer, answerable_probability: how probably; None without a check
+    answerable, answerable_probability: whether the documents state an answer; None with `--not-found never`
     expected_speedup: of the prefill over `full`, by the cost model
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without a scorer; draft_window: attention window of the draft's prefill in tokens, None for no window

@@ -209,8 +209,7 @@ class Settings:
     not_found: str = setting(
         OUTPUT,
         WARN,
-        "Check whether the documents state the answer: warn under a doubtful one; strict: replace it by 'not found', and hold "
-        "back the text until then; never: no check",
+        "If the documents may not state an answer: warn under it; strict: say 'not found' in its place where that is likely",
         choices=(NEVER, WARN, STRICT),
     )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
@@ -218,10 +217,6 @@ class Settings:
     def __post_init__(self) -> None:
         for name, declared in SETTINGS.items():
             declared.check(getattr(self, name), declared.flag)
-        if self.confirm and self.not_found == STRICT:
-            raise UsageError(
-                "--confirm: not with --not-found strict, which replaces answers itself; leave out one of them"
-            )
         if self.confirm and self.temperature > 0:
             raise UsageError(
                 f"--confirm: a sampled answer cannot be confirmed; leave out --confirm, or --temperature {self.temperature:g}"

@@ -32,16 +32,17 @@ class ConfidenceModel:
         return 1 / (1 + math.exp(-logit))
 
 
-# Fitted over Qwen2.5-Coder 0.5B and 1.5B and SmolLM2-135M with and without adapter, a quarter of the questions without an answer:
-# for targets that were asked, for others with their probabilities, and for endpoints.
+# Fitted over Qwen2.5-Coder 0.5B and 1.5B and `smollm2`, a quarter of the questions without an answer: for targets whose
+# probabilities are known, and for endpoints.
 ANSWERABLE = (
-    ConfidenceModel(intercept=0.76, weights={"denial": -0.34, "refusal": -0.15, "names": -3.58}),
-    ConfidenceModel(intercept=0.63, weights={"refusal": -0.17, "names": -3.4}),
-    ConfidenceModel(intercept=1.5, weights={"refused": -1.07, "names": -3.43}),
+    ConfidenceModel(intercept=0.88, weights={"margin": -0.31, "names": -3.89}),
+    ConfidenceModel(intercept=1.39, weights={"names": -4.08}),
 )
 RIGHT = (ConfidenceModel(intercept=0.77, weights={"mean": 2.42, "source": 1.8}),)
-# Below the first, the answer comes with a doubt; below the second, `--not-found strict` replaces it.
-DOUBTFUL, DENIED = 0.5, 0.4
+# A larger margin of `not found`, either way, counts as this, in nats.
+LARGEST_MARGIN = 6.0
+# Below the first, the answer comes with a doubt; below the second, `--not-found strict` says `not found` in its place.
+DOUBTFUL, DENIED = 0.7, 0.5
 
 
 def estimate(models: Sequence[ConfidenceModel], signals: Mapping[str, float]) -> float | None:

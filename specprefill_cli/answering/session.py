@@ -254,8 +254,6 @@ class Session:
             confirm=confirm,
             confidence=self.confidence,
             settings=decoding,
-            # A plain template belongs to a target that follows no instructions.
-            checks=self.template.text is None and not self.pair.pair.is_tuned,
         )
 
     def warm_up(self, settings: Settings) -> None:

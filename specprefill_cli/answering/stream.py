@@ -6,16 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import inf
 from statistics import fmean
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from specprefill_cli.answering.cells import document_cells, span_records
-from specprefill_cli.answering.check import denial
 from specprefill_cli.answering.citations import cite
-from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, RIGHT, ConfidenceModel, estimate
+from specprefill_cli.answering.confidence import (
+    ANSWERABLE,
+    DENIED,
+    DOUBTFUL,
+    LARGEST_MARGIN,
+    RIGHT,
+    ConfidenceModel,
+    estimate,
+)
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
@@ -44,7 +51,7 @@ class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
     prefilled: the prefilled or sent prompt
-    settings: resolved; answerable: the probability that the documents state an answer, once the answer has ended
+    settings: resolved for this question
     """
 
     prefilled: Any
@@ -52,7 +59,6 @@ class TextStream(ABC):
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
     settings: Settings
-    answerable: float | None = None
 
     @property
     @abstractmethod
@@ -81,40 +87,30 @@ class TextStream(ABC):
         return self.result()
 
     def emit(self, text: str) -> Iterator[str]:
-        """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it.
-
-        Where a doubtful answer is replaced, `settle` yields the text.
-        """
+        """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it."""
         text = text if self.pieces else text.lstrip()
         if text:
             self.pieces.append(text)
-            if self.settings.not_found != STRICT:
-                yield text
-
-    def settle(self) -> Iterator[str]:
-        """Estimate whether the documents state an answer; yield the text that was held back, or `not found`."""
-        if self.settings.not_found != NEVER and not self.interrupted:
-            self.answerable = estimate(ANSWERABLE, self.signals)
-        if self.settings.not_found == STRICT:
-            if self.answerable is not None and self.answerable < DENIED:
-                self.pieces = [NOT_FOUND]
-            yield from self.pieces
+            yield text
 
     @property
-    def signals(self) -> dict[str, float]:
-        """What is known of the answer, for the regressions.
+    def evidence(self) -> dict[str, float]:
+        """What is known before the answer, for the regressions.
 
-        refused: whether it is `not found`; names: the share of the question's names and numbers that the documents lack
-        source: relevance of the sentence that the answer quotes minus the highest relevance; 0 for `not found`
+        names: the share of the question's names and numbers that the documents lack
         """
-        refused, sentences, text = self.text.lower().startswith(NOT_FOUND), self.sentences, self.collection.text
-        starts = sentences.ranges[:, 0]
-        source = max(map(sentences.relevance_at, self.places(self.citations)), default=0.0)
-        return {
-            "refused": float(refused),
-            "names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0,
-            "source": 0.0 if refused else source - sentences.highest,
-        }
+        text, starts = self.collection.text, self.sentences.ranges[:, 0]
+        return {"names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0}
+
+    @cached_property
+    def answerable(self) -> float | None:
+        """The probability that the documents state an answer; None where it is not asked for."""
+        return None if self.settings.not_found == NEVER else estimate(ANSWERABLE, self.evidence)
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether `not found` takes the place of the answer."""
+        return self.settings.not_found == STRICT and self.answerable is not None and self.answerable < DENIED
 
     @property
     def text(self) -> str:
@@ -216,8 +212,6 @@ class AnswerStream(TextStream):
     stop_filter: cuts the answer before a stop text
     confidence: gives the probability that the answer is right
     confirm: confirms the answer by full prefill once it has ended, if requested; confirmation: the state of that
-    checks: whether to ask the target, which follows instructions, if the document states the answer
-    denial: log-odds that the target says no to the check, None before it and without one
     """
 
     resolved: ResolvedQuestion
@@ -233,8 +227,6 @@ class AnswerStream(TextStream):
     log: DecodeLog = field(default_factory=DecodeLog)
     speculator: Speculator | None = None
     confirmation: Confirmation = field(default_factory=Confirmation)
-    checks: bool = False
-    denial: float | None = None
 
     @property
     def request(self) -> PrefillRequest:
@@ -253,16 +245,10 @@ class AnswerStream(TextStream):
         With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
         into the generator ends the answer and keeps the text so far.
         """
-        yield from self.answer_steps()
-        yield from self.settle()
-        if self.settings.confirm and not self.interrupted:
-            yield from self.confirm(self)
-
-    def answer_steps(self) -> Generator[ForwardInput | str, Tensor, None]:
-        """Decode the answer, then ask the target whether the document states it; yields what `steps` does."""
-        request, prefilled = self.request, self.prefilled
-        detokenizer = Detokenizer(request.pair.target.tokenizer)
-        runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
+        if self.is_denied:
+            yield from self.emit(NOT_FOUND)
+            return
+        detokenizer = Detokenizer(self.request.pair.target.tokenizer)
 
         def emit_token(token: int) -> Iterator[str]:
             self.tokens.append(token)
@@ -271,22 +257,15 @@ class AnswerStream(TextStream):
                 raise StopTextReached
 
         try:
-            yield from self.decode(runner, emit_token)
+            yield from self.decode(emit_token)
             yield from self.emit(self.stop_filter.push(detokenizer.finish()) + self.stop_filter.held)
         except StopTextReached:
             pass
         except KeyboardInterrupt:
             self.interrupted = True
             yield from self.emit(self.stop_filter.held + detokenizer.finish())
-            return
-        if self.checks and self.settings.not_found != NEVER:
-            try:
-                self.denial = yield from denial(runner, request.prompt, request.target.tokenizer)
-            except KeyboardInterrupt:
-                self.interrupted = True
-            except torch.OutOfMemoryError:
-                # The answer is complete: leave out the check.
-                pass
+        if self.resolved.decoding.confirm and not self.interrupted:
+            yield from self.confirm(self)
 
     def release(self) -> None:
         """Free the KV cache of an answer that has ended."""
@@ -299,14 +278,14 @@ class AnswerStream(TextStream):
         detokenizer = Detokenizer(self.request.pair.target.tokenizer)
         self.tokens, self.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
 
-    def decode(
-        self, runner: SequenceRunner, emit: Callable[[int], Iterator[str]]
-    ) -> Generator[ForwardInput | str, Tensor, None]:
+    def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, decoding = self.request, self.resolved.decoding
         self.speculator = choose_speculator(
             request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
         )
+        prefilled = self.prefilled
+        runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         return decode(
             runner,
             self.first_token,
@@ -353,29 +332,34 @@ class AnswerStream(TextStream):
 
     def probability(self) -> float | None:
         """The probability that the answer is right; None for `not found` and an empty answer."""
-        signals = self.signals
         calibrated = () if self.confidence is None else (self.confidence,)
-        return None if signals["refused"] or not self.text else estimate((*calibrated, *RIGHT), signals)
+        signals = self.signals
+        return None if signals is None else estimate((*calibrated, *RIGHT), signals)
 
     @property
-    def signals(self) -> dict[str, float]:
-        """Those of any answer, and what the target's probabilities tell.
+    def signals(self) -> dict[str, float] | None:
+        """The signals of the confidence; None for `not found` and an empty answer.
 
-        refusal: log-probability of the first token of `not found`; denial: as the field, if known
-        mean, lowest: log-probability of the answer's tokens; 0 for `not found`
+        mean, lowest: log-probability of the answer's tokens
+        source: relevance of the sentence that the answer quotes minus the highest relevance; at most 0
         """
-        signals, scores = super().signals, self.log_probabilities
-        asked = {} if self.denial is None else {"denial": self.denial}
-        mean, lowest = (0.0, 0.0) if signals["refused"] or not scores else (fmean(scores), min(scores))
-        return signals | asked | {"refusal": self.refusal, "mean": mean, "lowest": lowest}
+        scores = self.log_probabilities
+        if not self.text or not scores or self.text.lower().startswith(NOT_FOUND):
+            return None
+        source = max(map(self.sentences.relevance_at, self.places(self.citations)), default=0.0)
+        return {"mean": fmean(scores), "lowest": min(scores), "source": source - self.sentences.highest}
 
     @property
-    def refusal(self) -> float:
-        """Log-probability that the answer begins like `not found`."""
+    def evidence(self) -> dict[str, float]:
+        """What is known before the answer; margin: of `not found` over the likeliest other first token, in nats."""
         # An answer begins with a blank after a plain template.
         texts = (text + NOT_FOUND[1:] for text in (NOT_FOUND[0], NOT_FOUND[0].upper(), f" {NOT_FOUND[0]}"))
         tokens = sorted({encode_text(self.request.target.tokenizer, text)[0][0] for text in texts})
-        return float(self.prefilled.logits.log_softmax(-1)[tokens].logsumexp(0))
+        scores = self.prefilled.logits.float().log_softmax(-1)
+        refusal = float(scores[tokens].logsumexp(0))
+        others = scores.clone()
+        others[tokens] = -inf
+        return super().evidence | {"margin": min(max(refusal - float(others.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
 
     @property
     def log_probabilities(self) -> list[float]:

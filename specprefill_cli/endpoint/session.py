@@ -30,7 +30,7 @@ from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
-from specprefill_cli.record import UPSTREAM, Record, Verdict
+from specprefill_cli.record import NOT_FOUND, UPSTREAM, Record, Verdict
 from specprefill_cli.settings import Settings
 
 # Rows in flight without --concurrency. Servers batch this many without slowing each down much.
@@ -106,7 +106,7 @@ class EndpointStream(TextStream):
         """Yield pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
         began = time.perf_counter()
         try:
-            for piece in self.incoming:
+            for piece in [NOT_FOUND] if self.is_denied else self.incoming:
                 yield from self.emit(piece)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -114,7 +114,6 @@ class EndpointStream(TextStream):
             # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
             self.reply.close()
-        yield from self.settle()
 
     def warnings(self, length_stop: bool) -> list[str]:
         """All warnings: about documents, the choice of text, token counts, and the end of the answer."""

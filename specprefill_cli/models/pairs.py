@@ -40,11 +40,6 @@ class Pair:
     adapter: str | None = None
 
     @property
-    def is_tuned(self) -> bool:
-        """Whether an adapter tunes the target to answers, so that it no longer follows other instructions."""
-        return self.adapter is not None or self.target == smollm2.TARGET
-
-    @property
     def draft_prompt(self) -> str | None:
         """The template that suits the draft, where its tokens are not the target's; None: the target's."""
         return TINY_PROMPT if ModelRef(self.draft).kind is Kind.BUNDLED else None

@@ -30,9 +30,9 @@ def script_provisional(monkeypatch, answer):
     """Make `select` give these tokens as its answer."""
     decode = AnswerStream.decode
 
-    def decode_script(self, runner, emit):
+    def decode_script(self, emit):
         if self.resolved.mode == "full":
-            return decode(self, runner, emit)
+            return decode(self, emit)
         return (item for token in answer for item in emit(token))
 
     monkeypatch.setattr(AnswerStream, "decode", decode_script)

@@ -38,7 +38,7 @@ def fit_confidence(
         stream = session.ask(item.collection, item.question, settings)
         answer = stream.finished()
         signals = stream.signals
-        if answer.answer and not signals["refused"]:
+        if signals is not None:
             signal_rows.append([signals[name] for name in NAMES])
             right.append(f1(answer.answer, item.answers) >= RIGHT)
     share_right = float(np.mean(right)) if right else 0.0
