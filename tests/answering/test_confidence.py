@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import FILE, ConfidenceModel, estimate, load_confidence
+from specprefill_cli.answering.confidence import FILE, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
@@ -26,13 +26,6 @@ def test_surer_answers_are_likelier_right(tiny_session):
     model = tiny_session.confidence
     unsure, sure = ({"mean": -1.5, "lowest": -3.0, "source": -0.3}, {"mean": 0.0, "lowest": 0.0, "source": 0.0})
     assert model.probability(unsure) < 0.3 < LIKELY < model.probability(sure)
-
-
-def test_the_first_model_whose_signals_are_known_estimates():
-    models = (ConfidenceModel(intercept=0.0, weights={"margin": -1.0}), ConfidenceModel(intercept=2.0, weights={}))
-    assert estimate(models, {"margin": 0.0}) == 0.5
-    assert estimate(models, {}) == pytest.approx(0.88, abs=0.01)
-    assert estimate((), {"margin": 0.0}) is None
 
 
 def test_the_bundled_pair_states_its_confidence(tiny_session):
@@ -59,7 +52,6 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
         ("Who lives by the mill in Ribe?", 1.0),
         ("Did Kalmar or Ribe open in 1887?", 1 / 3),
         ("We visit Ribe on 3 July. When does the mill open?", 0.0),
-        ("Where do I go?", 0.0),
     ],
 )
 def test_names_of_the_question_that_the_text_lacks(question, share):
