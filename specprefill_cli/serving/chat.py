@@ -89,7 +89,7 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
         question=chat.question,
         settings=settings,
         template=chat_template(chat, context.session.template),
-        stop_texts=stop_texts_in(body, settings.confirm),
+        stop_texts=stop_texts_in(body),
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
     ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
@@ -98,7 +98,7 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
         done = await context.answer(request, question)
         return AsciiResponse(completion(heading, done.result, ignored))
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm, ignored=ignored)
+    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, ignored=ignored)
     return await event_stream(request, context.events(question), encode)
 
 
@@ -134,15 +134,13 @@ def check_fields(body: Mapping[str, Any]) -> None:
         raise ApiError(400, "stream_options must be an object")
 
 
-def stop_texts_in(body: Mapping[str, Any], confirm: bool) -> tuple[str, ...]:
-    """The texts that end the answer. Raises ApiError for anything but a few strings, and where the answer is confirmed."""
+def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that end the answer. Raises ApiError for anything but a few strings."""
     stop = body.get("stop") or []
     texts = [stop] if isinstance(stop, str) else stop
     is_list = isinstance(texts, list) and len(texts) <= MOST_STOP_TEXTS
     if not is_list or not all(isinstance(text, str) and text for text in texts):
         raise ApiError(400, f"stop must be a string or a list of at most {MOST_STOP_TEXTS} strings")
-    if texts and confirm:
-        raise ApiError(400, "stop: not supported with confirm")
     return tuple(texts)
 
 
@@ -208,12 +206,9 @@ def usage(answer: Record) -> dict[str, Any]:
 
 
 async def encode_chunks(
-    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool, ignored: Sequence[str]
+    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, ignored: Sequence[str]
 ) -> AsyncIterator[str]:
-    """Encode an answer as server-sent events of OpenAI's API.
-
-    confirm: send the answer whole, because a piece that was sent cannot be taken back
-    """
+    """Encode an answer as server-sent events of OpenAI's API."""
 
     def data(payload: Mapping[str, Any]) -> str:
         return f"data: {json.dumps(payload)}\n\n"
@@ -225,11 +220,9 @@ async def encode_chunks(
     yield chunk({"role": "assistant", "content": ""})
     try:
         async for event in events:
-            if isinstance(event, Piece) and not confirm:
+            if isinstance(event, Piece):
                 yield chunk({"content": event.text})
             elif isinstance(event, Done):
-                if confirm:
-                    yield chunk({"content": event.result.answer})
                 yield chunk({}, event.result.stopped, warnings=[*event.result.warnings, *ignored])
                 if with_usage:
                     usage_chunk = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}

@@ -7,6 +7,7 @@ from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.blend import HEADS_WEIGHT
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
+from specprefill_cli.prefill.selection import select_scored
 from tests.helpers.sessions import request_for
 from tests.prefill.helpers import caching
 
@@ -58,6 +59,21 @@ def test_the_weight_of_heads_grows_with_question_words_in_one_place(tiny_session
     heads, embedding, blend = (score(tiny_session, name, question) for name in ("heads", "embedding", "blend"))
     weights = (blend - embedding / embedding.sum()) / (heads / heads.sum())
     assert HEADS_WEIGHT * lowest - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * highest + 1e-3
+
+
+def test_a_rare_identifier_outranks_meaning(tiny_session):
+    rows = "".join(f"Berth: B{number:03} | Boat: Boat{number} | Deposit: {50 + number}\n" for number in range(200))
+    request = request_for(
+        tiny_session, rows, "What is the deposit for berth B077?", mode="select", scorer="blend", keep=0.1
+    )
+    plan = select_scored(request, SCORERS["blend"].score(request)).plan
+    offsets, start = request.prompt.offsets, request.prompt.document[0]
+    kept = [
+        rows[offsets[span.start - start, 0] : offsets[span.end - start - 1, 1]]
+        for span in plan.spans
+        if span.fate == "recompute"
+    ]
+    assert any("B077 | Boat: Boat77 | Deposit: 127" in text for text in kept)
 
 
 def test_a_chunk_size_does_not_change_the_pieces(tiny_session):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from specprefill_cli.prefill.bm25 import coverage
+from specprefill_cli.prefill.identifiers import hold_rare_identifier
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops, embedding_importance, has_vectors
@@ -37,13 +39,23 @@ class BlendScorer(HeadsScorer):
         by_heads = super().finish(request, importance)
         if not len(by_heads):
             return by_heads
-        return blend(embedding_importance(request), by_heads, HEADS_WEIGHT * question_coverage(request))
+        mixed = blend(embedding_importance(request), by_heads, HEADS_WEIGHT * question_coverage(request))
+        return with_identifiers(request, mixed)
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
         return AUTO_BUDGET
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         return super().cost(request, with_overhead) + embedding_flops(request)
+
+
+def with_identifiers(request: PrefillRequest, importance: Tensor) -> Tensor:
+    """Importance [n] that ranks the chunks with a rare identifier of the question first: `B077` and `B078` mean the same."""
+    size = request.chunk_size
+    starts = request.prompt.offsets[::size, 0]
+    holds = torch.from_numpy(hold_rare_identifier(request.question, request.document_text, starts)).float()
+    best = importance.topk(min(size, len(importance))).values.mean()
+    return importance + (holds * best).repeat_interleave(size)[: len(importance)]
 
 
 def question_coverage(request: PrefillRequest) -> float:
