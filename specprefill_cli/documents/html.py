@@ -1,5 +1,6 @@
 """HTML: the text that a browser would show. Tags are read as a stream, so that nesting may be arbitrarily deep."""
 
+import html
 import re
 import threading
 from collections import Counter
@@ -48,6 +49,8 @@ DEEPEST_TABLE = 20
 MARKED_TAIL = 20
 LARGEST_SPAN = 1000
 Attributes = Mapping[str, str]
+
+UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
 
 
 class Gap(IntEnum):
@@ -319,6 +322,10 @@ def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
     Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
     """
     extractor = TextExtractor(stop)
+    # At each tag, comment or section that never ends, the parser would search the rest of the page again.
+    for opening, closing in UNENDED.items():
+        end = markup.rfind(closing) + 1
+        markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
     extractor.feed(markup)
     extractor.close()
     author = f"Author: {extractor.author}" if extractor.author.strip() else ""
