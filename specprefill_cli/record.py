@@ -147,7 +147,8 @@ class Record:
     cached_tokens: prompt tokens whose KV the target had from an earlier question
     passages: the passages about the question; the passage that the answer quotes comes first
     log_probability: mean natural log-probability that the target gave the answer's tokens, including the stop token
-    confidence: probability that the answer is right, None for `not found` and for pairs without this calibration
+    confidence: probability that the answer is right, None for `not found`
+    answerable, answerable_probability: whether the documents state an answer; None with `--not-found never`
     expected_speedup: of the prefill over `full`, by the cost model
     gate: whether the risk of the accepted draft KV was small enough; None in modes without draft KV
     scorer: None in modes without a scorer; draft_window: attention window of the draft's prefill in tokens, None for no window
@@ -188,6 +189,8 @@ class Record:
     passages: list[Passage] = field(default_factory=list)
     log_probability: float | None = None
     confidence: float | None = None
+    answerable: bool | None = None
+    answerable_probability: float | None = None
     expected_speedup: float | None = None
     scorer: str | None = None
     draft_window: int | None = None

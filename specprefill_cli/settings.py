@@ -16,6 +16,7 @@ from specprefill_cli.errors import UsageError
 AUTO = "auto"
 OFF = "off"
 SHORT_STYLE, FULL_STYLE = "short", "full"
+NEVER, WARN, STRICT = "never", "warn", "strict"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 CACHE = "Cache"
@@ -116,6 +117,12 @@ class Settings:
         False,
         "Confirm or correct the answer by full prefill afterwards; greedy decoding only",
         per_question=False,
+    )
+    not_found: str = setting(
+        OUTPUT,
+        WARN,
+        "If the documents may not state an answer: warn under it; strict: say 'not found' in its place where that is likely",
+        choices=(NEVER, WARN, STRICT),
     )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 

@@ -1,15 +1,14 @@
-"""How likely an answer is right: a logistic regression that `specprefill calibrate --confidence` fits."""
+"""How likely an answer is right, and the documents state one: logistic regressions on signals that any target has."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specprefill_cli.prefill.calibration import read_description, weights_fingerprint
-from specprefill_cli.record import NOT_FOUND
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import LoadedModel
@@ -19,31 +18,36 @@ REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfidenceFeatures:
-    """Features that separate right answers from wrong ones.
-
-    mean, lowest: mean and minimum of the natural log-probabilities that the target gave the answer's tokens
-    source: relevance of the sentence that the answer quotes, minus the highest relevance of any sentence; at most 0
-    """
-
-    mean: float
-    lowest: float
-    source: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class ConfidenceModel:
     """Weights of the signals; target: fingerprint of the target that they were fitted for; evidence: figures of the fit."""
 
     intercept: float
     weights: Mapping[str, float]
-    target: str
-    evidence: Mapping[str, float]
+    target: str = ""
+    evidence: Mapping[str, float] = field(default_factory=dict)
 
-    def probability(self, signals: ConfidenceFeatures) -> float:
-        """The probability that an answer is right."""
-        logit = self.intercept + sum(self.weights[name] * value for name, value in vars(signals).items())
+    def probability(self, signals: Mapping[str, float]) -> float:
+        """The probability from the values of signals."""
+        logit = self.intercept + sum(weight * signals[name] for name, weight in self.weights.items())
         return 1 / (1 + math.exp(-logit))
+
+
+# Fitted over Qwen2.5-Coder 0.5B and 1.5B and `smollm2`, a quarter of the questions without an answer: for targets whose
+# probabilities are known, and for endpoints.
+ANSWERABLE = (
+    ConfidenceModel(intercept=0.88, weights={"margin": -0.31, "names": -3.89}),
+    ConfidenceModel(intercept=1.39, weights={"names": -4.08}),
+)
+RIGHT = (ConfidenceModel(intercept=0.77, weights={"mean": 2.42, "source": 1.8}),)
+# A larger margin of `not found`, either way, counts as this, in nats.
+LARGEST_MARGIN = 6.0
+# Below the first, the answer comes with a doubt; below the second, `--not-found strict` says `not found` in its place.
+DOUBTFUL, DENIED = 0.7, 0.5
+
+
+def estimate(models: Sequence[ConfidenceModel], signals: Mapping[str, float]) -> float | None:
+    """The probability by the first model whose signals are all known; None without one."""
+    return next((model.probability(signals) for model in models if model.weights.keys() <= signals.keys()), None)
 
 
 def load_confidence(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
@@ -53,16 +57,3 @@ def load_confidence(folder: Path, target: LoadedModel) -> ConfidenceModel | None
     """
     stored = read_description(folder / FILE, "confidence", REMEDY, lambda values: ConfidenceModel(**values))
     return stored if stored is not None and stored.target == weights_fingerprint(target.model) else None
-
-
-def confidence_features(
-    answer: str, log_probabilities: Sequence[float], source: float, highest: float
-) -> ConfidenceFeatures | None:
-    """The signals of an answer; None for an empty answer and for `not found`.
-
-    source, highest: relevance of the sentence that the answer quotes (0 without a quote), and the highest of all sentences
-    """
-    if not answer or not log_probabilities or answer.lower().startswith(NOT_FOUND):
-        return None
-    mean = sum(log_probabilities) / len(log_probabilities)
-    return ConfidenceFeatures(mean=mean, lowest=min(log_probabilities), source=source - highest)

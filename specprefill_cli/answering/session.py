@@ -253,6 +253,7 @@ class Session:
             startup_seconds=self.startup_seconds,
             confirm=confirm,
             confidence=self.confidence,
+            settings=decoding,
         )
 
     def warm_up(self, settings: Settings) -> None:

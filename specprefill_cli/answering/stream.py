@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +14,15 @@ from torch import Tensor
 
 from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.citations import cite
-from specprefill_cli.answering.confidence import ConfidenceFeatures, ConfidenceModel, confidence_features
+from specprefill_cli.answering.confidence import (
+    ANSWERABLE,
+    DENIED,
+    DOUBTFUL,
+    LARGEST_MARGIN,
+    RIGHT,
+    ConfidenceModel,
+    estimate,
+)
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.decoding.adaptive import SpeculationState
@@ -27,12 +36,14 @@ from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import peak_memory_bytes
 from specprefill_cli.models.passes import ForwardInput
+from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.record import COMPACT, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
-from specprefill_cli.settings import Settings
+from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, SWITCHED_OFF, Cell, Citation, Record
+from specprefill_cli.settings import NEVER, STRICT, Settings
 
 
 @dataclass(kw_only=True)
@@ -40,12 +51,14 @@ class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
     prefilled: the prefilled or sent prompt
+    settings: resolved for this question
     """
 
     prefilled: Any
     startup_seconds: float = 0.0
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
+    settings: Settings
 
     @property
     @abstractmethod
@@ -79,6 +92,25 @@ class TextStream(ABC):
         if text:
             self.pieces.append(text)
             yield text
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """What is known before the answer, for the regressions.
+
+        names: the share of the question's names and numbers that the documents lack
+        """
+        text, starts = self.collection.text, self.sentences.ranges[:, 0]
+        return {"names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0}
+
+    @cached_property
+    def answerable(self) -> float | None:
+        """The probability that the documents state an answer; None where it is not asked for."""
+        return None if self.settings.not_found == NEVER else estimate(ANSWERABLE, self.evidence)
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether `not found` takes the place of the answer."""
+        return self.settings.not_found == STRICT and self.answerable is not None and self.answerable < DENIED
 
     @property
     def text(self) -> str:
@@ -123,9 +155,9 @@ class TextStream(ABC):
         cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
         return [*cut, *self.interruption]
 
-    def record(self, settings: Settings, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
+    def record(self, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
         """Build the record of the answer from its measurements."""
-        request, plan, passages = self.request, self.prefilled.plan, []
+        request, plan, passages, settings = self.request, self.prefilled.plan, [], self.settings
         if isinstance(settings.passages, int):
             # What the answer quotes comes first.
             leading = trusted_quotes(self.sentences, self.places(citations))
@@ -145,6 +177,8 @@ class TextStream(ABC):
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],
             passages=passages,
+            answerable=None if self.answerable is None else self.answerable >= DOUBTFUL,
+            answerable_probability=self.answerable,
             **measured,
         )
 
@@ -211,6 +245,9 @@ class AnswerStream(TextStream):
         With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
         into the generator ends the answer and keeps the text so far.
         """
+        if self.is_denied:
+            yield from self.emit(NOT_FOUND)
+            return
         detokenizer = Detokenizer(self.request.pair.target.tokenizer)
 
         def emit_token(token: int) -> Iterator[str]:
@@ -293,15 +330,36 @@ class AnswerStream(TextStream):
     def interruption(self) -> list[str]:
         return list(self.confirmation.warnings) if self.confirming else super().interruption
 
-    def probability(self, citations: Sequence[Citation]) -> float | None:
-        """The probability that the answer is right; None without a calibration, and for `not found`."""
-        signals = self.signals(self.text, citations) if self.confidence is not None else None
-        return self.confidence.probability(signals) if self.confidence and signals else None
+    def probability(self) -> float | None:
+        """The probability that the answer is right; None for `not found` and an empty answer."""
+        calibrated = () if self.confidence is None else (self.confidence,)
+        signals = self.signals
+        return None if signals is None else estimate((*calibrated, *RIGHT), signals)
 
-    def signals(self, text: str, citations: Sequence[Citation]) -> ConfidenceFeatures | None:
-        """The signals of the confidence; None for `not found` and an empty answer."""
-        source = max(map(self.sentences.relevance_at, self.places(citations)), default=0.0)
-        return confidence_features(text, self.log_probabilities, source, self.sentences.highest)
+    @property
+    def signals(self) -> dict[str, float] | None:
+        """The signals of the confidence; None for `not found` and an empty answer.
+
+        mean, lowest: log-probability of the answer's tokens
+        source: relevance of the sentence that the answer quotes minus the highest relevance; at most 0
+        """
+        scores = self.log_probabilities
+        if not self.text or not scores or self.text.lower().startswith(NOT_FOUND):
+            return None
+        source = max(map(self.sentences.relevance_at, self.places(self.citations)), default=0.0)
+        return {"mean": fmean(scores), "lowest": min(scores), "source": source - self.sentences.highest}
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """What is known before the answer; margin: of `not found` over the likeliest other first token, in nats."""
+        # An answer begins with a blank after a plain template.
+        texts = (text + NOT_FOUND[1:] for text in (NOT_FOUND[0], NOT_FOUND[0].upper(), f" {NOT_FOUND[0]}"))
+        tokens = sorted({encode_text(self.request.target.tokenizer, text)[0][0] for text in texts})
+        scores = self.prefilled.logits.float().log_softmax(-1)
+        refusal = float(scores[tokens].logsumexp(0))
+        others = scores.clone()
+        others[tokens] = -inf
+        return super().evidence | {"margin": min(max(refusal - float(others.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
 
     @property
     def log_probabilities(self) -> list[float]:
@@ -316,7 +374,6 @@ class AnswerStream(TextStream):
         draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
         length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens and not self.stop_filter.stopped
         return self.record(
-            resolved.decoding,
             length_stop,
             citations,
             mode=resolved.mode,
@@ -334,7 +391,7 @@ class AnswerStream(TextStream):
             proposer=" and ".join(log.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.probability(citations),
+            confidence=self.probability(),
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

@@ -30,7 +30,7 @@ from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
-from specprefill_cli.record import UPSTREAM, Record, Verdict
+from specprefill_cli.record import NOT_FOUND, UPSTREAM, Record, Verdict
 from specprefill_cli.settings import Settings
 
 # Rows in flight without --concurrency. Servers batch this many without slowing each down much.
@@ -92,7 +92,6 @@ class EndpointStream(TextStream):
     reply: the message; incoming: pieces of its text; upstream_seconds: from the request to the first piece
     """
 
-    settings: Settings
     prefilled: Choice
     reply: Reply
     incoming: Iterator[str]
@@ -107,7 +106,7 @@ class EndpointStream(TextStream):
         """Yield pieces of text as they arrive. Raises EndpointError where the answer is cut off."""
         began = time.perf_counter()
         try:
-            for piece in self.incoming:
+            for piece in [NOT_FOUND] if self.is_denied else self.incoming:
                 yield from self.emit(piece)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -139,7 +138,6 @@ class EndpointStream(TextStream):
         selects = choice.mode == SELECT
         draft_ran = selects and SCORERS[request.scorer].uses_draft
         return self.record(
-            self.settings,
             length_stop,
             self.citations,
             mode=choice.mode,

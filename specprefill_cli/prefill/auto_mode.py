@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loaded import LoadedModel, ModelOutline
+from specprefill_cli.prefill.outline import WHOLE_TOKENS, is_about_everything
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt
@@ -46,6 +47,8 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
         any_length_mode = best if MODES[best].any_length else next(name for name in MODES if MODES[name].any_length)
         prompt = f"{length:,} tokens with {request.max_new_tokens:,} of answer"
         return any_length_mode, f"auto: {prompt} do not fit {target.name}'s context of {target.context:,}"
+    if length <= WHOLE_TOKENS and request.keep is None and is_about_everything(request.question):
+        return BASELINE, f"auto: the question is about the whole document, of {length:,} tokens"
     if best == BASELINE:
         return BASELINE, f"auto: {obstacle or 'no other mode is available'}"
     cold = request.without_caches()

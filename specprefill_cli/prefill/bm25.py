@@ -22,6 +22,7 @@ WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 K1, B = 1.2, 0.75
 # Words whose stems are kept.
 KEPT_STEMS = 2**16
+SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
 
 
 def bm25(
@@ -121,6 +122,19 @@ def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
         covered += weight * ((padded[:-2] + frequency + padded[2:]) > 0)
         total += weight
     return float(covered.max(initial=0.0) / total) if total else 0.0
+
+
+def absent_names(question: str, text: str, starts: np.ndarray, end: int) -> float:
+    """The share of names and numbers in a question's last sentence that a text does not hold; 0 without any.
+
+    A name is a word with a capital that does not begin the sentence. Sentences before the last tell of the asker's situation.
+    """
+    index = word_index(text, starts, end, content_stem)
+    first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
+    words = [word for word in others if word[0].isupper()]
+    words += [word for word in (first, *others) if any(map(str.isdigit, word))]
+    names = set(map(content_stem, words)) - {""}
+    return sum(name not in index.numbers for name in names) / max(1, len(names))
 
 
 @lru_cache(KEPT_STEMS)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.prefill.fates import Plan, Span
+from specprefill_cli.prefill.outline import OUTLINE_KEEP, is_about_everything, outline_importance
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.record import Fate
@@ -29,6 +30,9 @@ FEWEST_CHUNKS = 10
 # Maps a chunk's document tokens [start, end) to the range that is kept for it.
 Widen = Callable[[int, int], tuple[int, int]]
 NO_IMPORTANCE = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
+OUTLINE = (
+    "the question is about the whole document: kept headings and first sentences first; --mode full reads all of it"
+)
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 
@@ -160,9 +164,12 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
     limit = room - (length - request.document_tokens) if capped and length > room else None
     if limit is not None and keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
+    importance, share = scores.importance, keep
+    if keep is None and is_about_everything(request.question):
+        importance, share = outline_importance(importance, request.document_text, request.prompt.offsets), OUTLINE_KEEP
     selection = select(
-        scores.importance,
-        keep=keep,
+        importance,
+        keep=share,
         chunk_size=request.chunk_size,
         prompt_tokens=length,
         document=request.prompt.document,
@@ -173,6 +180,8 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         if scores.whole_sentences
         else None,
     )
+    if share is not keep:
+        selection = replace(selection, warnings=(*selection.warnings, OUTLINE))
     target, plan, fixed = request.pair.target, selection.plan, length - request.document_tokens
     if keep is not None and keep * length < fixed and plan.kept_tokens > keep * length + request.chunk_size:
         warning = (

@@ -43,13 +43,15 @@ def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
 
 
 def confidence_lines(answer: Record) -> list[str]:
-    """A line on how likely the answer is right; empty if that is unknown."""
-    if answer.confidence is not None and answer.confidence >= LIKELY:
-        return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
-    if answer.confidence is None and not answer.answer.lower().startswith(NOT_FOUND):
-        return []
-    if answer.confidence is None:
+    """Lines on whether the documents state the answer and how likely it is right; empty if that is unknown."""
+    if answer.answer.lower().startswith(NOT_FOUND):
         return ["the target found no answer; the passages may still hold it"]
+    if answer.answerable is False:
+        return ["the documents may not say this; the nearest passages:"]
+    if answer.confidence is None:
+        return []
+    if answer.confidence >= LIKELY:
+        return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
 
 

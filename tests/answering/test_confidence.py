@@ -3,10 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from specprefill_cli.answering.confidence import FILE, ConfidenceFeatures, confidence_features, load_confidence
+from specprefill_cli.answering.confidence import FILE, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.confidence import logistic_regression
+from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.record import LIKELY
 from specprefill_cli.resources import BUNDLED_FOLDER
 
@@ -23,21 +24,8 @@ def test_regression_recovers_the_weights_that_made_the_data():
 
 def test_surer_answers_are_likelier_right(tiny_session):
     model = tiny_session.confidence
-    unsure = ConfidenceFeatures(mean=-1.5, lowest=-3.0, source=-0.3)
-    assert (
-        model.probability(unsure)
-        < 0.3
-        < LIKELY
-        < model.probability(ConfidenceFeatures(mean=0.0, lowest=0.0, source=0.0))
-    )
-
-
-def test_not_found_and_empty_answers_have_no_signals():
-    assert confidence_features("not found", [-0.1], 0.0, 0.5) is None
-    assert confidence_features("", [-0.1], 0.0, 0.5) is None
-    assert confidence_features("42", [-0.1, -0.3], 0.2, 0.5) == ConfidenceFeatures(
-        mean=-0.2, lowest=-0.3, source=pytest.approx(-0.3)
-    )
+    unsure, sure = ({"mean": -1.5, "lowest": -3.0, "source": -0.3}, {"mean": 0.0, "lowest": 0.0, "source": 0.0})
+    assert model.probability(unsure) < 0.3 < LIKELY < model.probability(sure)
 
 
 def test_the_bundled_pair_states_its_confidence(tiny_session):
@@ -55,3 +43,17 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
     (tmp_path / FILE).write_text(json.dumps({"schema": 1, "weights": {}}))
     with pytest.raises(SpecprefillError, match=r"confidence\.json.*calibrate --confidence"):
         load_confidence(tmp_path, random_pair.loaded_target)
+
+
+@pytest.mark.parametrize(
+    ("question", "share"),
+    [
+        ("Who lives by the mill in Kalmar?", 0.0),
+        ("Who lives by the mill in Ribe?", 1.0),
+        ("Did Kalmar or Ribe open in 1887?", 1 / 3),
+        ("We visit Ribe on 3 July. When does the mill open?", 0.0),
+    ],
+)
+def test_names_of_the_question_that_the_text_lacks(question, share):
+    text = "The keeper of Kalmar lives by the mill, which opened in 1887."
+    assert absent_names(question, text, np.array([0]), len(text)) == pytest.approx(share)

@@ -37,6 +37,7 @@ def test_unsure_answers_say_so():
     assert "likely right" in confidence_lines(make_answer(confidence=0.9))[0]
     assert "unsure (30%" in confidence_lines(make_answer(confidence=0.3))[0]
     assert "passages" in confidence_lines(make_answer(answer="not found"))[0]
+    assert "may not say this" in confidence_lines(make_answer(confidence=0.9, answerable=False))[0]
     assert confidence_lines(make_answer()) == []
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 
 import numpy as np
 
-from specprefill_cli.answering.confidence import ConfidenceFeatures, ConfidenceModel
+from specprefill_cli.answering.confidence import ConfidenceModel
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
@@ -17,7 +16,7 @@ from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 
-NAMES = tuple(field.name for field in fields(ConfidenceFeatures))
+NAMES = ("mean", "lowest", "source")
 FEWEST_QUESTIONS = 50
 RIDGE, NEWTON_STEPS = 0.01, 30
 
@@ -38,9 +37,9 @@ def fit_confidence(
         step(f"answering: {number:,} of {len(items):,}")
         stream = session.ask(item.collection, item.question, settings)
         answer = stream.finished()
-        signals = stream.signals(answer.answer, answer.citations)
+        signals = stream.signals
         if signals is not None:
-            signal_rows.append([getattr(signals, name) for name in NAMES])
+            signal_rows.append([signals[name] for name in NAMES])
             right.append(f1(answer.answer, item.answers) >= RIGHT)
     share_right = float(np.mean(right)) if right else 0.0
     if len(right) < FEWEST_QUESTIONS or share_right in (0.0, 1.0):

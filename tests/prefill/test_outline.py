@@ -1,0 +1,52 @@
+"""Questions about the whole document, and what is kept for them."""
+
+import pytest
+import torch
+
+from specprefill_cli.prefill.auto_mode import choose_mode
+from specprefill_cli.prefill.outline import WHOLE_TOKENS, is_about_everything
+from specprefill_cli.prefill.scorers.base import Scores
+from specprefill_cli.prefill.selection import OUTLINE, select_scored
+from specprefill_cli.settings import AUTO
+from tests.helpers.sessions import request_for
+
+SECTIONS = "".join(
+    f"# Part {number}\n\nGate {number} opens at nine. " + "The keeper lives by the mill. " * 30 + "\n\n"
+    for number in range(8)
+)
+SUMMARY = "What is this about?"
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (SUMMARY, True),
+        ("Please summarise the report.", True),
+        ("How many gates are listed?", True),
+        ("When must the summary be in?", False),
+        ("In which month are all gates shut?", False),
+    ],
+)
+def test_questions_about_everything_are_known_by_their_words(question, expected):
+    assert is_about_everything(question) is expected
+
+
+@pytest.mark.parametrize(("question", "mode"), [(SUMMARY, "full"), ("Who lives by the mill?", "select")])
+def test_auto_reads_all_of_a_short_document_for_them(tiny_session, question, mode):
+    request = request_for(tiny_session, SECTIONS, question)
+    assert request.prompt.length < WHOLE_TOKENS
+    assert choose_mode(AUTO, request)[0] == mode
+
+
+def test_auto_keeps_headings_and_first_sentences_of_a_longer_one(random_session):
+    request = request_for(random_session, SECTIONS, SUMMARY)
+    importance = torch.rand(request.document_tokens)
+    selection = select_scored(request, Scores(importance=importance))
+    text, offsets, start = request.document_text, request.prompt.offsets, request.prompt.document[0]
+    kept = "".join(
+        text[slice(*offsets[place - start])]
+        for place in selection.plan.kept_positions().tolist()
+        if start <= place < request.prompt.document[1]
+    )
+    assert OUTLINE in selection.warnings
+    assert sum(f"Gate {number} opens" in kept for number in range(8)) == 8
