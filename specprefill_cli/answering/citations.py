@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.prefill.bm25 import UNSPACED, WORD
+from specprefill_cli.documents.language import UNSPACED, WORD
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.record import NOT_FOUND, Citation, Fate
 
