@@ -64,7 +64,8 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
             return language
     # No language in another script remains.
     otherwise = ENGLISH if otherwise in SCRIPTS else otherwise
-    words = Counter(word.lower() for word in WORD.findall(sample))
+    # Single letters are words in many languages, and initials in all.
+    words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)
     counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent_words().items()}
     best = max(counts, key=lambda language: (counts[language], language == otherwise))
     return best if counts[best] >= SHARE * words.total() else otherwise

@@ -22,7 +22,8 @@ SUFFIX = ".tsv.xz"
 LONGEST_ENTRY, SHORTEST_PART = 8, 4
 # Letters that a form may lose at its end before it is looked up again, and letters that must remain.
 LOST, REMAINING = 2, 4
-FULL_STOPS = str.maketrans("。，、；：！？．「」（）", '.,,;:!?.""()')
+# Punctuation of scripts without spaces, and ours.
+PUNCTUATION = str.maketrans("\u3002\uff0c\u3001\uff1b\uff1a\uff01\uff1f\uff08\uff09", ".,,;:!?()")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def glossed(text: str, language: str) -> Iterator[tuple[int, str]]:
         place = match.start()
         if place < done:
             continue
-        yield done, text[done:place].translate(FULL_STOPS)
+        yield done, text[done:place].translate(PUNCTUATION)
         if UNSPACED_LETTER.match(match.group()):
             length, english = longest_entry(text, place, language)
             yield place, f"{english} " if english else ""
@@ -89,7 +90,7 @@ def glossed(text: str, language: str) -> Iterator[tuple[int, str]]:
         else:
             yield place, english_of(match.group(), language)
             done = match.end()
-    yield done, text[done:].translate(FULL_STOPS)
+    yield done, text[done:].translate(PUNCTUATION)
 
 
 def longest_entry(text: str, place: int, language: str) -> tuple[int, str]:

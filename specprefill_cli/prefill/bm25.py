@@ -89,23 +89,24 @@ def word_index(text: str, starts: np.ndarray, end: int, forms: WordForms) -> Wor
     return INDEXES.find_or((text, starts.tobytes(), end, forms), build)
 
 
-def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.ndarray:
+def word_scores(question: str, text: str, starts: np.ndarray, end: int, language: str | None = None) -> np.ndarray:
     """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
 
     A question without content words is compared by all its words, as they are.
+    language: of the text, where it is known
     """
-    forms = WordForms(language_of(text))
+    forms = WordForms(language or language_of(text))
     if not forms.question_words(question):
         forms = WordForms(forms.language, plain=True)
     return bm25(question, text, starts, end, forms)
 
 
-def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
+def coverage(question: str, text: str, starts: np.ndarray, end: int, language: str | None = None) -> float:
     """How much of a question a place of a text says in the same words: 0 to 1.
 
     The share of the question's content words, weighted by their rarity, that occur in a passage or its two neighbours.
     """
-    forms = WordForms(language_of(text))
+    forms = WordForms(language or language_of(text))
     index = word_index(text, starts, end, forms)
     total, covered = 0.0, np.zeros(len(starts))
     for word in forms.question_words(question):

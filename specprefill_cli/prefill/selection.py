@@ -173,6 +173,7 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         if scores.whole_sentences
         else None,
     )
+    selection = replace(selection, warnings=(*selection.warnings, *scores.warnings))
     if limit is None or keep is None or keep * length <= room:
         return selection
     target, plan = request.pair.target, selection.plan
