@@ -56,11 +56,12 @@ def sentences_of(text: str) -> np.ndarray:
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Yield the character range of each sentence of a text, in order, without surrounding blanks."""
-    first = 0
+    first, has_tables = 0, CELLS in text
     for match in BREAK.finditer(text):
-        if not _ends_sentence(text[first : match.start()], match.group(), text[match.end() : match.end() + 2]):
+        before = text[max(first, match.start() - SHORTEST_WRAPPED_LINE) : match.start()]
+        if not _ends_sentence(before, match.group(), text[match.end() : match.end() + 1]):
             continue
-        if "\n" not in match.group() and _in_table(text, match.start()):
+        if has_tables and "\n" not in match.group() and _in_table(text, match.start()):
             continue
         closers = len(match.group()) - len(match.group().lstrip(CLOSERS))
         yield from _cut(text, first, match.start() + closers)
@@ -69,9 +70,10 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _ends_sentence(before: str, separator: str, following: str) -> bool:
+    """Whether a separator ends a sentence. before: at most `SHORTEST_WRAPPED_LINE` characters, so that time is linear."""
     line = before.rpartition("\n")[2]
     if "\n" in separator:
-        is_wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following[:1].isalnum()
+        is_wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following.isalnum()
         return not is_wrapped or line.rstrip(CLOSERS).endswith((".", "!", "?", ":"))
     last_word = LAST_WORD.search(line)
     if last_word is None:

@@ -1,9 +1,12 @@
 """Pages and their character ranges, paragraphs of PDF lines, and sentences."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.document import Document, join_pages, page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.sentences import LONGEST_SENTENCE, sentence_ranges
@@ -74,6 +77,43 @@ def test_a_very_long_sentence_is_cut_between_words():
     assert max(map(len, pieces)) <= LONGEST_SENTENCE
     assert all(set(piece.split()) == {"word"} for piece in pieces)
     assert sum(len(piece.split()) for piece in pieces) == 300
+
+
+# A run for every class of characters, and those that end or nearly end a sentence again and again.
+RUNS = (
+    *"Aa7_é漢。 \t\n\r\xa0.!?…\"'(|-<&[{`#*\\\u0301\xad\u200dﬁא🙂",
+    *(
+        "A. ",
+        "Mr. ",
+        "1. ",
+        "a.",
+        ".\n",
+        '".\n',
+        ' "',
+        ". '",
+        "a\n",
+        " | ",
+        "a-\n",
+        "\xad \n",
+        "\n \n",
+        "\n1. ",
+        "<!--",
+        "a b ",
+    ),
+)
+
+
+@pytest.mark.parametrize("function", [sentences, clean_text, join_lines])
+@pytest.mark.parametrize("run", RUNS)
+def test_time_is_proportional_to_the_length(function, run):
+    def seconds(characters):
+        text = (run * characters)[:characters] + " The code is 7."
+        started = time.process_time()
+        function(text)
+        return time.process_time() - started
+
+    # A quadratic method takes 16 times as long.
+    assert min(seconds(200_000) for _ in range(2)) < 8 * min(seconds(50_000) for _ in range(2)) + 0.01
 
 
 FULL = "the quick brown fox jumps over the lazy dog and goes on"
