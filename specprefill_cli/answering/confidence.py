@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.prefill.calibration import read_description, weights_fingerprint
-from specprefill_cli.record import NOT_FOUND
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import LoadedModel
@@ -62,7 +62,7 @@ def confidence_features(
 
     source, highest: relevance of the sentence that the answer quotes (0 without a quote), and the highest of all sentences
     """
-    if not answer or not log_probabilities or answer.lower().startswith(NOT_FOUND):
+    if not answer or not log_probabilities or says_not_found(answer):
         return None
     mean = sum(log_probabilities) / len(log_probabilities)
     return ConfidenceFeatures(mean=mean, lowest=min(log_probabilities), source=source - highest)

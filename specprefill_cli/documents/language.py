@@ -36,8 +36,8 @@ SCRIPTS = {
     "he": r"[\u0590-\u05ff]",
     "hi": r"[\u0900-\u097f]",
 }
-# By language, words so frequent that they say nothing about a subject.
-FREQUENT_WORDS = Path(__file__).with_name("frequent_words.json")
+# By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so.
+LISTS = Path(__file__).with_name("languages.json")
 ALGORITHMS = {
     "de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese", "nl": "dutch", "pl": "polish",
     "sv": "swedish", "da": "danish", "fi": "finnish", "cs": "czech", "ro": "romanian", "tr": "turkish", "hu": "hungarian",
@@ -74,8 +74,19 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
 @cache
 def frequent_words() -> dict[str, frozenset[str]]:
     """The words that say nothing about a subject, by language."""
-    lists = json.loads(FREQUENT_WORDS.read_text(encoding="utf-8"))
+    lists = load_lists()["frequent"]
     return {ENGLISH: FUNCTION_WORDS} | {language: frozenset(words.split()) for language, words in lists.items()}
+
+
+@cache
+def load_lists() -> dict[str, dict[str, str]]:
+    """The lists of `LISTS`, by kind and language."""
+    return json.loads(LISTS.read_text(encoding="utf-8"))
+
+
+def says_not_found(answer: str) -> bool:
+    """Whether an answer says, in a language that is known, that the documents hold none."""
+    return answer.lower().startswith(tuple(load_lists()["not_found"].values()))
 
 
 @dataclass(frozen=True)

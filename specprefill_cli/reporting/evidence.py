@@ -10,9 +10,10 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
 from specprefill_cli.errors import one_line
-from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
+from specprefill_cli.record import LIKELY, Passage, Record
 from specprefill_cli.reporting.safe import plain
 
 WORD = re.compile(r"\w+")
@@ -46,7 +47,7 @@ def confidence_lines(answer: Record) -> list[str]:
     """A line on how likely the answer is right; empty if that is unknown."""
     if answer.confidence is not None and answer.confidence >= LIKELY:
         return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
-    if answer.confidence is None and not answer.answer.lower().startswith(NOT_FOUND):
+    if answer.confidence is None and not says_not_found(answer.answer):
         return []
     if answer.confidence is None:
         return ["the target found no answer; the passages may still hold it"]

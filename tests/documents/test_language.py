@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.documents.language import WordForms, language_of
+from specprefill_cli.documents.language import WordForms, language_of, says_not_found
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,21 @@ def test_language_of_short_texts(text, otherwise, language):
         ("de", "In welchen Wohnungen?", "wohnung"),
         ("de", "Welche Größe?", "gross"),
         ("fr", "Les fenêtres ?", "fenetr"),
-        ("ru", "В каких комнатах?", "комнат"),
+        ("ru", "комнатах?", "комнат"),
         ("sw", "vitabu?", "vitab"),
         ("zh", "押金?", "押金"),
     ],
 )
 def test_words_are_compared_by_stems_without_accents_or_as_pairs_of_characters(language, question, word):
     assert word in WordForms(language).question_words(question)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [("Not found.", True), ("Nicht gefunden", True), ("見つかりません。", True), ("The key was not found", False)],
+)
+def test_says_not_found_in_several_languages(answer, says):
+    assert says_not_found(answer) is says
 
 
 def test_words_without_a_subject_do_not_count_in_either_language():

@@ -9,7 +9,7 @@ from specprefill_cli.models.glossary import gloss, has_glossary
 @pytest.mark.parametrize(
     ("language", "text", "english"),
     [
-        ("de", "Die Wohnungen", {"apartment", "flat", "housing"}),
+        ("de", "Die Wohnungen", {"apartment", "dwelling"}),
         ("de", "Waschküchentür", {"door"}),
         ("fr", "la voiture", {"car", "carriage"}),
         ("es", "el precio", {"price"}),
