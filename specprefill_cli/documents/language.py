@@ -24,18 +24,11 @@ KANA = "\u3040-\u30ff"
 UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff{KANA}{CHINESE}"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
-# The language of a script, or of one of its letters; earlier entries win.
+# The letters that tell a language; earlier ones win.
 SCRIPTS = {
-    "ja": rf"[{KANA}]",
-    "zh": rf"[{CHINESE}]",
-    "ko": r"[\uac00-\ud7af]",
-    "th": r"[\u0e00-\u0e7f]",
-    "ru": r"[\u0400-\u04ff]",
-    "el": r"[\u0370-\u03ff]",
-    "ar": r"[\u0600-\u06ff]",
-    "he": r"[\u0590-\u05ff]",
-    "hi": r"[\u0900-\u097f]",
-}
+    "ja": KANA, "zh": CHINESE, "ko": "\uac00-\ud7af", "th": "\u0e00-\u0e7f", "ru": "\u0400-\u04ff", "el": "\u0370-\u03ff",
+    "ar": "\u0600-\u06ff", "he": "\u0590-\u05ff", "hi": "\u0900-\u097f",
+}  # fmt: skip
 # By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so.
 LISTS = Path(__file__).with_name("languages.json")
 ALGORITHMS = {
@@ -47,18 +40,23 @@ ALGORITHMS = {
 COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
 # Letters that stand for a word where no stemmer is known.
 PREFIX = 5
-# Characters of a text that tell its language, and the share of its words that are frequent in it.
-SAMPLE, SHARE = 20_000, 0.12
+# Characters of a text that tell its language, the share of its words that are frequent in it, and how many different ones a
+# long text must have: a table may repeat `no`.
+SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
 KEPT = 2**16
 
 
-@lru_cache(256)
 def language_of(text: str, otherwise: str = ENGLISH) -> str:
     """The language of a text as an ISO 639-1 code; `otherwise` where neither script nor frequent words tell."""
-    sample = text[:SAMPLE]
+    return language_of_sample(text[:SAMPLE], otherwise)
+
+
+@lru_cache(64)
+def language_of_sample(sample: str, otherwise: str) -> str:
+    """`language_of` the beginning of a text."""
     letters = sum(map(str.isalpha, sample))
     for language, script in SCRIPTS.items():
-        found = len(re.findall(script, sample))
+        found = len(re.findall(f"[{script}]", sample))
         # Japanese is written in kana and Chinese characters.
         if found and found >= letters * (0.1 if language == "ja" else 0.4):
             return language
@@ -68,7 +66,9 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
     words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)
     counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent_words().items()}
     best = max(counts, key=lambda language: (counts[language], language == otherwise))
-    return best if counts[best] >= SHARE * words.total() else otherwise
+    different = len(frequent_words()[best] & words.keys())
+    enough = counts[best] >= SHARE * words.total() and different >= min(DIFFERENT, SHARE * words.total())
+    return best if enough else otherwise
 
 
 @cache

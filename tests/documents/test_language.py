@@ -21,6 +21,7 @@ from specprefill_cli.documents.language import WordForms, language_of, says_not_
         ("Kündigungsfrist?", "de", "de"),
         ("Fenwick 4471", "ru", "en"),
         ("", "en", "en"),
+        ("lamp | yes | no\n" * 50, "en", "en"),
         ("int main(void) { return 0; }", "en", "en"),
         ("Fee of the Rue de la Paix clinic?", "en", "en"),
     ],
