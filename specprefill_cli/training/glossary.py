@@ -28,9 +28,10 @@ ENTRIES, ALTERNATIVES, WORDS = 40_000, 2, 2
 FREQDB = {"fr": "fra", "es": "spa", "it": "ita", "pt": "por", "nl": "nld", "zh": "cmn"}
 WORDNETS = {code: three for code, three in {**FREQDB, "de": "deu", "ru": "rus", "pl": "pol"}.items() if code != "zh"}
 PIVOTS = ("fr", "es", "it", "pt")
-RARE = 10**6
-# An alternative counts with at least this share of the best one's votes; later alternatives of a source count less.
-NEAR, LATER = 0.5, 0.3
+# Forms that have a rank, and the rank of other words.
+FORMS, RARE = 50_000, 10**6
+# A vote. An alternative counts with at least this share of the best one's votes; later alternatives of a source count less.
+VOTE, NEAR, LATER = 1_000, 0.5, 0.3
 # Of the association of a form and an English word in parallel sentences: the least, and how often they must meet.
 ASSOCIATION, MEETINGS = 0.4, 3
 ASIDE, SEPARATOR = re.compile(r"\([^)]*\)|\[[^\]]*\]"), re.compile(r"[;,/]")
@@ -95,30 +96,32 @@ class Sources:
         for name in (f"wn-wikt-{WORDNETS[code]}.tab", f"wn-data-{WORDNETS[code]}.tab" if code == "pl" else ""):
             for synset, word in self.lemmas(name) if name else ():
                 for english in self.synsets[synset]:
-                    votes[word.replace("\u0301", "")][english] += 1 / len(self.synsets[synset])
+                    votes[word.replace("\u0301", "")][english] += VOTE // len(self.synsets[synset])
         return votes
 
     def direct(self, code: str) -> Iterator[tuple[float, str, Sequence[str]]]:
         """Rank, word and English from a dictionary of the language; where it is silent, from the wordnet."""
         dictionary, ranks = self.dictionaries[code], self.ranks(code)
-        yield from ((rank, word, english) for rank, (word, english) in enumerate(dictionary.items()))
+        # Ranks of lemmas hold the errors of a lemmatiser, those of forms do not.
+        for rank, (word, english) in enumerate(dictionary.items()):
+            yield ranks.get(word.lower(), FORMS + rank), word, english
         for word, votes in self.wordnet(code).items():
             if not dictionary.get(word):
                 yield ranks.get(word, RARE), word, best(votes)
 
     def german(self) -> Iterator[tuple[float, str, Sequence[str]]]:
         """By way of languages whose dictionaries are here."""
-        wordnet = self.wordnet("de")
+        wordnet, ranks = self.wordnet("de"), self.ranks("de")
         columns = {code: table(self.folder / "freqdb" / f"deu{FREQDB[code]}.txt") for code in PIVOTS}
         for rank, word in enumerate(table(self.folder / "freqdb" / "deu.txt")):
-            votes = Counter({english: 1.5 * count for english, count in wordnet.get(word, Counter()).items()})
+            votes = Counter({english: 3 * count // 2 for english, count in wordnet.get(word, Counter()).items()})
             for code, column in columns.items():
                 for place, step in enumerate(
                     SEPARATOR.split(ASIDE.sub("", column[rank])) if rank < len(column) else ()
                 ):
                     for number, english in enumerate(self.dictionaries[code].get(step.strip(), ())):
-                        votes[english] += 1 / (1 + LATER * place) / (1 + LATER * number)
-            yield rank, word, best(votes) if votes else ()
+                        votes[english] += round(VOTE / (1 + LATER * place) / (1 + LATER * number))
+            yield ranks.get(word.lower(), FORMS + rank), word, best(votes) if votes else ()
 
     def russian(self) -> Iterator[tuple[float, str, Sequence[str]]]:
         """From dictionaries into Russian, read backwards."""
@@ -129,7 +132,9 @@ class Sources:
                 for place, russian in enumerate(SEPARATOR.split(ASIDE.sub("", text))):
                     for number, english in enumerate(self.dictionaries[code].get(word, ())):
                         form = russian.strip().replace("\u0301", "")
-                        votes.setdefault(form, Counter())[english] += 1 / (1 + LATER * place) / (1 + LATER * number)
+                        votes.setdefault(form, Counter())[english] += round(
+                            VOTE / (1 + LATER * place) / (1 + LATER * number)
+                        )
         return ((ranks.get(word, RARE), word, best(counts)) for word, counts in votes.items() if counts)
 
     def polish(self) -> Iterator[tuple[float, str, Sequence[str]]]:
@@ -137,7 +142,8 @@ class Sources:
         return ((ranks.get(word, RARE), word, best(votes)) for word, votes in self.wordnet("pl").items())
 
     def chinese(self) -> Iterator[tuple[float, str, Sequence[str]]]:
-        ranks, entries = self.ranks("zh_cn"), defaultdict(list)
+        ranks = self.ranks("zh_cn")
+        entries: defaultdict[str, list[str]] = defaultdict(list)
         with gzip.open(self.folder / "cedict.txt.gz", "rt", encoding="utf-8") as lines:
             for match in filter(None, map(CEDICT.match, lines)):
                 senses = [part for part in match[3].split("/") if not re.search("CL:|variant of|surname", part)]
@@ -180,7 +186,7 @@ class Sources:
                 own.update(forms)
                 english.update(words)
                 pairs.update((form, word) for form in forms for word in words)
-        found = {}
+        found: dict[str, tuple[float, str]] = {}
         for (form, word), count in pairs.items():
             association = 2 * count / (own[form] + english[word])
             if count >= MEETINGS and association >= ASSOCIATION and form != word:
@@ -195,7 +201,9 @@ def entries_of(code: str, ranked: Iterable[tuple[float, str, Sequence[str]]]) ->
     for _, word, english in sorted(ranked, key=lambda entry: entry[:2]):
         form = word if unspaced else normalise(word)
         usable = (
-            len(word) <= LONGEST_ENTRY if unspaced else len(form) > 1 and " " not in word and word.lower() not in stops
+            len(word) <= LONGEST_ENTRY
+            if unspaced
+            else len(form) > 1 and " " not in word and not {form, word.lower()} & stops
         )
         if english and usable:
             entries.setdefault(form, english[:ALTERNATIVES])

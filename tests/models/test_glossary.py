@@ -10,7 +10,7 @@ from specprefill_cli.models.glossary import gloss, has_glossary
     ("language", "text", "english"),
     [
         ("de", "Die Wohnungen", {"apartment", "dwelling"}),
-        ("de", "Waschküchentür", {"door"}),
+        ("de", "Kellerschlüssel", {"key"}),
         ("fr", "la voiture", {"car", "carriage"}),
         ("es", "el precio", {"price"}),
         ("it", "la chiave", {"key"}),
