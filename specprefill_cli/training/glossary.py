@@ -4,7 +4,7 @@ python -m specprefill_cli.training.glossary SOURCES [--out specprefill_cli/bundl
 
 SOURCES holds, under their own names, the files of the projects that the model card names: `freqdb` (decentrade/FreqDB), `omw`
 (the tables of the Open Multilingual Wordnet), `frequency` (XX_50k.txt of hermitdave/FrequencyWords), `cedict.txt.gz`,
-`jamdict.db` (JMdict), and `parallel` (strings-XX.jsonl.xz, sentences in English and a language).
+and `jamdict.db` (JMdict).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specprefill_cli.documents.language import ENGLISH, WORD, frequent_words, normaliser
+from specprefill_cli.documents.language import frequent_words, normaliser
 from specprefill_cli.models.glossary import LONGEST_ENTRY, SUFFIX
 from specprefill_cli.resources import GLOSSARY_FOLDER
 
@@ -28,12 +28,9 @@ ENTRIES, ALTERNATIVES, WORDS = 40_000, 2, 2
 FREQDB = {"fr": "fra", "es": "spa", "it": "ita", "pt": "por", "nl": "nld", "zh": "cmn"}
 WORDNETS = {code: three for code, three in {**FREQDB, "de": "deu", "ru": "rus", "pl": "pol"}.items() if code != "zh"}
 PIVOTS = ("fr", "es", "it", "pt")
-# Forms that have a rank, and the rank of other words.
-FORMS, RARE = 50_000, 10**6
+RARE = 10**6
 # A vote. An alternative counts with at least this share of the best one's votes; later alternatives of a source count less.
 VOTE, NEAR, LATER = 1_000, 0.5, 0.3
-# Of the association of a form and an English word in parallel sentences: the least, and how often they must meet.
-ASSOCIATION, MEETINGS = 0.4, 3
 ASIDE, SEPARATOR = re.compile(r"\([^)]*\)|\[[^\]]*\]"), re.compile(r"[;,/]")
 ARTICLE = re.compile(r"^(to|a|an|the|be) ")
 ENGLISH_WORDS = re.compile(r"[a-z0-9' .-]+")
@@ -102,16 +99,14 @@ class Sources:
     def direct(self, code: str) -> Iterator[tuple[float, str, Sequence[str]]]:
         """Rank, word and English from a dictionary of the language; where it is silent, from the wordnet."""
         dictionary, ranks = self.dictionaries[code], self.ranks(code)
-        # Ranks of lemmas hold the errors of a lemmatiser, those of forms do not.
-        for rank, (word, english) in enumerate(dictionary.items()):
-            yield ranks.get(word.lower(), FORMS + rank), word, english
+        yield from ((rank, word, english) for rank, (word, english) in enumerate(dictionary.items()))
         for word, votes in self.wordnet(code).items():
             if not dictionary.get(word):
                 yield ranks.get(word, RARE), word, best(votes)
 
     def german(self) -> Iterator[tuple[float, str, Sequence[str]]]:
         """By way of languages whose dictionaries are here."""
-        wordnet, ranks = self.wordnet("de"), self.ranks("de")
+        wordnet = self.wordnet("de")
         columns = {code: table(self.folder / "freqdb" / f"deu{FREQDB[code]}.txt") for code in PIVOTS}
         for rank, word in enumerate(table(self.folder / "freqdb" / "deu.txt")):
             votes = Counter({english: 3 * count // 2 for english, count in wordnet.get(word, Counter()).items()})
@@ -121,7 +116,7 @@ class Sources:
                 ):
                     for number, english in enumerate(self.dictionaries[code].get(step.strip(), ())):
                         votes[english] += round(VOTE / (1 + LATER * place) / (1 + LATER * number))
-            yield ranks.get(word.lower(), FORMS + rank), word, best(votes) if votes else ()
+            yield rank, word, best(votes) if votes else ()
 
     def russian(self) -> Iterator[tuple[float, str, Sequence[str]]]:
         """From dictionaries into Russian, read backwards."""
@@ -175,24 +170,6 @@ class Sources:
                 yield ranks.get(word, RARE), word, english_words(";".join(senses[number][:6]))
         yield from ((rank + 0.5, word, english) for rank, word, english in stems if word)
 
-    def aligned(self, code: str, known: Glosses) -> dict[str, list[str]]:
-        """English of frequent forms that no dictionary has, by association in parallel sentences."""
-        pairs, own, english = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
-        stops, normalise = frequent_words()[ENGLISH], normaliser(code, False)
-        with lzma.open(self.folder / "parallel" / f"strings-{code}.jsonl.xz", "rt", encoding="utf-8") as lines:
-            for row in map(json.loads, lines):
-                forms = {normalise(word) for word in WORD.findall(row[code])} - known.keys() - {""}
-                words = set(re.findall("[a-z]{2,}", row["en"].lower())) - stops
-                own.update(forms)
-                english.update(words)
-                pairs.update((form, word) for form in forms for word in words)
-        found: dict[str, tuple[float, str]] = {}
-        for (form, word), count in pairs.items():
-            association = 2 * count / (own[form] + english[word])
-            if count >= MEETINGS and association >= ASSOCIATION and form != word:
-                found[form] = max(found.get(form, (0.0, "")), (association, word))
-        return {form: [word] for form, (_, word) in found.items()}
-
 
 def entries_of(code: str, ranked: Iterable[tuple[float, str, Sequence[str]]]) -> dict[str, Sequence[str]]:
     """English by form for the most frequent words; words without a subject are left to `QUESTION_WORDS`."""
@@ -229,8 +206,6 @@ def main() -> None:
     questions = json.loads(QUESTION_WORDS.read_text(encoding="utf-8"))
     for code, words in ranked.items():
         entries = entries_of(code, words)
-        if code not in ("zh", "ja"):
-            entries |= sources.aligned(code, entries)
         entries |= {word: [english] for word, english in questions.get(code, {}).items()}
         lines = (f"{form}\t{' '.join(dict.fromkeys(' '.join(entries[form]).split()))}" for form in sorted(entries))
         (arguments.out / f"{code}{SUFFIX}").write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
