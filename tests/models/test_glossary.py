@@ -11,8 +11,8 @@ from specprefill_cli.models.glossary import gloss, has_glossary
     [
         ("de", "Die Wohnungen", {"apartment", "dwelling"}),
         ("de", "Kellerschlüssel", {"key"}),
-        ("fr", "la voiture", {"car", "carriage"}),
-        ("es", "el precio", {"price"}),
+        ("fr", "la bibliothèque", {"library"}),
+        ("es", "la llave", {"key"}),
         ("it", "la chiave", {"key"}),
         ("pt", "o salário", {"salary", "wage"}),
         ("nl", "de sleutel", {"key"}),

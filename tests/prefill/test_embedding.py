@@ -5,7 +5,7 @@ import torch
 
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers.blend import HEADS_WEIGHT, WEAK
+from specprefill_cli.prefill.scorers.blend import FOREIGN_BUDGET, HEADS_WEIGHT, WEAK
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
 from specprefill_cli.prefill.selection import select_scored
 from tests.helpers.sessions import request_for
@@ -82,7 +82,7 @@ def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):
     text = "Nyckeln finns hos vaktmästaren och hyran ska betalas den första i månaden till föreningen. " * 20
     request = request_for(tiny_session, text, "Var finns nyckeln?", mode="select", scorer="blend")
     scores = SCORERS["blend"].score(request)
-    assert scores.auto_budget.share > SCORERS["blend"].general_budget(request).share
+    assert scores.auto_budget.share > FOREIGN_BUDGET.share > SCORERS["blend"].general_budget(request).share
     assert scores.warnings == select_scored(request, scores).warnings == (WEAK.format(language="sv"),)
 
 
