@@ -100,7 +100,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.pairs import chosen_pair
     from specprefill_cli.models.placement import choose_dtype, choose_placement
-    from specprefill_cli.models.quantization import NONE, check_quantization
+    from specprefill_cli.models.quantization import AUTO, NONE, check_quantization
     from specprefill_cli.models.refs import Kind, ModelRef
     from specprefill_cli.models.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
@@ -121,7 +121,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
             return
         outlines.append(outline)
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())
-        quantization = settings.quantization if role == "target" else NONE
+        quantization = settings.quantization if role == "target" and settings.quantization != AUTO else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
         needed_bytes += weights + cache
         stored_as = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")
@@ -155,7 +155,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
 
 def check_model_class(role: str, outline: ModelOutline) -> Check:
     """Check that our attention can replace the model's."""
-    from specprefill_cli.models.hub import model_class
+    from specprefill_cli.models.supported import model_class
 
     text_config = outline.config.get_text_config()
     if not model_class(outline.config).is_backend_compatible():

@@ -2,124 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from specprefill_cli.declarations import ENVIRONMENT_PREFIX, Setting, setting
 from specprefill_cli.errors import UsageError
 
-ENVIRONMENT_PREFIX = "SPECPREFILL_"
 AUTO = "auto"
 OFF = "off"
 SHORT_STYLE, FULL_STYLE = "short", "full"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
 CACHE = "Cache"
-BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
-TYPES_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """The declaration of a setting.
-
-    type: bool, int, float or str; optional: whether the value may be None, written `auto`
-    panel: the option's heading in `--help`
-    minimum, maximum: inclusive bounds; above: an exclusive lower bound
-    words: strings allowed instead of a number; choices: all allowed values, where the list is closed
-    unset: the meaning of None, in words
-    per_question: whether it may differ between questions; the other settings decide what is loaded
-    """
-
-    name: str
-    default: Any
-    type: type
-    optional: bool
-    help: str
-    panel: str
-    minimum: float | None = None
-    above: float | None = None
-    maximum: float | None = None
-    words: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    unset: str = ""
-    per_question: bool = True
-
-    @property
-    def flag(self) -> str:
-        """The setting's command-line option."""
-        return flag(self.name)
-
-    @property
-    def variable(self) -> str:
-        """The setting's environment variable."""
-        return ENVIRONMENT_PREFIX + self.name.upper()
-
-    def parse(self, value: Any, place: str) -> Any:
-        """Convert a value from a flag, a variable, a config file or JSON, and check it.
-
-        Raises UsageError with a message that begins with `place`.
-        """
-        try:
-            parsed = self._convert(value)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            expected = in_words([TYPES_IN_WORDS[self.type], *map(repr, self.words)])
-            raise UsageError(f"{place}: '{value}' is not {expected} (setting {self.name})") from error
-        self.check(parsed, self.flag if place == self.flag else f"{place}: {self.name}")
-        return parsed
-
-    def _convert(self, value: Any) -> Any:
-        if value in self.words:
-            return None if self.optional else value
-        if self.type is bool:
-            return value if isinstance(value, bool) else BOOLEANS[value.lower()]
-        if isinstance(value, bool) or (self.type is int and isinstance(value, float)):
-            raise TypeError
-        if self.type is str and not isinstance(value, str):
-            raise TypeError
-        return self.type(value)
-
-    def check(self, value: Any, label: str) -> None:
-        """Raise UsageError, beginning with `label`, for a value out of range or not among the choices."""
-        if value is None or value in self.words:
-            return
-        if self.choices:
-            check_choice(value, self.choices, label)
-        if self.limits and not self._in_range(value):
-            text = f"{value:g}" if self.type is float else value
-            raise UsageError(f"{label} {text}: must be {self.limits}")
-
-    def _in_range(self, value: float) -> bool:
-        low = -math.inf if self.minimum is None else self.minimum
-        high = math.inf if self.maximum is None else self.maximum
-        return low <= value <= high and value < math.inf and (self.above is None or value > self.above)
-
-    @property
-    def limits(self) -> str:
-        """The allowed range in words; empty if there is none."""
-        if self.minimum is not None and self.maximum is not None:
-            range_in_words = f"between {self.minimum} and {self.maximum}"
-        elif self.minimum is not None:
-            range_in_words = f"at least {self.minimum}" + (" and finite" if self.type is float else "")
-        elif self.above is not None:
-            range_in_words = f"above {self.above} and at most {self.maximum}"
-        else:
-            return ""
-        return range_in_words + (f", or {' or '.join(map(repr, self.words))}" if self.words else "")
-
-
-def setting(panel: str, default: Any, help: str, **details: Any) -> Any:
-    """A field of `Settings`; `details` are other fields of `Setting`."""
-    return field(default=default, metadata={"panel": panel, "help": help, **details})
-
+# Settings that only the lab's commands have as options.
+TUNING = "Tuning"
 
 _models = partial(setting, MODELS, per_question=False)
 _prefill = partial(setting, PREFILL)
+_tuning = partial(setting, TUNING)
 _decoding = partial(setting, DECODING)
 
 
@@ -137,29 +42,29 @@ class Settings:
         unset="the pair's",
     )
     adapter: str | None = _models(
-        None, "Folder or hub id of a LoRA adapter for the target, in PEFT's format", unset="the pair's"
+        None, "Folder or hub id of a LoRA adapter for the target, in PEFT's format", unset="the pair's", rare=True
     )
     style: str | None = _models(
-        None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE)
+        None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE), rare=True
     )
     devices: str = _models(AUTO, "Devices: auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(
-        1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1
+        1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1, rare=True
     )
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
-    quantization: str = _models("none", "Quantize the target's weights", choices=("none", "int8", "nf4"))
+    quantization: str = _models("auto", "Quantize the target's weights", choices=("auto", "none", "int8", "nf4"))
     offline: bool = _models(False, "Download nothing: use only models on this machine")
     mode: str = _prefill(AUTO, "How the target prefills the documents")
     scorer: str = _prefill(AUTO, "Method that scores the document's tokens")
     keep: float | None = _prefill(
         None, "Keep ratio: share of prompt tokens that the target computes, 0 to 1", above=0, maximum=1, words=(AUTO,)
     )
-    look_ahead: int = _prefill(8, "Tokens that the draft decodes before scoring", minimum=0)
-    chunk_size: int = _prefill(32, "Document tokens in a chunk, the unit of selection", minimum=1)
-    prefill_chunk: str | int = _prefill(
+    look_ahead: int = _tuning(8, "Tokens that the draft decodes before scoring", minimum=0)
+    chunk_size: int = _tuning(32, "Document tokens in a chunk, the unit of selection", minimum=1)
+    prefill_chunk: str | int = _tuning(
         AUTO, "Tokens in a forward pass of prefill; auto fits them to the free memory", minimum=16, words=(AUTO,)
     )
-    draft_window: str | int = _prefill(
+    draft_window: str | int = _tuning(
         AUTO, "Previous tokens that a document token sees in the draft", minimum=1, words=(OFF, AUTO)
     )
     positions: str = _prefill(
@@ -167,9 +72,10 @@ class Settings:
         "Positions of kept tokens: original, or compact with shorter gaps between them; auto: compact where calibration "
         "found it better, or where the prompt exceeds the target's context",
         choices=(AUTO, "original", "compact"),
+        rare=True,
     )
-    recompute: float = _prefill(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
-    accept_risk: str | float = _prefill(
+    recompute: float = _tuning(0.15, "Largest share of the prompt that draft KV may recompute", minimum=0, maximum=1)
+    accept_risk: str | float = _tuning(
         AUTO,
         "Highest risk allowed in accepted draft KV; auto: as calibrated, off: no limit",
         minimum=0,
@@ -180,16 +86,22 @@ class Settings:
     )
     max_new_tokens: int = _decoding(256, "Longest answer in tokens", minimum=1)
     temperature: float = _decoding(0.0, "Sampling temperature; 0 is greedy decoding", minimum=0, maximum=10)
-    top_p: float = _decoding(1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1)
-    top_k: int = _decoding(0, "Sample from the K likeliest tokens; 0 is all", minimum=0)
+    top_p: float = _decoding(
+        1.0, "Sample from the smallest set of tokens with this probability", above=0, maximum=1, rare=True
+    )
+    top_k: int = _decoding(0, "Sample from the K likeliest tokens; 0 is all", minimum=0, rare=True)
     # Random number generators take no larger seed.
-    seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1)
+    seed: int = _decoding(0, "Seed of sampling", minimum=0, maximum=2**63 - 1, rare=True)
     speculate: str | int = _decoding(
         AUTO, "Tokens to propose at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
-    proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"))
+    proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"), rare=True)
     strict: bool = setting(
-        DOCUMENTS, False, "Fail, not only warn, if a file of a folder or glob cannot be read", per_question=False
+        DOCUMENTS,
+        False,
+        "Fail, not only warn, if a file of a folder or glob cannot be read",
+        per_question=False,
+        rare=True,
     )
     memory_cache: str | float = setting(
         CACHE,
@@ -200,10 +112,10 @@ class Settings:
         per_question=False,
     )
     confirm: bool = setting(
-        OUTPUT, False, "Confirm or correct the answer by full prefill afterwards; greedy decoding only"
-    )
-    confirm_below: float = setting(
-        OUTPUT, 1.0, "With --confirm, confirm only answers with a lower confidence; 1: all", minimum=0, maximum=1
+        OUTPUT,
+        False,
+        "Confirm or correct the answer by full prefill afterwards; greedy decoding only",
+        per_question=False,
     )
     passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 
@@ -239,27 +151,11 @@ def _declared_settings() -> dict[str, Setting]:
 SETTINGS: Mapping[str, Setting] = _declared_settings()
 
 
-def flag(name: str) -> str:
-    """The command-line option of a setting."""
-    return "--" + name.replace("_", "-")
-
-
 def parse_setting(name: str, value: Any, place: str) -> Any:
     """Convert a value to the setting's type. Raises UsageError, naming `place`, for a wrong value or an unknown setting."""
     if name not in SETTINGS:
         raise UsageError(f"{place}: unknown setting '{name}'; known are {', '.join(SETTINGS)}")
     return SETTINGS[name].parse(value, place)
-
-
-def check_choice(value: str, choices: Iterable[str], label: str) -> None:
-    """Raise UsageError, beginning with `label`, for a value that is not among the choices."""
-    if value not in choices:
-        raise UsageError(f"{label} {value}: unknown; use one of {', '.join(choices)}")
-
-
-def in_words(alternatives: list[str]) -> str:
-    """Join alternatives: `a, b or c`."""
-    return " or ".join(filter(None, (", ".join(alternatives[:-1]), alternatives[-1])))
 
 
 def config_path() -> Path:

@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.models import pairs, placement
+from specprefill_cli.models import pairs, processor
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.prompting import parse_template
@@ -65,7 +65,7 @@ def model(request):
 @pytest.fixture(params=["float32", "bfloat16"])
 def processor_dtype(request, monkeypatch):
     """The data type that the processor seems to compute fastest: without instructions for bfloat16, and with them."""
-    for check in placement.BFLOAT16_CHECKS:
+    for check in processor.BFLOAT16_CHECKS:
         monkeypatch.setattr(torch.cpu, check, lambda: request.param == "bfloat16", raising=False)
     load_encoder.cache_clear()
     yield request.param

@@ -19,21 +19,15 @@ from specprefill_cli.decoding.runner import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
-from specprefill_cli.models.packed import pass_overhead
 from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.auto_mode import check_context
-from specprefill_cli.prefill.modes import full_steps
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 
-# A pass of confirmation takes about this multiple of a pass's fixed cost: short enough not to delay other answers, and
-# long enough that the fixed cost matters little.
-PASS_OVERHEADS = 10
 # What to do where full prefill does not fit.
 REMEDY = "leave out --confirm, or give shorter documents"
 
@@ -41,20 +35,13 @@ REMEDY = "leave out --confirm, or give shorter documents"
 def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, None]:
     """Confirm or correct a provisional answer that has ended: yield its record, then the passes of the confirmation.
 
-    Ctrl-C, a lack of memory, and a sufficient confidence leave the answer as it is, unconfirmed.
+    Ctrl-C and a lack of memory leave the answer as it is, unconfirmed.
     """
     confirmation = stream.confirmation
     confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:
         confirmation.confirmed, confirmation.seconds = True, 0.0
         confirmation.log_probabilities = stream.log_probabilities
-        return
-    confidence_limit = stream.resolved.decoding.confirm_below
-    probability = stream.probability(stream.citations) if confidence_limit < 1 else None
-    if probability is not None and probability >= confidence_limit:
-        confirmation.warnings = (
-            f"--confirm-below {confidence_limit:g}: the confidence is {probability:.2f}; {UNCONFIRMED}",
-        )
         return
     began = time.perf_counter()
     yield stream.result()
@@ -78,13 +65,10 @@ def exact_answer(
 ) -> ForwardGenerator[list[int]]:
     """The answer's tokens after full prefill, decoded only from where they differ from the provisional tokens."""
     request, decoding = stream.request, stream.resolved.decoding
-    if request.pair.ranks.size > 1:
-        # Use a new clock: the question's clock already holds its TTFT.
-        request = replace(request, clock=PhaseClock())
-        with request.pair.ranks.run_on_all_ranks(partial(prefill_shard, BASELINE, request.portable())):
-            prefilled = MODES[BASELINE].prefill(request)
-    else:
-        prefilled = yield from full_steps(request, confirming_pass(request))
+    # Use a new clock: the question's clock already holds its TTFT.
+    request = replace(request, clock=PhaseClock())
+    with request.pair.ranks.run_on_all_ranks(partial(prefill_shard, BASELINE, request.portable())):
+        prefilled = MODES[BASELINE].prefill(request)
     sampler, log = Sampler(), DecodeLog()
     first = sampler(prefilled.logits)
     speculator = choose_speculator(
@@ -103,22 +87,13 @@ def exact_answer(
     return tokens
 
 
-def confirming_pass(request: PrefillRequest) -> int:
-    """Tokens in a pass of confirmation, a power of two."""
-    target = request.target
-    if rotation_depends_on_length(target.config):
-        return request.prefill_chunk
-    overhead = pass_overhead(next(iter(target.devices)).type)
-    return min(request.prefill_chunk, 1 << (PASS_OVERHEADS * overhead - 1).bit_length())
-
-
 def check_confirmable(request: PrefillRequest) -> None:
     """Raise PromptTooLong if full prefill does not fit the context, SpecprefillError if it does not fit the memory."""
     target, tokens = request.target, request.prompt.length
     check_context(target, tokens, tokens, request.max_new_tokens, REMEDY)
     cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
     needed_bytes = (tokens - cached + request.max_new_tokens) * token_bytes(target)
-    needed_bytes += min(confirming_pass(request), tokens) * pass_bytes(target)
+    needed_bytes += min(request.prefill_chunk, tokens) * pass_bytes(target)
     free_bytes = min(map(free_memory, target.devices)) * len(target.devices)
     if needed_bytes > free_bytes:
         raise SpecprefillError(

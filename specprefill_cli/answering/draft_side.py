@@ -95,7 +95,6 @@ def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float
     length, target = request.prompt.length, cost_of(request.pair.target)
     full_flops, scoring = target.prefill_with_overhead(length), SCORERS[request.scorer].cost(request, True)
     seconds = sum(request.clock.seconds.get(phase, 0.0) for phase in ("draft_prefill", "look_ahead"))
-    # A plugin's scorer may time its draft under other phases.
     full_seconds = full_flops * seconds / scoring if scoring and seconds else None
 
     def estimate_at(keep: float | None, tokens: int) -> Estimate:

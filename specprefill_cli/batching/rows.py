@@ -168,6 +168,8 @@ def identifier_in(json_object: Mapping[str, Any]) -> str | int | None:
 
 def overrides_in(json_object: Mapping[str, Any], refusal: str) -> dict[str, Any]:
     """The per-question settings in a JSON object. Raises RowError for another setting: its name, then `refusal`."""
+    if "confirm" in json_object:
+        raise RowError("confirm: only `specprefill ask` and `compare` confirm an answer; leave it out")
     fixed_key = next((key for key in json_object if key in SETTINGS and key not in OVERRIDES), None)
     if fixed_key:
         raise RowError(f"{fixed_key} {refusal}")

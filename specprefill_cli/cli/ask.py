@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +21,7 @@ from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer,
 from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request, WaitingEngine
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import UNCONFIRMED, Comparison, ModeAnswer, Record
+from specprefill_cli.record import Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
@@ -52,6 +51,8 @@ def ask(
 ) -> None:
     """Answer a question about documents. The answer goes to standard output, passages and figures to standard error.
 
+    Rarer options are in docs/reference.md; `specprefill config show` lists all settings.
+
     Examples:
       specprefill ask report.pdf "What is the notice period?"
 
@@ -65,8 +66,8 @@ def ask(
     """
     names, question = check_arguments("ask", documents, question)
     notes = Notes(quiet)
-    # A page needs the documents here, and standard input can be read only once.
-    is_read_here = no_server or (html is not None and STANDARD_INPUT in names)
+    # A server confirms no answers. A page needs the documents here, and standard input can be read only once.
+    is_read_here = no_server or settings.confirm or (html is not None and STANDARD_INPUT in names)
     engine: WaitingEngine | None = None if is_read_here else find_server(settings, notes)
     collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
     sent_documents: Collection | tuple[str, ...] = tuple(names)
@@ -82,7 +83,11 @@ def ask(
     streaming = not (json or no_stream)
     at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
     end = write_answer(events, streaming and at_once, at_once and not json)
-    done = wait_for_confirmation(end, events, notes)
+    if isinstance(end, Provisional):
+        with notes.progress("full prefill confirms the answer"):
+            done = next(event for event in events if isinstance(event, Done))
+    else:
+        done = end
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
@@ -135,16 +140,3 @@ def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> P
         print("" if streaming else printable(text.strip()), flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
-
-
-def wait_for_confirmation(end: Provisional | Done, events: Iterator[Event], notes: Notes) -> Done:
-    """Wait until full prefill has confirmed a provisional answer; Ctrl-C leaves it unconfirmed."""
-    if isinstance(end, Done):
-        return end
-    try:
-        with notes.progress("full prefill confirms the answer"):
-            return next(event for event in events if isinstance(event, Done))
-    except KeyboardInterrupt:
-        # An interrupted server sends no further event.
-        warnings = [*end.result.warnings, f"interrupted: {UNCONFIRMED}"]
-        return Done(replace(end.result, stopped="interrupt", warnings=warnings))

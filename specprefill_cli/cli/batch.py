@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -17,20 +15,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.loading import document_reader, find_server, open_engine, open_ready_session
-from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings
+from specprefill_cli.cli.loading import EngineOpener, document_reader
+from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings, without_confirmation
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import SOME_FAILED, Interrupted, UsageError
-from specprefill_cli.files import STANDARD_INPUT, same_file
-from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
+from specprefill_cli.files import same_file
 from specprefill_cli.models.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching.loop import Count
     from specprefill_cli.batching.output import Finished
-    from specprefill_cli.documents.document import Collection
-    from specprefill_cli.engine.request import Engine
 
 PANEL = "Workers"
 # Ray's address of a cluster: `auto` for the cluster of this machine, or host and port.
@@ -38,7 +33,7 @@ ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
 worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT))
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "output")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output", without=("confirm",))
 def batch(
     questions: Annotated[
         typer.FileBinaryRead,
@@ -99,6 +94,7 @@ def batch(
     check_streams(questions, names, out, resume)
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
+    settings = without_confirmation(settings, notes)
     at_once = rows_at_once(concurrency, settings, notes)
     from specprefill_cli.batching.loop import Batch, Count
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
@@ -166,63 +162,6 @@ def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: 
     """Raise UsageError if none of the output's rows is in the input; `keys` None: the input is not known beforehand."""
     if keys is not None and finished.total() and not any(key in finished.rows for key in keys):
         raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
-
-
-@dataclass(frozen=True)
-class EngineOpener:
-    """Opens the engine of the rows.
-
-    collection: the documents `names`, already read; None without names
-    concurrency: rows that an engine answers at once; None: the engine's default
-    folder: base of relative paths
-    """
-
-    settings: Settings
-    names: tuple[str, ...]
-    collection: Collection | None
-    concurrency: int | None
-    folder: str = field(default_factory=os.getcwd)
-
-    def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
-        """Start Ray actors. Raises SpecprefillError if that fails."""
-        from specprefill_cli.batching.ray_engine import connect_to_ray
-
-        gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
-        with notes.progress("starting the workers"):
-            # A single row at a time: a row that kills its worker then costs no other row an attempt.
-            return connect_to_ray(self, ray, workers, gpus, self.concurrency or 1)
-
-    def __call__(self) -> Engine:
-        """Open the engine of a worker. Raises SpecprefillError if a model cannot be loaded."""
-        os.chdir(self.folder)
-        reuse_freed_memory()
-        bound_spinning(os.environ)
-        return self.open(Notes(quiet=True))
-
-    def find_or_open(self, notes: Notes) -> Engine:
-        """Use the running server if it can answer the rows: it cannot read our standard input."""
-        server = None if STANDARD_INPUT in self.names else find_server(self.settings, notes)
-        if server is None:
-            return self.open(notes)
-        return replace(server, capacity=self.concurrency or server.capacity)
-
-    def open(self, notes: Notes) -> Engine:
-        """Load the models and warm them up."""
-        session = open_ready_session([self.settings], notes)
-        from specprefill_cli.batching.rows import read_once
-        from specprefill_cli.engine.local import LocalEngine
-        from specprefill_cli.prefill.prefix_cache import document_cache
-
-        session = session.with_cache(document_cache(self.settings.memory_cache, session.pair))
-        read_others = read_once(document_reader(self.settings))
-
-        def read(names: tuple[str, ...]) -> Collection:
-            return self.collection if self.collection and names == self.names else read_others(names)
-
-        engine = open_engine(session, self.settings, self.concurrency, read)
-        if isinstance(engine, LocalEngine):
-            engine.start()
-        return engine
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:

@@ -6,17 +6,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.engine.request import ReadDocuments, WaitingEngine
+from specprefill_cli.engine.request import Engine, ReadDocuments, WaitingEngine
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import check_can_write, same_file, write_whole
+from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.hub import may_download
+from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.models.pairs import chosen_pair
 from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint
 from specprefill_cli.settings import AUTO, Settings
@@ -160,7 +162,7 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     target = chosen_pair(settings).target
     if settings.target is None:
         may_download(target, settings.offline)
-    ref = ModelRef(target)
+    ref = ModelRef(target, keeps_packed(settings) if ModelRef(target).kind is Kind.FILE else False)
     if ref.conversion is None or ref.conversion.done:
         return
     if ref.kind is Kind.PACKAGED:
@@ -169,6 +171,73 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
 
 
+def keeps_packed(settings: Settings) -> bool:
+    """Whether a large GGUF file is kept in int8 under these settings."""
+    from specprefill_cli.models.placement import choose_placement
+    from specprefill_cli.models.quantization import stores_packed
+
+    return stores_packed(
+        settings.quantization, choose_placement(settings.devices).device_type, settings.tensor_parallel
+    )
+
+
 def seconds_since_start() -> float:
     """Seconds since the program started."""
     return time.perf_counter() - STARTED
+
+
+@dataclass(frozen=True)
+class EngineOpener:
+    """Opens the engine of the rows.
+
+    collection: the documents `names`, already read; None without names
+    concurrency: rows that an engine answers at once; None: the engine's default
+    folder: base of relative paths
+    """
+
+    settings: Settings
+    names: tuple[str, ...]
+    collection: Collection | None
+    concurrency: int | None
+    folder: str = field(default_factory=os.getcwd)
+
+    def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
+        """Start Ray actors. Raises SpecprefillError if that fails."""
+        from specprefill_cli.batching.ray_engine import connect_to_ray
+
+        gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
+        with notes.progress("starting the workers"):
+            # A single row at a time: a row that kills its worker then costs no other row an attempt.
+            return connect_to_ray(self, ray, workers, gpus, self.concurrency or 1)
+
+    def __call__(self) -> Engine:
+        """Open the engine of a worker. Raises SpecprefillError if a model cannot be loaded."""
+        os.chdir(self.folder)
+        reuse_freed_memory()
+        bound_spinning(os.environ)
+        return self.open(Notes(quiet=True))
+
+    def find_or_open(self, notes: Notes) -> Engine:
+        """Use the running server if it can answer the rows: it cannot read our standard input."""
+        server = None if STANDARD_INPUT in self.names else find_server(self.settings, notes)
+        if server is None:
+            return self.open(notes)
+        return replace(server, capacity=self.concurrency or server.capacity)
+
+    def open(self, notes: Notes) -> Engine:
+        """Load the models and warm them up."""
+        session = open_ready_session([self.settings], notes)
+        from specprefill_cli.batching.rows import read_once
+        from specprefill_cli.engine.local import LocalEngine
+        from specprefill_cli.prefill.prefix_cache import document_cache
+
+        session = session.with_cache(document_cache(self.settings.memory_cache, session.pair))
+        read_others = read_once(document_reader(self.settings))
+
+        def read(names: tuple[str, ...]) -> Collection:
+            return self.collection if self.collection and names == self.names else read_others(names)
+
+        engine = open_engine(session, self.settings, self.concurrency, read)
+        if isinstance(engine, LocalEngine):
+            engine.start()
+        return engine

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
@@ -56,8 +56,8 @@ class PipeGroup(TyperGroup):
             raise typer.Exit(0) from None
 
 
-def command_line(only: str | None = None) -> typer.Typer:
-    """Build the command line. only: the only command needed, if known."""
+def command_line(only: str | None = None, listed: bool = False) -> typer.Typer:
+    """Build the command line. only: the only command needed, if known; listed: whether only the list of commands is needed."""
     app = typer.Typer(
         name="specprefill",
         cls=PipeGroup,
@@ -74,8 +74,17 @@ def command_line(only: str | None = None) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
         else:
-            app.command(name, rich_help_panel=panel)(command)
+            app.command(name, rich_help_panel=panel)(without_options(command) if listed else command)
     return app
+
+
+def without_options(command: Callable[..., None]) -> Callable[[], None]:
+    """A command with its help and no options: the list of commands shows none, and building them takes a third of it."""
+
+    def listed_command() -> None: ...
+
+    listed_command.__doc__ = command.__doc__
+    return listed_command
 
 
 def find_command(arguments: Sequence[str]) -> str | None:
@@ -123,7 +132,9 @@ def run_command(debug: bool) -> int | str | None:
     try:
         try:
             enter_run()
-            typer.main.get_command(command_line(find_command(sys.argv[1:])))()
+            arguments = sys.argv[1:]
+            listed = arguments in (["--help"], ["-h"])
+            typer.main.get_command(command_line(find_command(arguments), listed))()
         finally:
             sys.stdout.flush()
     except SystemExit as ended:

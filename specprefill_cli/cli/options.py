@@ -14,6 +14,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.declarations import Setting, in_words
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.pairs import PAIRS, SMOLLM2, with_named_pair
 from specprefill_cli.models.smollm2 import install_command
@@ -23,15 +24,13 @@ from specprefill_cli.settings import (
     OUTPUT,
     PREFILL,
     SETTINGS,
-    Setting,
     Settings,
-    in_words,
     parse_setting,
 )
 
 PAIR = SETTINGS["pair"]
 # Settings without effect where only the draft runs.
-OF_TARGET = ("mode", "recompute", "accept_risk", "tensor_parallel", "quantization")
+OF_TARGET = ("mode", "tensor_parallel", "quantization")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
 Html = Annotated[
@@ -61,7 +60,7 @@ Given = Mapping[str, Any]
 
 
 def choices_of(setting: Setting) -> Sequence[str]:
-    """All values that a setting accepts, including those of plugins; empty if it accepts any string or number."""
+    """All values that a setting accepts; empty if it accepts any string or number."""
     # Only `--pair` needs a known pair; `--draft` and `--target` do not.
     names = PAIRS if setting.name == "pair" else REGISTRIES.get(setting.name)
     return setting.choices if names is None else (AUTO, *names)
@@ -188,15 +187,22 @@ def name_pair(settings: Settings, notes: Notes) -> Settings:
     return named_settings
 
 
+def without_confirmation(settings: Settings, notes: Notes) -> Settings:
+    """The settings of a command that confirms no answer; warn if the environment or the config file asks for it."""
+    if settings.confirm:
+        notes.warn("confirm is set, but only ask and compare confirm answers; this command goes on without it")
+    return settings.varied(confirm=False)
+
+
 def parameter_of(setting: Setting) -> Parameter:
     """The option of a setting as a parameter for typer. Only the help uses its default."""
-    # Name neither pairs (`specprefill pairs`) nor plugins (`doctor`): finding them would delay every command.
-    registry = REGISTRIES.get(setting.name)
-    choices = setting.choices if registry is None else (AUTO, *registry.builtin)
+    # `specprefill pairs` lists the pairs: they would fill a page.
+    choices = () if setting is PAIR else choices_of(setting)
     option = typer.Option(
         setting.flag,
         help=f"{setting.help}{f': {in_words(list(choices))}' if choices else ''}.",
         rich_help_panel=setting.panel,
+        hidden=setting.rare,
         show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
         autocompletion=complete(setting.name),

@@ -10,7 +10,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import document_reader
-from specprefill_cli.cli.options import Quiet, with_settings
+from specprefill_cli.cli.options import Quiet, with_settings, without_confirmation
 from specprefill_cli.errors import UsageError
 from specprefill_cli.installation import pip_command
 from specprefill_cli.models.refs import parse_endpoint
@@ -22,7 +22,7 @@ server_option = partial(typer.Option, rich_help_panel=SERVER)
 optional = partial(server_option, show_default="none")
 
 
-@with_settings("documents", "models", "prefill", "decoding", "cache", "passages")
+@with_settings("documents", "models", "prefill", "decoding", "cache", "output", without=("confirm",))
 def serve(
     documents: Annotated[
         list[str] | None,
@@ -92,6 +92,7 @@ def serve(
     from specprefill_cli.serving.start import run_server
 
     notes = Notes(quiet)
+    settings = without_confirmation(settings, notes)
     with notes.progress("reading documents"):
         collection = document_reader(settings)(documents) if documents else None
     options = ServeOptions(

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specprefill_cli.declarations import ENVIRONMENT_PREFIX, flag
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import write_whole
 from specprefill_cli.prefill.registry import check_name
-from specprefill_cli.settings import AUTO, ENVIRONMENT_PREFIX, SETTINGS, Settings, config_path, flag, parse_setting
+from specprefill_cli.settings import AUTO, SETTINGS, Settings, config_path, parse_setting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

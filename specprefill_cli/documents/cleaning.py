@@ -13,10 +13,16 @@ BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 LIGATURES = dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06", "ff fi fl ffi ffl st st".split(), strict=True))
 # Keep the zero-width joiner and non-joiner (U+200D, U+200C): Persian, Indic scripts and emoji need them.
-REMOVED = "\x00\u200b\u2060\ufeff"
+REMOVED = "\x00\u200b\u2060\ufeff\ufffe"
+BULLETS = dict.fromkeys("\uf0b7\uf0a7\uf0d8\uf06c", "\u2022")  # of Word's symbol fonts
 LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
-TRANSLATION = str.maketrans(LIGATURES | dict.fromkeys(REMOVED, "") | dict.fromkeys(LINE_ENDS, "\n"))
+TRANSLATION = str.maketrans(LIGATURES | BULLETS | dict.fromkeys(REMOVED, "") | dict.fromkeys(LINE_ENDS, "\n"))
 NFC_CHARACTERS = 1000
+# What readers write for a character that the file does not decode.
+UNDECODED = "\ufffe"
+# A raised number behind these is a power; behind another number or word it is the mark of a note.
+POWER_BASE = re.compile(r"(?<![\w.,])(?:10|\d|[^\W\d_]|[kcdmµn]?m|[kc]?g|s|hr?|=\s*\w{2,3})$")
+RAISED_LETTERS = re.compile(r"[^\W\d]{2,}|[^\w*]+")
 
 
 def clean_text(text: str) -> str:
@@ -68,6 +74,28 @@ def row_text(cells: Iterable[str]) -> str:
     while cell_texts and not cell_texts[-1]:
         cell_texts.pop()
     return " ".join(" | ".join(cell_texts).split())
+
+
+def superscript(text: str, raised: str) -> str:
+    """Write raised text behind a text: `10^6` for a power, `45 [1]` for the mark of a note, `4th` for letters."""
+    raised = raised.strip()
+    if not raised or RAISED_LETTERS.fullmatch(raised) or raised[0] in "([":
+        return text + raised
+    if POWER_BASE.search(text) or raised[0] in "-+\u2212":
+        return f"{text}^{raised}"
+    return f"{text} [{raised}]" if text.strip() and not text[-1].isspace() else f"{text}[{raised}]"
+
+
+def restore_ligatures(text: str) -> str:
+    """Guess the ligature that an undecoded character in a word stands for; the most frequent one, `fi`, unless it ends in f.
+
+    A full guess needs a dictionary: before a, o and u, `ff` stands inside a word and `fl` at its beginning.
+    """
+    if UNDECODED not in text:
+        return text
+    text = re.sub(rf"(?<=[^\W\d_]){UNDECODED}(?=[aou]|\W|$)", "ff", text)
+    text = re.sub(rf"(?<![^\W\d_]){UNDECODED}(?=[aou])", "fl", text)
+    return re.sub(rf"{UNDECODED}(?=[^\W\d_])", "fi", text)
 
 
 def clean_question(question: str) -> str:

@@ -1,28 +1,35 @@
 """DOCX, PPTX and EPUB: ZIP archives of XML, with guards against hostile archives.
 
-DOCX and PPTX write paragraphs as `p`, text as `t`, and tables as `tr` and `tc`, each in its own namespace.
+DOCX and PPTX write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, each in its own namespace.
 """
 
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from io import BytesIO
+from itertools import chain
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
-from specprefill_cli.documents.cleaning import row_text
+from specprefill_cli.documents.cleaning import superscript
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.tables import table_lines
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+# Text that a program added as the name of a picture's file says nothing.
+FILE_NAME = re.compile(r"\S+\.\w{3,4}")
+STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
+OFF = ("0", "false", "off", "none")
+WIDEST_SPAN = 100
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # The level of each heading style, by style id: ids depend on the program's language, names do not.
 Levels = Mapping[str, int]
@@ -57,13 +64,14 @@ def entry_name(folder: str, link: str) -> str:
 
 
 def document_pages(file: SourceFile) -> Pages:
-    """Read headings as `#`, list items as `-`, table rows as `a | b`; headers and footers once, notes at the end."""
+    """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
-        yield file.page_text(document_lines(archive))
+        warn_of_struck_text(file, archive.read(main_part(archive)))
+        yield file.page_text([*property_lines(archive), *document_lines(archive)])
 
 
 def slide_pages(file: SourceFile) -> Pages:
-    """Yield, for each slide, its text in the file's order, tables as `a | b`, then the notes."""
+    """Yield, for each slide, its text in the file's order, charts as tables, then the notes."""
     with open_archive(file) as archive:
         presentation = main_part(archive)
         entries = {identifier: entry for identifier, _, entry in relations(archive, presentation)}
@@ -72,7 +80,8 @@ def slide_pages(file: SourceFile) -> Pages:
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
         empty_slides = []
         for number, slide in enumerate(slides, start=1):
-            text = file.page_text(slide_lines(archive, slide))
+            warn_of_struck_text(file, archive.read(slide))
+            text = file.page_text([*(property_lines(archive) if number == 1 else ()), *slide_lines(archive, slide)])
             if not text.strip():
                 empty_slides.append(number)
             yield text
@@ -80,6 +89,21 @@ def slide_pages(file: SourceFile) -> Pages:
         file.warnings.append(
             f"{page_ranges(empty_slides)} {'holds' if len(empty_slides) == 1 else 'hold'} no text (pictures?)"
         )
+
+
+def warn_of_struck_text(file: SourceFile, markup: bytes) -> None:
+    """Warn once if an entry has struck text."""
+    warning = "struck text is left out"
+    if STRUCK.search(markup) and warning not in file.warnings:
+        file.warnings.append(warning)
+
+
+def property_lines(archive: ZipFile) -> Iterator[str]:
+    """Yield the title and the author that a document's properties name, if they name a title."""
+    for properties in parse_related(archive, "", "core-properties"):
+        title, author = (properties.findtext(f".//{{*}}{name}") or "" for name in ("title", "creator"))
+        if title.strip():
+            yield from (title, *([f"Author: {author}"] if author.strip() else []), "")
 
 
 def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
@@ -123,11 +147,38 @@ def document_lines(archive: ZipFile) -> Iterator[str]:
     for notes in parse_related(archive, main, "footnotes", "endnotes"):
         yield ""
         yield from block_lines(notes, levels)
+    yield from drawing_lines(archive, main)
+
+
+def drawing_lines(archive: ZipFile, entry: str) -> Iterator[str]:
+    """Yield the texts of the diagrams and the tables of the charts that an entry shows."""
+    for diagram in parse_related(archive, entry, "diagramData"):
+        yield from block_lines(diagram, {})
+    for chart in parse_related(archive, entry, "chart"):
+        for title in chart.iterfind(".//{*}title"):
+            yield from block_lines(title, {})
+        names, columns = [""], [dict[str, str]()]
+        for series in chart.iterfind(".//{*}ser"):
+            names.append(series.findtext("{*}tx//{*}v") or "")
+            columns[0] |= points(series, "cat", "xVal")
+            columns.append(points(series, "val", "yVal"))
+        rows = ([column.get(place, "") for column in columns] for place in dict.fromkeys(chain(*columns)))
+        yield from table_lines(chain([names], rows), marked=1)
+
+
+def points(series: Element, *names: str) -> dict[str, str]:
+    """The values of a chart's series by their place."""
+    return {
+        point.get("idx", ""): point.findtext("{*}v") or ""
+        for name in names
+        for point in series.iterfind(f"{{*}}{name}//{{*}}pt")
+    }
 
 
 def slide_lines(archive: ZipFile, slide: str) -> Iterator[str]:
     """Yield the lines of a slide's shapes and of the speaker's notes."""
     yield from block_lines(parse_entry(archive, slide), {})
+    yield from drawing_lines(archive, slide)
     for page in parse_related(archive, slide, "notesSlide"):
         for shape in page.iterfind(".//{*}sp"):
             # The other shapes on the page are the slide's picture and its number.
@@ -148,15 +199,59 @@ def attribute(element: Element | None, name: str) -> str:
 
 
 def block_lines(parent: Element, levels: Levels) -> Iterator[str]:
-    """Yield the lines of paragraphs and table rows."""
+    """Yield the lines of paragraphs and table rows, and the texts in place of pictures."""
     for child in parent:
         name = name_of(child.tag)
         if name == "p":
             yield paragraph_text(child, levels)
-        elif name == "tr":
-            yield row_text(" ".join(block_lines(cell, levels)) for cell in row_cells(child))
+        elif name == "tbl":
+            yield from table_block(child, levels)
+        elif name == "cNvPr":
+            yield from filter(None, [picture_text(child)])
         elif name not in SKIPPED:
             yield from block_lines(child, levels)
+
+
+def table_block(table: Element, levels: Levels) -> Iterator[str]:
+    """Yield the rows of a table; the lines of its cells, where it only arranges parts of the page."""
+    rows = list(table_rows(table))
+    cells = [list(row_cells(row)) for row in rows]
+    if max(map(len, cells), default=0) < 2 or any(cell.find(".//{*}tbl") is not None for row in cells for cell in row):
+        for cell in chain(*cells):
+            yield from block_lines(cell, levels)
+        return
+    heads = [row.find("{*}trPr/{*}tblHeader") is not None for row in rows]
+    marked = heads.index(False) if False in heads else 0
+    yield from table_lines(merged_rows(cells, levels), marked=marked)
+
+
+def merged_rows(table: list[list[Element]], levels: Levels) -> Iterator[list[str]]:
+    """Yield the texts of a table's rows, that of a merged cell in each of its places."""
+    above: list[str] = []
+    for cells in table:
+        row: list[str] = []
+        for cell in cells:
+            merge = cell.find("{*}tcPr/{*}vMerge")
+            if cell.get("hMerge") == "1" and row:
+                text = row[-1]
+            elif cell.get("vMerge") == "1" or (merge is not None and attribute(merge, "val") != "restart"):
+                text = above[len(row)] if len(row) < len(above) else ""
+            else:
+                text = " ".join(filter(None, map(str.strip, block_lines(cell, levels))))
+            width = attribute(cell.find("{*}tcPr/{*}gridSpan"), "val")
+            row += [text] * (min(int(width), WIDEST_SPAN) if width.isdecimal() and len(width) < 9 else 1)
+        yield row
+        above = row
+
+
+def table_rows(parent: Element) -> Iterator[Element]:
+    """Yield the rows of a table, including those inside a content control."""
+    for child in parent:
+        name = name_of(child.tag)
+        if name == "tr":
+            yield child
+        elif name not in SKIPPED:
+            yield from table_rows(child)
 
 
 def row_cells(row: Element) -> Iterator[Element]:
@@ -171,7 +266,9 @@ def row_cells(row: Element) -> Iterator[Element]:
 
 def paragraph_text(paragraph: Element, levels: Levels) -> str:
     """Return a paragraph's text, marked as a heading or list item."""
-    text = "".join(inline_text(paragraph, levels))
+    pieces: list[str] = []
+    add_inline(pieces, paragraph, levels)
+    text = "".join(pieces)
     level = levels.get(attribute(paragraph.find("{*}pPr/{*}pStyle"), "val"), 0)
     if level and text.strip():
         return f"\n{'#' * level} {text}"
@@ -179,18 +276,65 @@ def paragraph_text(paragraph: Element, levels: Levels) -> str:
     return f"- {text}" if is_item and text.strip() else text
 
 
-def inline_text(node: Element, levels: Levels) -> Iterator[str]:
-    """Yield the pieces of text in a paragraph: runs, links, inserted text, and text boxes as lines of their own."""
+def add_inline(pieces: list[str], node: Element, levels: Levels) -> None:
+    """Add the pieces of text in a paragraph: runs, links, inserted text, fields, and text boxes as lines of their own."""
     for child in node:
         name = name_of(child.tag)
-        if name == "t":
-            yield child.text or ""
+        if name in SKIPPED or (name == "r" and is_hidden(child)):
+            continue
+        if name == "r" and is_raised(child):
+            raised: list[str] = []
+            add_inline(raised, child, levels)
+            pieces[-1:] = [superscript("".join(pieces[-1:]), "".join(raised))]
+        elif name == "t":
+            pieces.append(child.text or "")
         elif name in CHARACTERS:
-            yield CHARACTERS[name]
+            pieces.append(CHARACTERS[name])
         elif name == "txbxContent":
-            yield "\n" + "\n".join(block_lines(child, levels)) + "\n"
-        elif name not in SKIPPED:
-            yield from inline_text(child, levels)
+            pieces.append("\n" + "\n".join(block_lines(child, levels)) + "\n")
+        elif name == "docPr" and picture_text(child):
+            pieces.append(f"\n{picture_text(child)}\n")
+        elif name == "sup":
+            pieces.append("^")  # in a formula
+            add_inline(pieces, child, levels)
+        elif name in ("checkBox", "ddList"):
+            pieces.append(field_text(child))
+        else:
+            add_inline(pieces, child, levels)
+
+
+def field_text(field: Element) -> str:
+    """The tick of a box in a form, or the chosen entry of a list."""
+    if name_of(field.tag) == "ddList":
+        chosen = attribute(field.find("{*}result"), "val") or "0"
+        return "".join(attribute(entry, "val") for entry in field.findall("{*}listEntry")[int(chosen) :][:1])
+    states = [state for state in (field.find("{*}checked"), field.find("{*}default")) if state is not None]
+    return "[x] " if states and attribute(states[0], "val") not in OFF else "[ ] "
+
+
+def is_hidden(run: Element) -> bool:
+    """Whether a run is hidden or struck."""
+    properties = run.find("{*}rPr")
+    if properties is None:
+        return False
+    marks = (properties.find(f"{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
+    is_struck = properties.get("strike", "noStrike") != "noStrike"
+    return is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks)
+
+
+def is_raised(run: Element) -> bool:
+    """Whether a run is superscript."""
+    properties = run.find("{*}rPr")
+    if properties is None:
+        return False
+    baseline = properties.get("baseline", "0")
+    return attribute(properties.find("{*}vertAlign"), "val") == "superscript" or baseline[:1] in "123456789"
+
+
+def picture_text(properties: Element) -> str:
+    """The text in place of a picture."""
+    text = properties.get("descr", "").strip()
+    return "" if FILE_NAME.fullmatch(text) else text
 
 
 def chapter_pages(file: SourceFile) -> Pages:
@@ -203,17 +347,32 @@ def chapter_pages(file: SourceFile) -> Pages:
         missing = [chapter for chapter in chapters if chapter not in entries]
         if missing:
             file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
+        titles = [*book_titles(book), ""]
         for chapter in chapters:
             if chapter in entries:
                 page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
                 _, text = visible_text(decode_text(page, is_markup=True), file.stop)
                 file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
-                yield file.page_text(text.split("\n"))
+                lines, titles = [*(titles if len(titles) > 1 else []), *text.split("\n")], []
+                yield file.page_text(lines)
+
+
+def package_entry(book: ZipFile) -> str:
+    """The entry that lists a book's parts."""
+    return next(parse_entry(book, CONTAINER).iterfind(".//{*}rootfile")).get("full-path", "")
+
+
+def book_titles(book: ZipFile) -> Iterator[str]:
+    """Yield a book's title and authors."""
+    metadata = parse_entry(book, package_entry(book))
+    yield from filter(None, (metadata.findtext(".//{http://purl.org/dc/elements/1.1/}title") or "",))
+    authors = (author.text or "" for author in metadata.iterfind(".//{http://purl.org/dc/elements/1.1/}creator"))
+    yield from (f"Author: {author}" for author in authors if author.strip())
 
 
 def reading_order(book: ZipFile) -> list[str]:
     """Return the names of the entries that hold the chapters, in the order of the package document's spine."""
-    package = next(parse_entry(book, CONTAINER).iterfind(".//{*}rootfile")).get("full-path", "")
+    package = package_entry(book)
     package_document = parse_entry(book, package)
     links = {item.get("id"): item.get("href", "") for item in package_document.iterfind(".//{*}item")}
     identifiers = [itemref.get("idref") for itemref in package_document.iterfind(".//{*}itemref")]

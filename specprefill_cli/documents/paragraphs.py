@@ -12,7 +12,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from specprefill_cli.documents.sentences import CLOSERS
+from specprefill_cli.documents.sentences import CELLS, CLOSERS
 
 # A line is full from this fraction of the usual line length on: ragged-right text rarely falls below it.
 FULL_LINE = 0.75
@@ -29,7 +29,7 @@ BLOCK_START = re.compile(
     r"|\d{1,3}\.\s"  # 1.
     r"|\d{1,3}(?:\.\d{1,3})+\.?\s"  # 2.1
 )
-DIGIT = re.compile(r"\d")
+NUMBER = re.compile(r"(?<!\S)[^\s\d]*\d\S*")
 DOT_LEADERS = ("....", ". . . .")
 
 
@@ -87,9 +87,10 @@ def _is_wide(character: str) -> bool:
 
 
 def _is_table_row(line: str) -> bool:
-    words = line.split()
-    numbers = sum(DIGIT.search(word) is not None for word in words)
-    return (len(words) > 1 and 2 * numbers >= len(words)) or any(leaders in line for leaders in DOT_LEADERS)
+    if CELLS in line:
+        return True
+    words, numbers = len(line.split()), len(NUMBER.findall(line))
+    return (words > 1 and 2 * numbers >= words) or any(leaders in line for leaders in DOT_LEADERS)
 
 
 def _ends_sentence(line: str) -> bool:

@@ -1,13 +1,19 @@
-"""PDF: pages of text, and clear errors for PDFs without text. pypdf is imported inside functions, because that is slow."""
+"""PDF: pages of text through PDFium, and clear errors for PDFs without text.
+
+pypdf reads what PDFium does not open, and tells a password from damage. Both are imported inside functions, as that is slow.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from specprefill_cli.documents.cleaning import clean_characters, clean_text
+from specprefill_cli.documents import recognition
+from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, restore_ligatures
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.reader import Abandoned, Pages, SourceFile, check_stop
@@ -20,25 +26,76 @@ OCR = "run OCR first, for example ocrmypdf"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
 
+@dataclass
+class Problems:
+    """Numbers of pages: failed, with the reason; not decoded; with guessed ligatures; read by recognition of characters."""
+
+    failures: dict[int, str] = field(default_factory=dict)
+    undecoded: list[int] = field(default_factory=list)
+    guessed: list[int] = field(default_factory=list)
+    recognised: list[int] = field(default_factory=list)
+
+
 def pages(file: SourceFile) -> Pages:
-    """Yield the text of each page; a page without text, or on which pypdf fails, adds a warning.
+    """Yield the text of each page; a page without text or with text that does not decode adds a warning.
 
     Raises DocumentError for a PDF that needs a password, is damaged as a whole, or has too many pages or no text at all.
     """
-    failures: dict[int, str] = {}
+    from pypdfium2 import PdfiumError
+
+    from specprefill_cli.documents.pdfium import PdfiumFile, Undecoded
+
+    try:
+        pdf = PdfiumFile(file.data)
+    except PdfiumError:
+        yield from pypdf_pages(file)
+        return
+    problems = Problems()
+    with closing(pdf):
+        file.page_count = pdf.page_count
+        check_page_count(file)
+        for number in range(1, file.page_count + 1):
+            text = ""
+            try:
+                text = pdf.page_text(number)
+            except Undecoded:
+                problems.undecoded.append(number)
+            except PdfiumError as error:
+                problems.failures[number] = first_line(error)
+            if UNDECODED in text:
+                problems.guessed.append(number)
+            text = whole_lines(restore_ligatures(text))
+            if not text and number not in problems.failures and recognition.is_installed():
+                picture = pdf.picture(number, recognition.DOTS_PER_INCH)
+                text = "" if picture is None else whole_lines(recognition.recognised_text(file, picture))
+                problems.recognised += [number] if text else []
+            if number == file.page_count:
+                attached = [file.attached(*attachment) for attachment in pdf.attachments()]
+                text = "\n\n".join(filter(None, [text, *attached]))
+            yield text
+    add_warnings(file, problems)
+
+
+def whole_lines(text: str) -> str:
+    """Clean the text of a page and join the lines of its paragraphs."""
+    return clean_text(join_lines(clean_characters(text))).strip()
+
+
+def pypdf_pages(file: SourceFile) -> Pages:
+    """Yield the pages of a PDF that PDFium does not open. Raises the errors of `pages`."""
+    problems = Problems()
     reader = open_pdf(file)
     for number in range(1, file.page_count + 1):
         text = ""
         try:
-            page = reader.pages[number - 1]
-            text = page.extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
+            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
         except Abandoned:
             raise
         except Exception as error:
             # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
-            failures[number] = first_line(error)
-        yield clean_text(join_lines(clean_characters(text))).strip()
-    add_warnings(file, failures)
+            problems.failures[number] = first_line(error)
+        yield whole_lines(text)
+    add_warnings(file, problems)
 
 
 def open_pdf(file: SourceFile) -> PdfReader:
@@ -60,26 +117,46 @@ def open_pdf(file: SourceFile) -> PdfReader:
     if locked:
         remedy = "remove the password first (for example: qpdf --password=... --decrypt)"
         raise file.error("the PDF is encrypted", remedy)
-    if file.page_count > file.limits.max_pages:
-        cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
-        raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
+    check_page_count(file)
     return reader
 
 
-def add_warnings(file: SourceFile, failures: Mapping[int, str]) -> None:
-    """Warn of pages on which pypdf failed, and of pages without text.
+def check_page_count(file: SourceFile) -> None:
+    """Raise DocumentError for more pages than the limits allow."""
+    if file.page_count > file.limits.max_pages:
+        cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
+        raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
 
-    failures: reason by page number
+
+def add_warnings(file: SourceFile, problems: Problems) -> None:
+    """Warn of pages that could not be read, whose text does not decode or was recognised, and of pages without text.
 
     Raises DocumentError if no page has text.
     """
-    problems = []
+    failures, undecoded = problems.failures, problems.undecoded
+    known = {*failures, *undecoded}
+    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
+    install = "" if recognition.is_installed() else f", or install recognition of characters: {recognition.INSTALL}"
+    causes = []
     if failures:
-        problems.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))
-    empty_pages = [number for number, text in enumerate(file.texts, start=1) if not text and number not in failures]
-    if empty_pages:
-        verb = "holds" if len(empty_pages) == 1 else "hold"
-        problems.append((f"{page_ranges(empty_pages)} {verb} no text (scanned?)", OCR))
-    if problems and not any(file.texts):
-        raise file.error(*problems[0])
-    file.warnings += [f"{cause}; {remedy}" for cause, remedy in problems]
+        causes.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))
+    if left := [number for number in undecoded if number not in problems.recognised]:
+        causes.append((f"{hold(left)} text whose characters have no letters in the file", OCR + install))
+    if empty:
+        causes.append((f"{hold(empty)} no text (scanned?)", OCR + install))
+    if causes and not any(file.texts):
+        raise file.error(*causes[0])
+    if problems.guessed:
+        causes.append(
+            (f"characters of {page_ranges(problems.guessed)} do not decode, ligatures are guessed", OCR + install)
+        )
+    if problems.recognised:
+        causes.append(
+            (f"the text of {page_ranges(problems.recognised)} was recognised in pictures", "check numbers and names")
+        )
+    file.warnings += [f"{cause}; {remedy}" for cause, remedy in causes]
+
+
+def hold(numbers: Sequence[int]) -> str:
+    """The pages and the verb."""
+    return f"{page_ranges(numbers)} {'holds' if len(numbers) == 1 else 'hold'}"

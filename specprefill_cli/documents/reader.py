@@ -5,14 +5,15 @@ starts slowly. Python cannot kill a thread, so an event asks a late reader to st
 """
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.errors import DocumentError, document_error
+from specprefill_cli.errors import DocumentError, document_error, one_line
 
 T = TypeVar("T")
 
@@ -27,9 +28,12 @@ def check_stop(stop: threading.Event) -> None:
         raise Abandoned
 
 
-def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: float) -> T:
+def run_with_deadline(
+    work: Callable[[], T], stop: threading.Event, seconds: float, excused: Callable[[], float] = lambda: 0.0
+) -> T:
     """Return the result of `work()`, or raise its error. Raises TimeoutError after `seconds` of wall-clock time.
 
+    excused: seconds so far that do not count
     Sets `stop` when the caller stops waiting (deadline, Ctrl-C); long work should call `check_stop` regularly.
     """
     outcome: Future[T] = Future()
@@ -41,8 +45,13 @@ def run_with_deadline(work: Callable[[], T], stop: threading.Event, seconds: flo
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="document-reader", daemon=True).start()
+    begin = time.monotonic()
     try:
-        return outcome.result(timeout=seconds)
+        while (left := begin + seconds + excused() - time.monotonic()) > 0:
+            wait([outcome], timeout=left)
+            if outcome.done():
+                break
+        return outcome.result(timeout=0)
     finally:
         stop.set()
 
@@ -63,6 +72,8 @@ class Limits:
 
 
 LIMITS = Limits()
+# Attached files in attached files.
+DEEPEST_ATTACHMENT = 3
 
 
 @dataclass
@@ -75,6 +86,8 @@ class SourceFile:
     page_count: number of pages if known beforehand, else 0
     texts: texts of the pages read so far; characters: their total length
     warnings: sentences about text that may be missing or wrong
+    read_attached: reads the pages of an attached file into its own `SourceFile`; depth: number of files around this one
+    excused_seconds: time that does not count against the limit: recognition of characters is slow
     """
 
     data: bytes
@@ -86,6 +99,22 @@ class SourceFile:
     texts: list[str] = field(default_factory=list)
     characters: int = 0
     warnings: list[str] = field(default_factory=list)
+    read_attached: Callable[["SourceFile"], None] = lambda _file: None
+    depth: int = 0
+    excused_seconds: float = 0.0
+
+    def attached(self, name: str, data: bytes) -> str:
+        """The text of an attached file under its name; a warning for a file that cannot be read."""
+        file = SourceFile(data, name, self.limits, self.stop, read_attached=self.read_attached, depth=self.depth + 1)
+        try:
+            if file.depth > DEEPEST_ATTACHMENT:
+                raise file.error("attached too deep", "save it as a file")
+            self.read_attached(file)
+        except DocumentError as error:
+            self.warnings.append(f"attachment {error}")
+            return ""
+        self.warnings += (f"attachment {name}: {warning}" for warning in file.warnings)
+        return "\n\n".join(filter(None, [f"# Attachment: {one_line(name)}", *file.texts]))
 
     @property
     def progress(self) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import html, office, pdf, text, xlsx
+from specprefill_cli.documents import foreign, html, mail, office, pdf, recognition, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
-from specprefill_cli.documents.reader import LIMITS, Limits, Reader, SourceFile, run_with_deadline
+from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
 # The PDF standard allows up to 1024 bytes of other data before the header.
@@ -17,7 +17,6 @@ HEADER_BYTES = 1024
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old or encrypted Microsoft Office file"),
-    (b"{\\rtf", "an RTF file"),
     (b"%!PS", "a PostScript file"),
 )
 ZIP_SIGNATURE = b"PK\x03\x04"
@@ -31,12 +30,14 @@ OFFICE_ENTRIES = (
     (b"xl/", xlsx.pages),
 )
 HTML_START = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)\b", re.I)
+MAIL_START = re.compile(rb"(?:[\w-]+:.*\n(?:[ \t].*\n)*)*(?:MIME-Version: *1|Message-ID: *<)", re.IGNORECASE)
 BINARY_READERS: Mapping[str, Reader] = {
     ".pdf": pdf.pages,
     ".docx": office.document_pages,
     ".pptx": office.slide_pages,
     ".xlsx": xlsx.pages,
     ".epub": office.chapter_pages,
+    **dict.fromkeys(foreign.SUFFIXES, foreign.pages),
 }
 READERS: Mapping[str, Reader] = {
     **BINARY_READERS,
@@ -44,6 +45,7 @@ READERS: Mapping[str, Reader] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
     **dict.fromkeys((".txt", ".text", ".rst"), text.text_pages),
     **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
+    **dict.fromkeys((".eml", ".mht", ".mhtml"), mail.pages),
 }
 KNOWN_SUFFIXES = tuple(READERS)
 
@@ -68,8 +70,7 @@ def binary_format(data: bytes) -> str | None:
         if data.startswith(signature):
             return format_name
     if data.startswith(ZIP_SIGNATURE):
-        is_open_document = b"vnd.oasis.opendocument" in data[:ARCHIVE_START_BYTES]
-        return "an OpenDocument file" if is_open_document else "a ZIP archive"
+        return "a ZIP archive"
     if b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS)):
         return "binary data (it holds NUL bytes)"
     return None
@@ -98,23 +99,29 @@ def read_document(
         raise document_error(name, "the file is empty", "give a file with text in it")
     if len(data) > limits.max_bytes:
         raise document_error(name, f"larger than {limits.max_bytes:,} bytes", "split it into smaller files")
-    file = SourceFile(data, name, limits, step=step)
+    file = SourceFile(data, name, limits, step=step, read_attached=read_file)
     try:
-        reader = choose_reader(data, name)
-        run_with_deadline(lambda: read_pages(reader, file), file.stop, limits.max_seconds)
-    except DocumentError:
-        raise
+        run_with_deadline(lambda: read_file(file), file.stop, limits.max_seconds, lambda: file.excused_seconds)
     except TimeoutError:
         cause = f"reading took longer than {limits.max_seconds:g} s{file.progress}"
         raise document_error(name, cause, "split it, save it as text, or print it to a new PDF") from None
-    except Exception as error:
-        # No parser documents all its errors on damaged files.
-        cause = f"the file is damaged or of another kind ({first_line(error)})"
-        raise document_error(name, cause, "open it and save it again") from error
     joined, ranges = join_pages(file.texts)
     if not joined.strip():
         raise document_error(name, "it holds no text", "give a file with text in it")
     return Document(name, joined, ranges, tuple(map(one_line, file.warnings)))
+
+
+def read_file(file: SourceFile) -> None:
+    """Read the pages of a file with the reader that fits. Raises DocumentError, and Abandoned once it should stop."""
+    try:
+        read_pages(choose_reader(file.data, file.name), file)
+    except (Abandoned, DocumentError):
+        raise
+    except Exception as error:
+        # No parser documents all its errors on damaged files.
+        raise file.error(
+            f"the file is damaged or of another kind ({first_line(error)})", "open it and save it again"
+        ) from error
 
 
 def read_pages(reader: Reader, file: SourceFile) -> None:
@@ -129,9 +136,13 @@ def choose_reader(data: bytes, name: str) -> Reader:
     reader = office_reader(data)
     if reader is not None:
         return reader
+    if foreign.foreign_type(data):
+        return foreign.pages
     if is_pdf(data):
         return pdf.pages
     suffix = PurePath(name).suffix.lower()
+    if suffix in recognition.SUFFIXES and data.startswith(recognition.SIGNATURES):
+        return recognition.pages
     binary_name = binary_format(data)
     if binary_name:
         contradiction = f", not a {suffix} file" if suffix in READERS else ""
@@ -141,4 +152,6 @@ def choose_reader(data: bytes, name: str) -> Reader:
     if suffix in BINARY_READERS:
         cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
         raise document_error(name, cause, "rename it, or fetch the file again")
+    if suffix not in READERS and MAIL_START.match(data[:HEADER_BYTES]):
+        return mail.pages
     return READERS.get(suffix) or (html.pages if is_html(data) else text.text_pages)

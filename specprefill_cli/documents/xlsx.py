@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from io import BytesIO
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from specprefill_cli.documents.cleaning import row_text
 from specprefill_cli.documents.office import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.tables import table_lines
 from specprefill_cli.installation import pip_command
 
 if TYPE_CHECKING:
@@ -23,7 +25,16 @@ if TYPE_CHECKING:
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
-PERCENT_DIGITS = 10
+MERGED = re.compile(rb"<mergeCell\b[^<>]*\bref=\"([A-Z]+\d+:[A-Z]+\d+)\"")
+# Cells of a sheet that merged ranges may fill.
+MERGED_CELLS = 20_000
+Place = tuple[int, int]  # row and column, from 1 on
+Merged = dict[int, dict[int, Place]]
+# Parts of a number format: a currency, what only colours or aligns, and literals around digits.
+CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
+HIDDEN_FORMAT = re.compile(r"\[[^\]]*\]|[_*].")
+LITERAL = r'((?:"[^"]*"|\\.|[^\w#?.,"@/])*)'
+DIGITS_FORMAT = re.compile(rf"{LITERAL}([#0?,]*[#0?])(?:\.([#0?]+))?{LITERAL}")
 # Spreadsheets show at most this many digits of a number; further digits are noise of binary fractions.
 DIGITS = 15
 
@@ -37,13 +48,14 @@ def pages(file: SourceFile) -> Pages:
         raise file.error("reading workbooks needs another package", remedy) from error
     # openpyxl warns about parts that it would not write back, but we write nothing. `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
+    workbook = openpyxl.load_workbook(BytesIO(file.data), read_only=True, data_only=True)
     with open_archive(file) as archive:
         uncalculated = has_uncalculated(archive)
+        merged = [merged_cells(archive.read(sheet._worksheet_path)) for sheet in workbook.worksheets]
     if uncalculated:
         file.warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
-    workbook = openpyxl.load_workbook(BytesIO(file.data), read_only=True, data_only=True)
-    for sheet in workbook.worksheets:
-        yield file.page_text(sheet_lines(sheet))
+    for sheet, anchors in zip(workbook.worksheets, merged, strict=True):
+        yield file.page_text(sheet_lines(sheet, anchors))
 
 
 def has_uncalculated(archive: ZipFile) -> bool:
@@ -52,27 +64,75 @@ def has_uncalculated(archive: ZipFile) -> bool:
     return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
 
 
-def sheet_lines(sheet: ReadOnlyWorksheet) -> Iterator[str]:
-    """Yield the sheet's name and its rows."""
+def merged_cells(sheet: bytes) -> Merged:
+    """The cell with the text of each merged cell, by row and column; ranges that are huge are left out."""
+    from openpyxl.utils.cell import range_boundaries
+
+    merged: Merged = defaultdict(dict)
+    room = MERGED_CELLS
+    for reference in MERGED.findall(sheet):
+        left, top, right, bottom = range_boundaries(reference.decode())
+        size = (right - left + 1) * (bottom - top + 1)
+        if size <= room:
+            room -= size
+            for row in range(top, bottom + 1):
+                merged[row] |= dict.fromkeys(range(left, right + 1), (top, left))
+    return merged
+
+
+def sheet_lines(sheet: ReadOnlyWorksheet, merged: Merged) -> Iterator[str]:
+    """Yield the sheet's name and its rows; empty rows part tables."""
     # A sheet may declare any size; without it, rows are as long as their content.
     sheet.reset_dimensions()
     yield f"# {sheet.title}"
-    for row in sheet.iter_rows():
-        line = row_text(cell_text(cell.value, getattr(cell, "number_format", None)) for cell in row)
-        if line:
-            yield line
+    for filled, rows in groupby(sheet_rows(sheet, merged), key=any):
+        if filled:
+            yield from table_lines(rows)
+
+
+def sheet_rows(sheet: ReadOnlyWorksheet, merged: Merged) -> Iterator[list[str]]:
+    """Yield the cells of each row, with the text of a merged cell in each of its places."""
+    texts: dict[Place, str] = {}
+    for number, cells in enumerate(sheet.iter_rows(), start=1):
+        row = [cell_text(cell.value, getattr(cell, "number_format", None)).strip() for cell in cells]
+        places = merged.get(number, {})
+        row += [""] * (max(places, default=0) - len(row))
+        for column, place in places.items():
+            row[column - 1] = texts.setdefault(place, row[column - 1])
+        yield row
 
 
 def cell_text(value: Any, number_format: str | None) -> str:
-    """Format a value roughly as the sheet shows it: dates, whole numbers, percentages."""
+    """Format a value as the sheet shows it; dates as `2024-02-29`."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, datetime):
         return str(value.date() if value.time() == time.min else value)
+    if isinstance(value, timedelta):
+        minutes, seconds = divmod(round(value.total_seconds()), 60)
+        return f"{minutes // 60}:{minutes % 60:02}" + (f":{seconds:02}" if "s" in (number_format or "s") else "")
     if isinstance(value, int | float):
-        if number_format and number_format.rstrip().endswith("%"):
-            return f"{value * 100:.{PERCENT_DIGITS}g}%"
-        return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
+        return number_text(value, number_format or "")
     return str(value)
+
+
+def number_text(value: float, number_format: str) -> str:
+    """Write a number in a sheet's format: zeros in front, decimals, thousands, percent, a currency."""
+    sections = number_format.split(";")
+    is_own_section = value < 0 and len(sections) > 1
+    shown = HIDDEN_FORMAT.sub("", CURRENCY.sub(r'"\1"', sections[is_own_section]))
+    match = DIGITS_FORMAT.fullmatch(shown)
+    if match is None:
+        return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
+    before, whole, decimals, after = (part or "" for part in match.groups())
+    number = (abs(value) if is_own_section else value) * 100 ** after.count("%")
+    text = f"{number:{',' if ',' in whole else ''}.{len(decimals)}f}"
+    optional = len(decimals) - len(decimals.rstrip("#?"))
+    while optional and text.endswith("0"):
+        text, optional = text[:-1], optional - 1
+    digits, point, rest = text.removesuffix(".").partition(".")
+    sign = "-" * digits.startswith("-")
+    digits = sign + digits.removeprefix("-").zfill(whole.count("0"))
+    return "".join([before, digits, point, rest, after]).replace('"', "").replace("\\", "").strip()

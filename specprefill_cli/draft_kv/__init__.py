@@ -1,1 +1,1 @@
-"""Draft KV: the target accepts keys and values mapped from the draft's states. It registers like a plugin."""
+"""Draft KV: the target accepts keys and values mapped from the draft's states."""

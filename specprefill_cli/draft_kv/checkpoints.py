@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -47,11 +48,10 @@ class SlotKv:
 
 def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
     """Copy slots [C] of every layer."""
-    layers = []
-    for layer in state.layers:
-        places = slots.to(layer.keys.device)
-        layers.append((layer.keys[0].index_select(1, places), layer.values[0].index_select(1, places)))
-    return SlotKv(slots, tuple(layers))
+    parts = ((layer.keys[0], layer.values[0]) for layer in state.layers)
+    return SlotKv(
+        slots, tuple((keys[:, slots.to(keys.device)], values[:, slots.to(keys.device)]) for keys, values in parts)
+    )
 
 
 def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Tensor:
@@ -75,11 +75,9 @@ def attention_output_error(
     mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: of these tokens
     windows: per layer, its sliding window, or None; ranks: each holds some of the heads
     """
-    outputs = (
-        (causal_output(queries, layer, mapped, window), causal_output(queries, layer, computed, window))
-        for layer, window in enumerate(windows)
-    )
-    return relative_errors(outputs, ranks)
+    output = partial(causal_output, queries)
+    pairs = ((output(layer, mapped, window), output(layer, computed, window)) for layer, window in enumerate(windows))
+    return relative_errors(pairs, ranks)
 
 
 def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | None) -> Tensor:
@@ -118,11 +116,11 @@ def attention_mass(
 
     Pooled over neighbouring tokens like importance; windows: per layer, its sliding window, or None
     """
-    rows = []
-    for layer, window in enumerate(windows):
-        heads = list(range(capture.layer(layer).shape[0]))
-        rows.append(layer_attention(state, capture, layer, heads, document, window).mean(0))
-    return torch.stack(rows)
+    heads = [list(range(capture.layer(layer).shape[0])) for layer in range(len(windows))]
+    rows = (
+        layer_attention(state, capture, layer, heads[layer], document, window) for layer, window in enumerate(windows)
+    )
+    return torch.stack([row.mean(0) for row in rows])
 
 
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:

@@ -49,11 +49,6 @@ class Gate:
         larger = [(float(budget), risk) for budget, risk in self.smallest_risks.items() if float(budget) >= share]
         return min(larger)[1] if larger else 0.0
 
-    @property
-    def evidence(self) -> str:
-        """The basis of the threshold, in words."""
-        return f"first-token KL to full within {self.target:g} nats, n = {self.n}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RiskLimit:
@@ -87,24 +82,19 @@ def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None 
     share: of the prompt that is recomputed; None where that is not known yet
     """
     if isinstance(accept_risk, float | int):
-        return RiskLimit(threshold=accept_risk, source=f"--accept-risk {accept_risk:g}", chosen=True)
+        return RiskLimit(threshold=accept_risk, source=f"accept_risk {accept_risk:g}", chosen=True)
     if accept_risk == OFF or gate is None:
         return RiskLimit()
-    source = f"the calibrated {gate.threshold:.3g} ({gate.evidence}); --accept-risk off accepts any"
-    return RiskLimit(threshold=gate.threshold, source=source, refusal=refusal_reason(gate, share))
-
-
-def refusal_reason(gate: Gate, share: float | None) -> str:
-    """Why a gate accepts no draft KV of any prompt with this share recomputed (None: unknown); empty where it may."""
+    evidence, refusal = f"first-token KL to full within {gate.target:g} nats, n = {gate.n}", ""
     if not gate.threshold:
-        return f"calibration found no draft KV of this pair that could be accepted ({gate.evidence})"
-    smallest = gate.smallest_risk(share) if share is not None else 0.0
-    if smallest <= gate.threshold:
-        return ""
-    return (
-        f"with {share:.0%} recomputed, no prompt of the calibration had a risk below {smallest:.3g}, and at most "
-        f"{gate.threshold:.3g} may remain ({gate.evidence})"
-    )
+        refusal = f"calibration found no draft KV of this pair that could be accepted ({evidence})"
+    elif share is not None and (smallest := gate.smallest_risk(share)) > gate.threshold:
+        refusal = (
+            f"with {share:.0%} recomputed, no prompt of the calibration had a risk below {smallest:.3g}, and at most "
+            f"{gate.threshold:.3g} may remain ({evidence})"
+        )
+    source = f"the calibrated {gate.threshold:.3g} ({evidence}); accept_risk off accepts any"
+    return RiskLimit(threshold=gate.threshold, source=source, refusal=refusal)
 
 
 def fates_by_risk(

@@ -54,9 +54,8 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
             keys, values = raw_keys_values(model, 0, embedded)
         else:
             columns = slice(heads.start * size, heads.stop * size)
-            device = device_of(model.get_decoder().layers[layer])
-            mapped = kv_map.apply(layer, draft_states, embedded, columns)
-            keys, values = (part.to(device, model.dtype) for part in mapped)
+            place = (device_of(model.get_decoder().layers[layer]), model.dtype)
+            keys, values = (part.to(*place) for part in kv_map.apply(layer, draft_states, embedded, columns))
         finished = finished_keys(model, layer, keys, positions)
         state.cache.update(finished[None], split_heads(values, count, size)[None], layer)
     state.positions = positions
@@ -161,14 +160,13 @@ def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
 class MappedPrompt:
     """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
 
-    state: the target's cache; risks: [chunks]; draft_window: previous tokens that a document token saw
+    state: the target's cache; risks: [chunks]
     """
 
     scores: Scores
     state: KvCacheState
     inspection: Inspection
     risks: Tensor
-    draft_window: int | None
 
 
 def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
@@ -179,22 +177,18 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
         risks = request.pair.ranks.compute_on_rank_0(
             lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
         )
-    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks, draft_window=kv_map.window)
+    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:
-    """Score with the draft, and fill a target cache from the draft's states."""
+    """Score with the draft, and fill a target cache from the draft's states.
+
+    The draft starts cold and reads up to the map's last layer, because the map needs these states of all tokens.
+    """
+    last_layer = max(kv_map.draft_layers, default=0)
+    drafted = replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)
     with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
-        scores = shared_scores(draft_request(request, kv_map), on_every_rank=True)
+        scores = shared_scores(drafted, on_every_rank=True)
     with before_each_pass(None), request.clock.phase("mapping"):
         states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
         return scores, mapped_state(request, kv_map, states)
-
-
-def draft_request(request: PrefillRequest, kv_map: KvMap) -> PrefillRequest:
-    """The request as the draft reads it: all tokens up to the map's last layer, with the window of the map's fit.
-
-    The map needs states of all tokens, so the draft starts cold.
-    """
-    last_layer = max(kv_map.draft_layers, default=0)
-    return replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)

@@ -20,12 +20,7 @@ from specprefill_cli.draft_kv.gate import (
     remaining_risk,
     risk_limit,
 )
-from specprefill_cli.draft_kv.mapped_cache import (
-    MappedPrompt,
-    drop_slots,
-    map_prompt,
-    repair,
-)
+from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, drop_slots, map_prompt, repair
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.prefill.mode import Mode, PrefillResult
 from specprefill_cli.prefill.modes import FullMode, SelectMode
@@ -64,25 +59,26 @@ class DraftKvMode(Mode):
         if limit.refusal:
             # Before the draft runs: a refusal after mapping would cost more than the prefill that takes its place.
             prefilled = self.substitute.prefill(request)
-            reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; --accept-risk off accepts it"
+            reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; accept_risk off accepts it"
             return replace(prefilled, warnings=(*prefilled.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = request.pair.ranks.compute_on_rank_0(lambda: self.choose_fates(request, mapped, limit))
-        if not fates.gate.accepted and not self.drops:
-            scores = mapped.scores
+        scores = mapped.scores
+        if fates.gate.accepted or self.drops:
+            prefilled = recompute_chunks(request, mapped, fates.chunks)
+        else:
             # Full prefill needs the memory of the mapped cache.
             del mapped
             prefilled = FullMode().prefill(request)
-            return replace(
-                prefilled,
-                importance=scores.importance,
-                draft_state=scores.draft_state,
-                draft_window=kv_map.window,
-                warnings=(*prefilled.warnings, *fates.warnings),
-                gate=fates.gate,
-            )
-        return recompute_chunks(request, mapped, fates)
+        return replace(
+            prefilled,
+            importance=scores.importance,
+            draft_state=scores.draft_state,
+            draft_window=kv_map.window,
+            warnings=(*prefilled.warnings, *fates.warnings),
+            gate=fates.gate,
+        )
 
     def share(self, request: PrefillRequest) -> float | None:
         """The share of the prompt that is recomputed at most; None where scores decide."""
@@ -136,25 +132,17 @@ class HybridMode(DraftKvMode):
         return Fates(chunks=chunks, gate=gate, warnings=warnings)
 
 
-def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Fates) -> PrefillResult:
-    """Drop and recompute chunks of the mapped cache as their fates say; the others stay as mapped."""
+def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Tensor) -> PrefillResult:
+    """Drop and recompute chunks of the mapped cache by their fates [chunks]; the others stay as mapped."""
     prompt, size, state = request.prompt, request.chunk_size, mapped.state
     with request.clock.phase("target_prefill"):
         kept = torch.ones(prompt.length, dtype=torch.bool)
-        kept[chunk_tokens(fates.chunks == DROP, size, prompt.document)] = False
+        kept[chunk_tokens(fates == DROP, size, prompt.document)] = False
         # Tokens that were computed already are exact whatever the fate of their chunk.
         kept[mapped.inspection.computed] = True
         if not kept.all():
             state = drop_slots(state, kept.nonzero()[:, 0])
-        positions = chunk_tokens(fates.chunks == RECOMPUTE, size, prompt.document)
+        positions = chunk_tokens(fates == RECOMPUTE, size, prompt.document)
         logits = repair(request, state, torch.searchsorted(state.positions, positions))
-    return PrefillResult(
-        logits=logits,
-        state=state,
-        plan=plan_from_fates(request, fates.chunks, mapped.risks, mapped.inspection.computed),
-        importance=mapped.scores.importance,
-        draft_state=mapped.scores.draft_state,
-        draft_window=mapped.draft_window,
-        warnings=fates.warnings,
-        gate=fates.gate,
-    )
+    plan = plan_from_fates(request, fates, mapped.risks, mapped.inspection.computed)
+    return PrefillResult(logits=logits, state=state, plan=plan, importance=mapped.scores.importance)

@@ -87,17 +87,14 @@ class KvMap:
         device = inputs[0].device
         place = (layer, device, columns.start, columns.stop)
         if place not in self.placed:
-            keys_values = self.weights[layer].chunk(2, dim=-1)
-            self.placed[place] = tuple(part[:, columns].to(device) for part in keys_values)
+            self.placed[place] = tuple(part[:, columns].to(device) for part in self.weights[layer].chunk(2, dim=-1))
         weights = [part.float() for part in self.placed[place]]
-        outputs: tuple[list[Tensor], list[Tensor]] = ([], [])
+        pieces = []
         for first in range(0, len(inputs[0]), ROWS):
-            rows = slice(first, first + ROWS)
             # Draft and target may differ in device and dtype.
-            joined = torch.cat([part[rows].to(device, torch.float32) for part in inputs], dim=-1)
-            for output, weight in zip(outputs, weights, strict=True):
-                output.append(joined @ weight[:-1] + weight[-1])
-        keys, values = (torch.cat(output) for output in outputs)
+            joined = torch.cat([part[first : first + ROWS].to(device, torch.float32) for part in inputs], dim=-1)
+            pieces.append([joined @ weight[:-1] + weight[-1] for weight in weights])
+        keys, values = map(torch.cat, zip(*pieces, strict=True))
         return keys, values
 
 
@@ -159,26 +156,19 @@ def pair_calibration(pair: CalibratedPair) -> KvCalibration | None:
 
 
 def find_map(request: PrefillRequest, mode: str) -> KvMap:
-    """The pair's map.
-
-    Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible.
-    """
-    pair = request.pair
+    """The pair's map. Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible."""
+    pair, target = request.pair, request.pair.target
+    calibration = None
     if not SCORERS[request.scorer].uses_draft:
-        raise SpecprefillError(f"--mode {mode} needs a scorer that runs the draft, not --scorer {request.scorer}")
-    if not pair.same_tokenizer:
-        raise SpecprefillError(
-            f"--mode {mode}: {request.draft.name} and {pair.target.name} have different tokenizers, and draft KV "
-            "needs one; use --mode select"
-        )
-    if rotation_depends_on_length(pair.target.config):
-        raise SpecprefillError(
-            f"--mode {mode}: {pair.target.name} rotates its keys by the length of the prompt, and mapped KV would not fit; "
-            "use --mode select"
-        )
-    calibration = pair_calibration(pair)
+        reason = f"this mode needs a scorer that runs the draft, not --scorer {request.scorer}"
+    elif not pair.same_tokenizer:
+        reason = f"{request.draft.name} and {target.name} have different tokenizers; use --mode select"
+    elif rotation_depends_on_length(target.config):
+        reason = f"{target.name} rotates its keys by the length of the prompt; use --mode select"
+    elif (calibration := pair_calibration(pair)) is None:
+        reason = f"this pair has no map of draft KV yet; make it with {remedy(pair)}"
     if calibration is None:
-        raise SpecprefillError(f"--mode {mode}: this pair has no map of draft KV yet; make it with {remedy(pair)}")
+        raise SpecprefillError(f"--mode {mode}: {reason}")
     return calibration.kv_map
 
 

@@ -19,7 +19,6 @@ from specprefill_cli.engine.request import (
     Done,
     Event,
     Piece,
-    Provisional,
     RemoteEngine,
     Request,
     Started,
@@ -100,13 +99,11 @@ class HttpEngine(RemoteEngine):
                 yield Piece(event_data["text"])
             elif name == "error":
                 raise error_from_response(event_data)
-            else:
+            elif name == "answer":
                 cells = event_data.pop("cells", None)
                 record = Record.from_json({**event_data, "startup_seconds": self.startup_seconds})
-                if name == "answer":
-                    yield Done(record, None if cells is None else [from_json_values(Cell, cell) for cell in cells])
-                    return
-                yield Provisional(record)
+                yield Done(record, None if cells is None else [from_json_values(Cell, cell) for cell in cells])
+                return
         raise ServerEnded
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collect import read_collection
-from specprefill_cli.engine.question import Ticket, largest_pass_bytes, schedule_decode
+from specprefill_cli.engine.question import Ticket, largest_pass_bytes
 from specprefill_cli.engine.request import (
     ANSWER,
     LAST,
@@ -29,7 +29,6 @@ from specprefill_cli.engine.request import (
     EventCallback,
     Failed,
     Piece,
-    Provisional,
     QueueFull,
     ReadDocuments,
     Request,
@@ -179,9 +178,7 @@ class LocalEngine:
         # A request that ran out of memory is retried alone.
         if self.running and (self.divided or any(other.retried is not None for other in (ticket, *self.running))):
             return None
-        # Confirmations do not count as running answers, but at most `capacity` may pile up.
-        answering = sum(not other.confirming for other in self.running)
-        if answering >= self.max_answering or len(self.running) >= self.capacity:
+        if len(self.running) >= self.max_answering:
             return None
         try:
             if ticket.request.task == ANSWER and ticket.prepared is None:
@@ -228,16 +225,13 @@ class LocalEngine:
         self.last_active = time.monotonic()
 
     def decode(self) -> None:
-        """Run the next pass of every due answer, packing the passes of the same model."""
-        due = schedule_decode(self.running, prefilling=self.prefilling is not None)
-        sharing = len(due) + (self.prefilling is not None)
+        """Run the next pass of every running answer, packing the passes of the same model."""
+        sharing = len(self.running) + (self.prefilling is not None)
         groups: dict[int, list[Ticket]] = defaultdict(list)
-        for ticket in due:
+        for ticket in self.running:
             assert ticket.next_pass is not None and ticket.stream is not None  # noqa: PT018
             ticket.stream.speculation.sharing = sharing
             groups[id(ticket.next_pass.model)].append(ticket)
-            if ticket.confirming:
-                ticket.bytes = ticket.confirming_bytes
         for group in groups.values():
             # If the device failed in an earlier group, the answers of later groups have ended.
             tickets = [ticket for ticket in group if ticket.next_pass is not None]
@@ -294,9 +288,6 @@ class LocalEngine:
                 # Check first: the message of `remove`'s error would contain the whole session.
                 if ticket in self.waiting:
                     self.waiting.remove(ticket)
-        if isinstance(event, Provisional):
-            # The KV of `select` is freed; full prefill has not begun.
-            ticket.bytes = 0
         ticket.delivered |= isinstance(event, Piece)
         self.observe(ticket, event)
         ticket.on_event(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -34,7 +34,7 @@ from specprefill_cli.models.passes import ForwardInput
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion
-from specprefill_cli.record import BASELINE, DryRun, Record, Retrieval
+from specprefill_cli.record import DryRun, Record, Retrieval
 from specprefill_cli.settings import AUTO
 
 
@@ -45,7 +45,7 @@ class Ticket:
     submitted: on the clock of `time.perf_counter`
     session: the engine's session, adapted to this request once it is encoded
     encoded: the documents, or for an answer the tokenised prompt; prepared: the resolved settings
-    bytes: estimated size of its KV; confirming_bytes: the same while full prefill confirms the answer
+    bytes: estimated size of its KV
     steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
     delivered: whether any text of the answer was delivered
     retried: why the first attempt ran out of memory; the second attempt runs alone
@@ -58,7 +58,6 @@ class Ticket:
     encoded: Future[EncodedQuestion | Collection] | None = None
     prepared: ResolvedQuestion | None = None
     bytes: int = 0
-    confirming_bytes: int = 0
     stream: AnswerStream | None = None
     steps: Generator[ForwardInput | str | Record, Tensor, None] | None = None
     next_pass: ForwardInput | None = None
@@ -70,11 +69,6 @@ class Ticket:
     def is_ready(self) -> bool:
         """Whether tokenising the prompt has ended, successfully or not."""
         return self.encoded is not None and self.encoded.done()
-
-    @property
-    def confirming(self) -> bool:
-        """Whether the answer is complete, and full prefill confirms it."""
-        return self.stream is not None and self.stream.confirming
 
     def encode(self, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt, in another thread than the engine's.
@@ -111,7 +105,6 @@ class Ticket:
         self.session.warm_up(self.request.settings)
         self.prepared = self.session.resolve(prompt, self.request.settings)
         self.bytes = answer_bytes(self.prepared)
-        self.confirming_bytes = answer_bytes(replace(self.prepared, mode=BASELINE))
 
     def prefill(self) -> None:
         """Prefill the question and choose the first token of its answer."""
@@ -198,17 +191,3 @@ def largest_pass_bytes(prepared: ResolvedQuestion) -> int:
     """Bytes that the largest pass of a prompt takes besides the KV cache."""
     request, target = prepared.request, prepared.request.pair.loaded_target
     return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
-
-
-def schedule_decode(running: Sequence[Ticket], prefilling: bool) -> list[Ticket]:
-    """Choose the running answers whose next passes run now.
-
-    A confirmation runs only if nothing else does, and alone, so that at most one confirmation holds a whole prompt's KV.
-
-    prefilling: whether a question waits for its first token
-    """
-    urgent = [ticket for ticket in running if not ticket.confirming]
-    if urgent or prefilling:
-        return urgent
-    # Continue a confirmation that has begun before beginning another.
-    return sorted(running, key=lambda ticket: not ticket.bytes)[:1]

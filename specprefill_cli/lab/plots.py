@@ -126,29 +126,6 @@ def draw_series(axes: Axes, line: Series, index: int) -> None:
         axes.plot(*zip(*line.bound, strict=True), color=colour, linewidth=1, linestyle="--")
 
 
-def heat_map(title: str, values: Sequence[Sequence[float | None]], row_label: str, column_label: str) -> str:
-    """Draw a cell for each value, row 0 at the bottom, as an SVG element; larger values are brighter, None is grey.
-
-    The columns divide `column_label` into equal parts from 0 to 100 %.
-    """
-    rows, columns = len(values), len(values[0])
-    with drawing(title, height=1.2 + 0.24 * rows) as (figure, axes):
-        highest = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
-        cells = [[math.nan if value is None else value for value in row] for row in values]
-        axes.set_facecolor("#bbbbbb")
-        axes.pcolormesh(cells, cmap="magma", vmin=0, vmax=highest, edgecolors="white", linewidth=0.5)
-        for row, line in enumerate(values):
-            for column, value in enumerate(line):
-                colour = "white" if value is not None and value < 0.6 * highest else "black"
-                label = "-" if value is None else f"{value:.2f}"
-                axes.text(column + 0.5, row + 0.5, label, color=colour, ha="center", va="center", fontsize=8)
-        step = math.ceil(rows / 24)
-        axes.set_yticks([row + 0.5 for row in range(0, rows, step)], [str(row) for row in range(0, rows, step)])
-        axes.set_xticks([0, columns / 2, columns], ["0 %", "50 %", "100 %"])
-        axes.set(xlabel=column_label, ylabel=row_label)
-        return svg_text(figure, title)
-
-
 @contextmanager
 def drawing(title: str, height: float = 4.2) -> Iterator[tuple[Figure, Axes]]:
     """Make a figure with a single pair of axes, with matplotlib's defaults and this module's style; height: in inches."""

@@ -78,12 +78,11 @@ def extend_states(passes: Sequence[ForwardInput]) -> Iterator[None]:
         raise
 
 
-def run_steps(steps: ForwardGenerator[Value], before: Callable[[], None] = lambda: None) -> Value:
-    """Run the passes that `steps` yields, each by itself; return its value. before: called before each pass."""
+def run_steps(steps: ForwardGenerator[Value]) -> Value:
+    """Run the passes that `steps` yields, each by itself; return its value."""
     try:
         step = next(steps)
         while True:
-            before()
             step = steps.send(run_pass(step))
     except StopIteration as ended:
         return ended.value
@@ -116,34 +115,23 @@ def prefill(
     positions: Tensor,
     pass_size: int,
     state: KvCacheState | None = None,
-    **options: Any,
-) -> tuple[Tensor, KvCacheState]:
-    """Run tokens [N] at positions [N], `pass_size` at a time; return what `prefill_steps` does, and the state."""
-    state = new_state(len(tokens)) if state is None else state
-    return run_steps(prefill_steps(model, tokens, positions, pass_size, state, **options), pause_before_pass), state
-
-
-def prefill_steps(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    positions: Tensor,
-    pass_size: int,
-    state: KvCacheState,
     last_layer: int | None = None,
     **options: Any,
-) -> ForwardGenerator[Tensor]:
-    """Ask for the passes over tokens [N] at positions [N], `pass_size` at a time; return the last token's logits [V].
+) -> tuple[Tensor, KvCacheState]:
+    """Run tokens [N] at positions [N], `pass_size` at a time; return the last token's logits [V], and the state.
 
     last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
     runs to the end, and in the others the last layer computes only keys and values
     options: other fields of `ForwardInput`
     """
+    state = new_state(len(tokens)) if state is None else state
     logits, layers, count = torch.empty(0), layer_count(model), len(tokens)
     overhead = pass_overhead(device_of(model.get_input_embeddings()).type)
     apart = last_layer is None and last_token_runs_apart(count, layers, overhead)
     for start, end in pairwise(sorted({*range(0, count, pass_size), count - apart, count})):
         pass_slice = slice(start, end)
-        logits = yield ForwardInput(
+        pause_before_pass()
+        step = ForwardInput(
             model=model,
             tokens=tokens[pass_slice],
             positions=positions[pass_slice],
@@ -151,7 +139,8 @@ def prefill_steps(
             last_layer=layers - 1 if last_layer is None and end < count else last_layer,
             **options,
         )
-    return logits
+        logits = run_pass(step)
+    return logits, state
 
 
 def window_layers(config: PretrainedConfig) -> Sequence[int | None]:

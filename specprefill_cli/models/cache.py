@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import cast
 from weakref import ReferenceType, ref
 
@@ -186,7 +187,7 @@ def device_of(module: nn.Module) -> torch.device:
     """Where a module computes: on the device of its weights, or where accelerate moves them for each pass."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     if device is None:
-        return next(module.parameters()).device
+        return next(chain(module.parameters(), module.buffers())).device
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 

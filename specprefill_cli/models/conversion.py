@@ -19,11 +19,13 @@ from specprefill_cli.models.lora import adapter_hash, read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
 # Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
-VERSION = 1
+VERSION = 2
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
-# Percent done once the file is checked, and once its weights are read; writing takes the rest.
-CHECKED, READ = 5, 80
+# Percent done once the file is checked, and bytes of a file of weights.
+CHECKED, SHARD_BYTES = 5, 2**28
+# Bytes of the smallest file that is stored in int8: smaller models decode quickly as they are.
+SMALLEST_PACKED = 3 * 10**8
 # Called with the percent done, and what is being done.
 Step = Callable[[int, str], None]
 
@@ -42,6 +44,7 @@ class Conversion:
 
     name: of the model, in messages and in the folder's name; sha256: of the file
     adapter: the folder of an adapter to merge, or None
+    packed: whether its matrices are stored in int8
     remedy: what to do about a file with another hash; checked: whether the file is compared with its hash
     """
 
@@ -50,12 +53,14 @@ class Conversion:
     adapter: Path | None
     remedy: str
     checked: bool = True
+    packed: bool = False
 
     @cached_property
     def folder(self) -> Path:
         """Where the model is once it is converted."""
         adapter = adapter_hash(self.adapter)[:12] if self.adapter is not None else "plain"
-        return models_folder() / f"{self.name}-{self.sha256[:12]}-{adapter}-v{VERSION}"
+        form = "int8-" if self.packed else ""
+        return models_folder() / f"{self.name}-{self.sha256[:12]}-{adapter}-{form}v{VERSION}"
 
     @property
     def done(self) -> bool:
@@ -108,7 +113,7 @@ class Conversion:
                 raise SpecprefillError(f"{file}: damaged, or another file ({hashes}); {self.remedy}")
         scratch = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f"{self.folder.name}{PARTIAL}"))
         try:
-            write_model(file, scratch, self.adapter, step)
+            write_model(file, scratch, self.adapter, self.packed, step)
             sizes = {path.name: path.stat().st_size for path in scratch.iterdir()}
             (scratch / MANIFEST).write_text(json.dumps(sizes), encoding="utf-8")
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -118,42 +123,56 @@ class Conversion:
                 shutil.rmtree(scratch)
 
 
-def file_conversion(file: Path) -> Conversion:
+def file_conversion(file: Path, packed: bool) -> Conversion:
     """The conversion of a user's file. Path, size and time identify the file: hashing a large file takes long."""
     status = file.stat()
+    packed = packed and status.st_size >= SMALLEST_PACKED
     stamp = hashlib.sha256(os.fsencode(file.resolve()) + f" {status.st_size} {status.st_mtime_ns}".encode())
-    return Conversion(name=file.stem[:60], sha256=stamp.hexdigest(), adapter=None, remedy="", checked=False)
+    return Conversion(
+        name=file.stem[:60], sha256=stamp.hexdigest(), adapter=None, remedy="", checked=False, packed=packed
+    )
 
 
-def write_model(file: Path, folder: Path, adapter: Path | None, step: Step) -> None:
-    """Write the model of a llama GGUF file as transformers stores it, weights in bfloat16 and an adapter merged.
+def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:
+    """Write the model of a GGUF file as transformers stores it, an adapter merged.
+
+    packed: store matrices in int8 (`quantization.load_packed` reads them) instead of bfloat16
 
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """
-    import torch
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from specprefill_cli.models.gguf import build_tokenizer, llama_config, read_gguf, tokenizer_config, weights
+    from specprefill_cli.models.gguf import configuration, read_gguf
+    from specprefill_cli.models.gguf_tokenizer import build_tokenizer, tokenizer_config
+    from specprefill_cli.models.gguf_weights import named_tensors, shards, stored_tensors
+    from specprefill_cli.models.quantization import STORED
 
     step(CHECKED, f"reading {file.name}")
     reader = read_gguf(file)
-    config, lora = llama_config(reader), read_adapter(adapter, str(adapter)) if adapter is not None else None
-    build_tokenizer(reader).save(str(folder / "tokenizer.json"))
-    tensors: dict[str, torch.Tensor] = {}
-    for number, (name, array) in enumerate(weights(reader, config)):
-        weight, module = torch.from_numpy(array), name.removesuffix(".weight")
-        tensors[name] = (weight if lora is None else lora.merged(module, weight)).to(torch.bfloat16)
-        step(CHECKED + (READ - CHECKED) * number // len(reader.tensors), "unpacking the weights")
+    config, lora = configuration(reader), read_adapter(adapter, str(adapter)) if adapter is not None else None
+    named = named_tensors(reader, config)
     if lora is not None:
-        lora.check_modules({name.removesuffix(".weight") for name in tensors})
-    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config(reader))):
+        lora.check_modules({tensor.module for tensor in named})
+    build_tokenizer(reader).save(str(folder / "tokenizer.json"))
+    settings = config | {"quantization_config": STORED} if packed else config
+    for name, content in (("config.json", settings), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    step(READ, "writing the weights")
-    free, size = shutil.disk_usage(folder).free, sum(tensor.nbytes for tensor in tensors.values())
+    count = sum(tensor.count for tensor in named)
+    free, size = shutil.disk_usage(folder).free, count * (1 if packed else 2)
     if size > free:
         raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")
+
+    def report(done: int) -> None:
+        step(CHECKED + (100 - CHECKED) * done // count, "unpacking the weights")
+
+    places: dict[str, str] = {}
     try:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        for number, shard in enumerate(shards(stored_tensors(named, packed, lora, report), SHARD_BYTES)):
+            name = f"model-{number:05}.safetensors"
+            save_file(shard, folder / name, metadata={"format": "pt"})
+            places |= dict.fromkeys(shard, name)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error)) from error
+    index = {"metadata": {"total_size": size}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")

@@ -1,39 +1,61 @@
-"""Llama models in GGUF files: configuration and tokenizer, and weights under transformers' names and in its order."""
+"""GGUF files: opening one, its metadata, and the configuration that transformers gives to the same model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import GGUFReader
-from gguf.quants import dequantize
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from specprefill_cli.errors import SpecprefillError, first_line
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_1")
-# GGUF's names of a model's tensors and of a layer's, and those of transformers.
-TENSORS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-LAYER_TENSORS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+
+@dataclass(frozen=True)
+class Architecture:
+    """What transformers calls the models of an architecture of GGUF, and the settings that the file does not state."""
+
+    model_type: str
+    model_class: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+# By `general.architecture`. Files of Mistral models say "llama".
+ARCHITECTURES = {
+    "llama": Architecture("llama", "LlamaForCausalLM"),
+    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
+    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", {"use_sliding_window": False}),
+    "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", {"hidden_activation": "gelu_pytorch_tanh"}),
+    "phi3": Architecture("phi3", "Phi3ForCausalLM"),
 }
-CONTROL, USER_DEFINED = 3, 4
+# Bases of the rotary frequencies: where a file states none, and of Gemma's layers with a sliding window.
+ROPE_BASE = 10_000.0
+# Layers of the Gemma whose attention is scaled by the hidden size of a head, not by its own size.
+LARGEST_GEMMA_LAYERS = 62
+# The scaling of Llama 3's frequencies, and the tensors that hold the factors of single frequencies.
+LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS = (
+    "rope_freqs.weight",
+    "rope_factors_short.weight",
+    "rope_factors_long.weight",
+)
+
+
+class QuickReader(GGUFReader):
+    """The package's reader, which takes seconds to slice its memory map once for each of a tokenizer's strings."""
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> np.ndarray:
+        order = self.byte_order if override_order is None else override_order
+        return np.frombuffer(self.data, np.dtype(dtype).newbyteorder(order), int(count), int(offset))
 
 
 def read_gguf(path: Path) -> GGUFReader:
     """Open a file: its metadata and the places of its tensors. Raises SpecprefillError if it is damaged or unreadable."""
     try:
-        return GGUFReader(path)
+        return QuickReader(path)
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
         raise SpecprefillError(
             f"{path}: not a whole GGUF file ({first_line(error)}); download or install it again"
@@ -42,9 +64,9 @@ def read_gguf(path: Path) -> GGUFReader:
 
 def value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     """A value of the metadata. Raises SpecprefillError if it is missing and has no default."""
-    field = reader.fields.get(key)
-    if field is not None:
-        return field.contents()
+    found = reader.fields.get(key)
+    if found is not None:
+        return found.contents()
     if default is None:
         raise SpecprefillError(f"{file_name(reader)}: lacks {key}; download or export the file again")
     return default
@@ -55,128 +77,118 @@ def file_name(reader: GGUFReader) -> str:
     return str(reader.data.filename)
 
 
-def llama_config(reader: GGUFReader) -> dict[str, Any]:
-    """The configuration of the model, as transformers stores it. Raises SpecprefillError for another architecture."""
-    architecture = value(reader, "general.architecture")
-    if architecture != "llama" or "llama.expert_count" in reader.fields or "llama.rope.scaling.type" in reader.fields:
-        raise SpecprefillError(
-            f"{file_name(reader)}: only plain llama models can be converted, this is {architecture}; give its checkpoint"
-        )
-    heads, hidden = value(reader, "llama.attention.head_count"), value(reader, "llama.embedding_length")
-    names = {tensor.name for tensor in reader.tensors}
-    # Stored in float32, 1e-05 reads as 9.9999997e-06.
-    epsilon = float(f"{value(reader, 'llama.attention.layer_norm_rms_epsilon'):.6g}")
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "num_hidden_layers": value(reader, "llama.block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": value(reader, "llama.attention.head_count_kv", heads),
-        "head_dim": value(reader, "llama.rope.dimension_count", hidden // heads),
-        "intermediate_size": value(reader, "llama.feed_forward_length"),
-        "vocab_size": len(reader.fields["tokenizer.ggml.tokens"].data),
-        "max_position_embeddings": value(reader, "llama.context_length"),
-        "rms_norm_eps": epsilon,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": float(value(reader, "llama.rope.freq_base", 10_000.0)),
-        },
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": "output.weight" not in names,
-        "dtype": "bfloat16",
-        "bos_token_id": value(reader, "tokenizer.ggml.bos_token_id"),
-        "eos_token_id": value(reader, "tokenizer.ggml.eos_token_id"),
-        "pad_token_id": value(reader, "tokenizer.ggml.padding_token_id", value(reader, "tokenizer.ggml.eos_token_id")),
-    }
+def refuse(reader: GGUFReader, what: str) -> SpecprefillError:
+    """The error for a file of a kind that cannot be converted."""
+    return SpecprefillError(f"{file_name(reader)}: {what} cannot be converted; give the model's checkpoint as a folder")
 
 
-def weight_name(name: str) -> str | None:
-    """The name that transformers gives a GGUF tensor; None for an unknown tensor."""
-    stem, _, suffix = name.rpartition(".")
-    if suffix != "weight":
-        return None
-    if stem in TENSORS:
-        return f"{TENSORS[stem]}.weight"
-    block, _, rest = stem.partition(".")
-    number, _, part = rest.partition(".")
-    known = block == "blk" and number.isdecimal() and part in LAYER_TENSORS
-    return f"model.layers.{number}.{LAYER_TENSORS[part]}.weight" if known else None
+def architecture_of(reader: GGUFReader) -> Architecture:
+    """The architecture of the model. Raises SpecprefillError for one that is unknown, and for a mixture of experts."""
+    name = value(reader, "general.architecture")
+    if name not in ARCHITECTURES:
+        raise refuse(reader, f"a model of the architecture {name} (known are {', '.join(ARCHITECTURES)})")
+    if f"{name}.expert_count" in reader.fields:
+        raise refuse(reader, "a mixture of experts")
+    return ARCHITECTURES[name]
 
 
-def weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and float32 values of all weights. Raises SpecprefillError for a tensor of an unknown name or type."""
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    # Check every tensor before unpacking any: unpacking takes a while.
-    for tensor in reader.tensors:
-        tensor_type = tensor.tensor_type
-        if weight_name(tensor.name) is None or tensor_type.name not in TYPES:
-            raise SpecprefillError(
-                f"{file_name(reader)}: tensor {tensor.name} of type {tensor_type.name} cannot be converted; "
-                f"give a llama file of {', '.join(TYPES)}"
-            )
-    for tensor in reader.tensors:
-        # An unquantised tensor is a read-only view of the file.
-        array = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, "W")
-        part = tensor.name.split(".")[-2]
-        yield str(weight_name(tensor.name)), in_halves(array, heads[part]) if part in heads else array
+def configuration(reader: GGUFReader) -> dict[str, Any]:
+    """The configuration of the model, as transformers stores it.
 
-
-def in_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [heads x size, in] of a query or key projection, in the order of transformers' rotation.
-
-    llama.cpp rotates pairs of neighbouring rows, transformers pairs of rows half a head apart.
+    Raises SpecprefillError for an architecture, or a scaling of its rotary frequencies, that is unknown.
     """
-    rows, columns = weight.shape
-    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    architecture, prefix = architecture_of(reader), value(reader, "general.architecture")
 
+    def stated(key: str, default: Any = None) -> Any:
+        return value(reader, f"{prefix}.{key}", default)
 
-# How text is split before byte pairs are merged, by the name of the rules in the file.
-BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-SPLITTERS = {
-    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL]),
-    "gpt-2": BYTE_LEVEL,
-}
-# The file's key for a special token's id, by the token's name in transformers' configuration.
-ROLES: Mapping[str, str] = {
-    "bos_token": "tokenizer.ggml.bos_token_id",
-    "eos_token": "tokenizer.ggml.eos_token_id",
-    "unk_token": "tokenizer.ggml.unknown_token_id",
-    "pad_token": "tokenizer.ggml.padding_token_id",
-}
-
-
-def build_tokenizer(reader: GGUFReader) -> Tokenizer:
-    """The tokenizer with the file's tokens and merges. Raises SpecprefillError for unknown rules of splitting."""
-    algorithm, rules = value(reader, "tokenizer.ggml.model"), value(reader, "tokenizer.ggml.pre")
-    if algorithm != "gpt2" or rules not in SPLITTERS:
-        raise SpecprefillError(
-            f"{file_name(reader)}: its tokenizer ({algorithm}, {rules}) cannot be converted; known are gpt2 with "
-            f"{' and '.join(SPLITTERS)}"
-        )
-    tokens = value(reader, "tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ")) for merge in value(reader, "tokenizer.ggml.merges")]
-    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = SPLITTERS[rules]
-    tokenizer.decoder = decoders.ByteLevel()
-    types = value(reader, "tokenizer.ggml.token_type")
-    added = ((token, type_) for token, type_ in zip(tokens, types, strict=True) if type_ in (CONTROL, USER_DEFINED))
-    tokenizer.add_tokens([AddedToken(token, special=type_ == CONTROL, normalized=False) for token, type_ in added])
-    return tokenizer
-
-
-def tokenizer_config(reader: GGUFReader) -> dict[str, Any]:
-    """What transformers stores beside a tokenizer: special tokens by role, the context, and the chat template."""
-    tokens = value(reader, "tokenizer.ggml.tokens")
-    roles = {role: tokens[value(reader, key)] for role, key in ROLES.items() if key in reader.fields}
-    template = value(reader, "tokenizer.chat_template", "")
-    return {
-        # Any other class would replace the rules of splitting with its own.
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **roles,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": value(reader, "llama.context_length"),
-        **({"chat_template": template} if template else {}),
+    heads, hidden = stated("attention.head_count"), stated("embedding_length")
+    is_llama = architecture.model_type == "llama"
+    rotated = stated("rope.dimension_count", 0)
+    head_size = stated("attention.key_length", rotated if is_llama and rotated else hidden // heads)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    if "token_embd.weight" not in tensors:
+        raise refuse(reader, "a file without the tensor token_embd.weight (the first of several parts?)")
+    ends = (value(reader, f"tokenizer.ggml.{kind}_token_id", -1) for kind in ("eos", "eot"))
+    end_tokens = list(dict.fromkeys(token for token in ends if token >= 0))
+    config = {
+        "architectures": [architecture.model_class],
+        "model_type": architecture.model_type,
+        "hidden_size": hidden,
+        "num_hidden_layers": stated("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": stated("attention.head_count_kv", heads),
+        "head_dim": head_size,
+        "intermediate_size": stated("feed_forward_length"),
+        "vocab_size": int(tensors["token_embd.weight"].shape[1]),
+        "max_position_embeddings": stated("context_length"),
+        # Stored in float32, 1e-05 reads as 9.9999997e-06.
+        "rms_norm_eps": float(f"{stated('attention.layer_norm_rms_epsilon'):.6g}"),
+        "rope_parameters": rope_parameters(reader, prefix),
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "dtype": "bfloat16",
+        "bos_token_id": value(reader, "tokenizer.ggml.bos_token_id", end_tokens[0]),
+        "eos_token_id": end_tokens if len(end_tokens) > 1 else end_tokens[0],
+        "pad_token_id": value(reader, "tokenizer.ggml.padding_token_id", end_tokens[0]),
+        **architecture.settings,
     }
+    if architecture.model_type == "phi3":
+        config["rope_parameters"] |= {"partial_rotary_factor": (rotated or head_size) / head_size}
+        config["sliding_window"] = stated("attention.sliding_window", 0) or None
+    if architecture.model_type == "gemma3_text":
+        full = config["rope_parameters"]
+        config["rope_parameters"] = {
+            "full_attention": full,
+            "sliding_attention": {"rope_type": "default", "rope_theta": ROPE_BASE},
+        }
+        is_largest = config["num_hidden_layers"] == LARGEST_GEMMA_LAYERS
+        config["query_pre_attn_scalar"] = hidden // heads if is_largest else head_size
+        config["sliding_window"] = stated("attention.sliding_window")
+    return config
+
+
+def rope_parameters(reader: GGUFReader, prefix: str) -> dict[str, Any]:
+    """The rotary frequencies of the model, as transformers states them. Raises SpecprefillError for an unknown scaling."""
+    theta = float(value(reader, f"{prefix}.rope.freq_base", ROPE_BASE))
+    scaling = value(reader, f"{prefix}.rope.scaling.type", "none")
+    factors = {tensor.name: tensor.data for tensor in reader.tensors if tensor.name.startswith("rope_")}
+    if LONG_FACTORS in factors:
+        return {
+            "rope_type": "longrope",
+            "rope_theta": theta,
+            "short_factor": as_floats(factors[SHORT_FACTORS]),
+            "long_factor": as_floats(factors[LONG_FACTORS]),
+            "original_max_position_embeddings": value(reader, f"{prefix}.rope.scaling.original_context_length"),
+        }
+    if ROPE_FACTORS in factors:
+        parameters = {
+            "rope_type": "llama3",
+            "rope_theta": theta,
+            "factor": float(max(factors[ROPE_FACTORS])),
+            **LLAMA3_SCALING,
+        }
+        if not np.allclose(llama3_factors(parameters, len(factors[ROPE_FACTORS])), factors[ROPE_FACTORS], rtol=1e-3):
+            raise refuse(reader, f"the scaling of {ROPE_FACTORS}")
+        return parameters
+    if scaling == "linear":
+        factor = float(value(reader, f"{prefix}.rope.scaling.factor"))
+        return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
+    if scaling != "none":
+        raise refuse(reader, f"the scaling '{scaling}' of its positions")
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+def llama3_factors(parameters: dict[str, Any], count: int) -> np.ndarray:
+    """By what Llama 3 divides each of its `count` rotary frequencies (Hugging Face's and Meta's published rule)."""
+    wavelengths = 2 * math.pi * parameters["rope_theta"] ** (np.arange(count) / count)
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    ratio = parameters["original_max_position_embeddings"] / wavelengths
+    share = ((ratio - low) / (high - low)).clip(0, 1)
+    return 1 / ((1 - share) / parameters["factor"] + share)
+
+
+def as_floats(values: Iterable[Any]) -> list[float]:
+    """Numbers that JSON can hold."""
+    return [float(number) for number in values]

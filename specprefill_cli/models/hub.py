@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager
 from functools import cache
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models import smollm2
 from specprefill_cli.models.lora import CONFIG, WEIGHTS
 from specprefill_cli.models.refs import Kind, ModelRef
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 TIMEOUT_SECONDS = 5
 ADAPTER_FILES = (CONFIG, WEIGHTS)
@@ -105,10 +101,13 @@ def model_source(name: str) -> str:
     return ModelRef(name).source()["pretrained_model_name_or_path"]
 
 
-def source_of(name: str, offline: bool) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
+def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
+    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded.
+
+    packed: whether a large GGUF file is kept in int8
+    """
     cached_only = not may_download(name, offline)
-    return {**ModelRef(name).source(), "local_files_only": cached_only, "trust_remote_code": False}
+    return {**ModelRef(name, packed).source(), "local_files_only": cached_only, "trust_remote_code": False}
 
 
 @contextmanager
@@ -132,31 +131,14 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
 
 
 @contextmanager
-def quiet_library(name: str) -> Iterator[None]:
+def quiet_library() -> Iterator[None]:
     """Keep transformers' progress bars and warnings off the terminal while it loads a model."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    # The progress bar of its GGUF reader cannot be turned off.
-    bars = redirect_stderr(StringIO()) if ModelRef(name).kind is Kind.FILE else nullcontext()
     try:
-        with bars:
-            yield
+        yield
     finally:
         logging.set_verbosity(verbosity)
-
-
-def model_class(config: PretrainedConfig) -> Any:
-    """The class of a checkpoint's model; vision-language models (Mistral 3) have their own.
-
-    Raises ValueError where transformers has no causal language model for it.
-    """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-
-    mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
-    for mapping in mappings:
-        if type(config) in mapping:
-            return mapping[type(config)]
-    raise ValueError(f"transformers has no causal language model for the type {config.model_type}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from transformers import (
     AutoConfig,
@@ -16,7 +17,7 @@ from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.hub import adapter_folder, load_errors, model_class, quiet_library, source_of
+from specprefill_cli.models.hub import adapter_folder, load_errors, quiet_library, source_of
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.lora import merge_adapter, read_adapter
 from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
@@ -31,13 +32,17 @@ from specprefill_cli.models.placement import (
     prefer_one_gpu,
 )
 from specprefill_cli.models.quantization import (
+    AUTO,
     NONE,
+    STORED,
     check_quantization,
     checkpoint_method,
+    load_packed,
     quantization_config,
     quantize_on_cpu,
+    stores_packed,
 )
-from specprefill_cli.models.supported import check_config, check_model
+from specprefill_cli.models.supported import check_config, check_model, model_class
 from specprefill_cli.models.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
 
@@ -68,30 +73,36 @@ def load_pair(
         check_quantization(settings.quantization, placement.device_type, placement.shards)
         # Read the adapter first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
-        quantization = settings.quantization if placement.device_type == "cuda" else NONE
-        target = load_model(pair.target, placement, dtype, offline, quantization)
+        quantization = settings.quantization
+        packed = stores_packed(quantization, placement.device_type, placement.shards)
+        on_gpu = quantization if placement.device_type == "cuda" and quantization != AUTO else NONE
+        target = load_model(pair.target, placement, dtype, offline, on_gpu, packed)
         if adapter is not None:
             merge_adapter(target.model, adapter)
-        if quantization != settings.quantization:
+        if quantization == "int8" and packed and checkpoint_method(target.config) is None:
             quantize_on_cpu(target.model)
     else:
-        target = load_outline(pair.target, placement, offline)
+        packed = stores_packed(settings.quantization, placement.device_type)
+        target = load_outline(pair.target, placement, offline, packed)
     draft = None
     if with_draft:
         near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
         place = draft_placement(placement, near)
-        draft = load_model(pair.draft, place, dtype, offline, may_be_whole=True)
+        packed = stores_packed(settings.quantization, place.device_type)
+        draft = load_model(pair.draft, place, dtype, offline, packed=packed, may_be_whole=True)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft, ranks)
 
 
-def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
+def load_outline(name: str, placement: Placement, offline: bool, packed: bool = False) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
+
+    packed: whether a large GGUF file is kept in int8
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
     with load_errors(name, offline):
-        source = source_of(name, offline)
+        source = source_of(name, offline, packed)
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)
         tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -111,35 +122,40 @@ def load_model(
     dtype: str,
     offline: bool,
     quantization: str = NONE,
+    packed: bool = False,
     may_be_whole: bool = False,
 ) -> LoadedModel:
     """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
+    packed: whether a large GGUF file is kept and run in int8
     may_be_whole: whether each rank may hold all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
-    outline = load_outline(name, placement, offline)
-    packed = quantization != NONE or checkpoint_method(outline.config) is not None
-    reason = explain_undivided(placement, outline.config, name, packed, may_be_whole)
+    outline = load_outline(name, placement, offline, packed)
+    method = checkpoint_method(outline.config)
+    reason = explain_undivided(placement, outline.config, name, quantization != NONE or bool(method), may_be_whole)
     placement = placement if reason is None else replace(placement, shards=1)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
-    with load_errors(name, offline), quiet_library(name):
-        source = source_of(name, offline)
+    with load_errors(name, offline), quiet_library():
+        source = source_of(name, offline, packed)
         check_memory(outline.config, name, placement, chosen_dtype)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
             placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)
         avoid_cudnn(placement.device_type)
+        if method == STORED["quant_method"]:
+            model = load_packed(Path(source["pretrained_model_name_or_path"]), outline.config, chosen_dtype, ATTENTION)
+            return finished(name, model, outline, reason)
         model, report = model_class(outline.config).from_pretrained(
             **source,
             dtype=chosen_dtype,
             **({} if quantized is None else {"quantization_config": quantized}),
             **how_to_place(placement),
             attn_implementation=ATTENTION,
-            use_safetensors="gguf_file" not in source,
+            use_safetensors=True,
             output_loading_info=True,
         )
     missing = sorted(report["missing_keys"])
@@ -149,6 +165,11 @@ def load_model(
         raise SpecprefillError(
             f"{name}: the checkpoint lacks weights ({', '.join(missing[:NAMED])}{rest}); download or export it again"
         )
+    return finished(name, model, outline, reason)
+
+
+def finished(name: str, model: PreTrainedModel, outline: ModelOutline, reason: str | None) -> LoadedModel:
+    """The loaded model, checked. reason: why every rank has all of it."""
     check_model(model, name)
     stops = stop_tokens(model, outline.tokenizer)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops, tp_fallback_reason=reason)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from specprefill_cli.models.adapter import rotation_depends_on_length
 from specprefill_cli.models.cost import ModelCost, cost_of
-from specprefill_cli.models.hub import model_class
 from specprefill_cli.models.quantization import NONE, packed_bytes
+from specprefill_cli.models.supported import empty_model
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
 def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
-    """Tokens of a pass over a prompt: the setting of `--prefill-chunk`, or for `auto` what free memory allows.
+    """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows.
 
     `auto` is the smaller of the two models' sizes; a model without loaded weights has none. Models that rotate keys by the
     length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
@@ -123,9 +123,3 @@ def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str
     kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
     packed = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
     return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
-
-
-def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """A model without memory for its weights."""
-    with torch.device("meta"):
-        return model_class(config)(config)

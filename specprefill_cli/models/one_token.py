@@ -43,7 +43,7 @@ class OneTokenPass:
 
         mask: [1, 1, 1, K] which slots of the cache the token sees (bool); None: all
         """
-        hidden = F.embedding(token, self.embeddings.weight)
+        hidden = self.embeddings(token)
         cos, sin = (factor[0] for factor in self.rotary(hidden, position[None]))
         half = cos.shape[-1] // 2
         # The rotation subtracts the half that `roll` moves to the front.

@@ -16,6 +16,7 @@ from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.head_division import divides_heads, head_counts
 from specprefill_cli.models.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
+from specprefill_cli.models.processor import cpu_has_bfloat16
 from specprefill_cli.models.quantization import checkpoint_method
 
 # A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
@@ -25,8 +26,6 @@ FIRST_SOUND_MPS = Version("2.11")
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.
 SMALLEST_BFLOAT16_HIDDEN = 512
-# torch's checks for instructions that multiply bfloat16.
-BFLOAT16_CHECKS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 # Rows of the trial's product, as many as `select` typically keeps; its runs in each dtype; by how much bfloat16 must win.
 TRIAL_ROWS, TRIAL_RUNS, TRIAL_GAIN = 128, 3, 1.2
 
@@ -206,11 +205,6 @@ def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
         # The first product also chooses and prepares a kernel.
         times[dtype] = min(timeit.repeat(product, repeat=1 + TRIAL_RUNS, number=1)[1:])
     return times[torch.float32] / times[torch.bfloat16]
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
-    return any(getattr(torch.cpu, check, lambda: False)() for check in BFLOAT16_CHECKS)
 
 
 def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:

@@ -6,21 +6,36 @@ Decoding on a CPU is bound by reading the weights, and int8 is a quarter of floa
 from __future__ import annotations
 
 import logging
+import timeit
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from accelerate import init_empty_weights
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, utils
+from transformers.initialization import no_init_weights
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import pip_command
+from specprefill_cli.models.processor import cpu_has_bfloat16
+from specprefill_cli.models.supported import model_class
 
-NONE = "none"
+NONE, AUTO = "none", "auto"
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
-# Rows up to which a product with packed weights is faster than with weights unpacked for it.
-FEW_ROWS = 24
+# Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
+ROUNDED_ROWS = 256
+# Steps in which what rounding left is expressed: half a step becomes 127.
+REST = 254
+# Width of the trial's matrix, too large for a core's cache, and its runs; the first is not counted.
+TRIAL_WIDTH, TRIAL_RUNS = 2048, 6
+# Endings of the names of a stored matrix and its scales, and what the configuration of such a model says.
+PACKED, SCALES = ".packed", ".scales"
+STORED = {"quant_method": "int8-rows", "bits": 8}
 # Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
 # 2305.14314, section 3).
 BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
@@ -29,7 +44,7 @@ BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
 def check_quantization(name: str, device_type: str, shards: int) -> None:
     """Raises SpecprefillError for a missing device or package, before any download. shards: ranks that divide the target."""
     # On a CPU `quantize_on_cpu` does without the package; ranks cannot divide its weights.
-    if name == NONE or (name, device_type, shards) == ("int8", "cpu", 1):
+    if name in (NONE, AUTO) or (name, device_type, shards) == ("int8", "cpu", 1):
         return
     if device_type != "cuda":
         raise SpecprefillError(
@@ -41,6 +56,12 @@ def check_quantization(name: str, device_type: str, shards: int) -> None:
             f"--quantization {name} needs the package bitsandbytes in a version that transformers can use; "
             f"install it with {pip_command('--upgrade', 'bitsandbytes')}"
         )
+
+
+def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
+    """Whether large GGUF files are kept and run in int8 under a `--quantization`: on a CPU, by default where it is faster."""
+    on_cpu = device_type == "cpu" and shards == 1
+    return on_cpu and (name == "int8" or (name == AUTO and int8_gain() > 1))
 
 
 def quantization_config(
@@ -90,32 +111,75 @@ def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
     return stored if isinstance(stored, dict) else stored.to_dict()
 
 
+def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix [out, in] in int8, and the scale of each row [out]: bfloat16, so that kernels in any data type take it."""
+    # Rounded before packing: a rounding error would scale a whole row.
+    scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
+    return (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8), scales
+
+
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights [out, in] and a scale for each output."""
 
     packed: Tensor
     scales: Tensor
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, packed: Tensor, scales: Tensor, bias: nn.Parameter | None) -> None:
         super().__init__()
-        weight = linear.weight.data.float()
-        # Rounded before packing: torch's kernel takes scales in bfloat16, and a rounding error would scale a whole output.
-        scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
-        packed = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.out_features, self.in_features = packed.shape
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales)
-        self.bias = linear.bias
+        self.bias = bias
 
     def forward(self, states: Tensor) -> Tensor:
         """States [..., in] -> [..., out] in their dtype."""
         rows = states.reshape(-1, self.in_features)
-        if len(rows) > FEW_ROWS:
-            weight = self.packed.to(states.dtype).mul_(self.scales[:, None])
-            return F.linear(states, weight, self.bias)
-        output = torch._weight_int8pack_mm(rows.bfloat16(), self.packed, self.scales).to(states.dtype)
+        output = self.rounded_product(rows) if len(rows) <= ROUNDED_ROWS else self.unpacked_product(rows)
         output = output.view(*states.shape[:-1], self.out_features)
-        return output if self.bias is None else output + self.bias
+        return output if self.bias is None else output.add_(self.bias)
+
+    def unpacked_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
+        return F.linear(rows, self.packed.to(rows.dtype).mul_(self.scales[:, None]))
+
+    def rounded_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
+        # torch's product of unrounded rows reads past the end of the matrix, which faults in a mapped file.
+        scales = (rows.abs().amax(1, keepdim=True).float() / 127).clamp_(min=1e-12)
+        steps = rows.float() / scales
+        whole = steps.round()
+        halves = torch.cat([whole, (steps - whole).mul_(REST).round_()]).to(torch.int8)
+        product, rest = torch._int_mm(halves, self.packed.t()).float().chunk(2)
+        return torch.add(product, rest, alpha=1 / REST).mul_(scales).mul_(self.scales).to(rows.dtype)
+
+
+class Int8Embedding(nn.Module):
+    """An embedding with int8 rows [tokens, width] and a scale for each. multiplier: of every vector, as in Gemma."""
+
+    packed: Tensor
+    scales: Tensor
+
+    def __init__(self, packed: Tensor, scales: Tensor, dtype: torch.dtype, multiplier: float) -> None:
+        super().__init__()
+        self.dtype, self.multiplier = dtype, multiplier
+        self.register_buffer("packed", packed)
+        self.register_buffer("scales", scales)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Token ids [...] -> vectors [..., width]."""
+        vectors = self.packed[tokens].to(self.dtype) * self.scales[tokens][..., None].to(self.dtype)
+        return vectors if self.multiplier == 1 else vectors * self.multiplier
+
+
+@cache
+def int8_gain() -> float:
+    """By what factor a row's product in integers beats that with unpacked weights on this CPU, by a short trial."""
+    dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    weight, row = torch.ones(TRIAL_WIDTH, TRIAL_WIDTH, dtype=dtype), torch.ones(1, TRIAL_WIDTH, dtype=dtype)
+    layer = Int8Linear(*pack_rows(weight.float()), None)
+    ways = (lambda: F.linear(row, weight), lambda: layer.rounded_product(row))
+    plain, rounded = (min(timeit.repeat(way, repeat=TRIAL_RUNS, number=1)[1:]) for way in ways)
+    return plain / rounded
 
 
 def quantize_on_cpu(model: PreTrainedModel) -> None:
@@ -128,4 +192,37 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
     setattr(model, UNPACKED, samples)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            model.set_submodule(name, Int8Linear(module))
+            model.set_submodule(name, Int8Linear(*pack_rows(module.weight.data.float()), module.bias))
+
+
+def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    """The model of a folder that `conversion` wrote in 8 bits; its weights stay in the files until a pass reads them.
+
+    dtype: of everything but the matrices
+    """
+    with init_empty_weights(include_buffers=False), no_init_weights():
+        model = model_class(config)._from_config(config, dtype=dtype, attn_implementation=attention)
+    tensors = {
+        name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()
+    }
+    for name, module in list(model.named_modules()):
+        stored = "model.embed_tokens" if name == "lm_head" and config.tie_word_embeddings else name
+        if f"{stored}{PACKED}" not in tensors:
+            continue
+        matrix = tensors[f"{stored}{PACKED}"], tensors[f"{stored}{SCALES}"]
+        if isinstance(module, nn.Embedding):
+            multiplier = float(getattr(module, "embed_scale", 1.0))
+            model.set_submodule(name, Int8Embedding(*matrix, dtype, multiplier))
+        else:
+            bias = tensors.get(f"{name}.bias")
+            model.set_submodule(name, Int8Linear(*matrix, None if bias is None else fixed(bias, dtype)))
+    for name, _ in [*model.named_parameters()]:
+        if name in tensors:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, fixed(tensors[name], dtype))
+    return model
+
+
+def fixed(tensor: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    """A parameter that is not trained."""
+    return nn.Parameter(tensor.to(dtype), requires_grad=False)

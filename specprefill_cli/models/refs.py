@@ -21,9 +21,6 @@ USUAL_PATH = "/v1"
 # Sent in place of a key; servers without keys accept it.
 NO_KEY = "none"
 
-# Conversions that failed: trying again takes a while.
-REFUSED: set[Conversion] = set()
-
 
 # Only a hub id may be fetched; only an endpoint has no weights here.
 Kind = Enum("Kind", "BUNDLED PACKAGED FILE FOLDER ENDPOINT HUB")
@@ -31,9 +28,10 @@ Kind = Enum("Kind", "BUNDLED PACKAGED FILE FOLDER ENDPOINT HUB")
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A model by its name, as messages show it."""
+    """A model by its name, as messages show it. packed: whether a large GGUF file is kept and run in int8."""
 
     name: str
+    packed: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -62,7 +60,7 @@ class ModelRef:
             return None
         if not Path(self.name).is_file():
             raise SpecprefillError(f"{self.name}: no such file; give the path of a GGUF file on this machine")
-        return file_conversion(Path(self.name))
+        return file_conversion(Path(self.name), self.packed)
 
     def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
         """The arguments of `from_pretrained` that say where it is; converts its file first where that is possible.
@@ -83,20 +81,10 @@ class ModelRef:
         elif self.kind is Kind.PACKAGED:
             place = smollm2.ensure_converted(self.name, step)
         elif conversion is not None:
-            if not convert_once(conversion, place, step):
-                return {"pretrained_model_name_or_path": str(place.parent), "gguf_file": place.name}
+            if not conversion.done:
+                conversion.convert(place, step)
             place = conversion.folder
         return {"pretrained_model_name_or_path": self.name if self.kind is Kind.HUB else str(place)}
-
-
-def convert_once(conversion: Conversion, file: Path, step: Step) -> bool:
-    """Convert a file unless that is done; return whether it succeeded. transformers reads other files, slowly."""
-    if not conversion.done and conversion not in REFUSED:
-        try:
-            conversion.convert(file, step)
-        except SpecprefillError:
-            REFUSED.add(conversion)
-    return conversion not in REFUSED
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
@@ -56,3 +59,23 @@ def context_length(config: PretrainedConfig) -> int:
     if rotary.get("rope_type") != "yarn":
         return stated
     return max(stated, int(rotary.get("factor", 1.0) * rotary.get("original_max_position_embeddings", 0)))
+
+
+def model_class(config: PretrainedConfig) -> Any:
+    """The class of a checkpoint's model; vision-language models (Mistral 3) have their own.
+
+    Raises ValueError where transformers has no causal language model for it.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    for mapping in mappings:
+        if type(config) in mapping:
+            return mapping[type(config)]
+    raise ValueError(f"transformers has no causal language model for the type {config.model_type}")
+
+
+def empty_model(config: PretrainedConfig) -> PreTrainedModel:
+    """A model without memory for its weights."""
+    with torch.device("meta"):
+        return model_class(config)(config)

@@ -18,7 +18,7 @@ REMEDY = "give shorter documents or a shorter question, use --mode select, or lo
 
 def automatic_modes() -> tuple[str, ...]:
     """The modes that `auto` chooses from by cost; `full` comes first."""
-    return (BASELINE, *(name for name, mode in MODES.usable() if mode.automatic))
+    return (BASELINE, *(name for name, mode in MODES.items() if mode.automatic))
 
 
 def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:

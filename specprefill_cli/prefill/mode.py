@@ -50,7 +50,7 @@ class PrefillResult:
 
 
 class Mode(ABC):
-    """A way to prefill a prompt, registered by `name` in `prefill/registry.py` or by a plugin.
+    """A way to prefill a prompt, registered by `name` in `prefill/registry.py`.
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
     fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.adapter import prefill, prefill_steps, run_steps
+from specprefill_cli.models.adapter import prefill
 from specprefill_cli.models.cache import KvCacheState, layer_count
 from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.passes import ForwardGenerator, pause_before_pass
 from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, full_plan, shorten_gaps
 from specprefill_cli.prefill.mode import Mode, PrefillResult
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
@@ -47,8 +46,16 @@ class FullMode(Mode):
     name = "full"
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
+        target, prompt = request.target, request.prompt
         with request.clock.phase("target_prefill"):
-            return run_steps(full_steps(request, request.prefill_chunk), pause_before_pass)
+            state, store_prefix = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
+            cached = state.length
+            positions = torch.arange(cached, prompt.length)
+            logits, _ = prefill(target.model, prompt.tokens[cached:], positions, request.prefill_chunk, state)
+            store_prefix()
+        plan = full_plan(prompt.length, prompt.document)
+        reused = (TARGET_PREFIX,) if cached else ()
+        return PrefillResult(logits=logits, state=state, plan=plan, reused=reused, cached_tokens=cached)
 
     def cost(self, request: PrefillRequest) -> float:
         new = self.new_cache_tokens(request)
@@ -57,19 +64,6 @@ class FullMode(Mode):
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         target, prompt = request.pair.target, request.prompt
         return prompt.length - cached_tokens(request.target_prefixes, target, prompt, cost_of(target).layers)
-
-
-def full_steps(request: PrefillRequest, pass_size: int) -> ForwardGenerator[PrefillResult]:
-    """Ask for the passes of plain prefill, `pass_size` tokens each; store the document's KV in the request's cache."""
-    target, prompt = request.target, request.prompt
-    state, store_prefix = open_prefix(request.target_prefixes, target, prompt, layer_count(target.model))
-    cached = state.length
-    positions = torch.arange(cached, prompt.length)
-    logits = yield from prefill_steps(target.model, prompt.tokens[cached:], positions, pass_size, state)
-    store_prefix()
-    plan = full_plan(prompt.length, prompt.document)
-    reused = (TARGET_PREFIX,) if cached else ()
-    return PrefillResult(logits=logits, state=state, plan=plan, reused=reused, cached_tokens=cached)
 
 
 class SelectMode(Mode):

@@ -174,9 +174,15 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         else None,
     )
     selection = replace(selection, warnings=(*selection.warnings, *scores.warnings))
+    target, plan, fixed = request.pair.target, selection.plan, length - request.document_tokens
+    if keep is not None and keep * length < fixed and plan.kept_tokens > keep * length + request.chunk_size:
+        warning = (
+            f"keep {keep:g}: question and instruction alone take {fixed:,} of {length:,} tokens, so that "
+            f"{plan.kept_tokens:,} are kept, {plan.kept_ratio:.3f}"
+        )
+        selection = replace(selection, warnings=(*selection.warnings, warning))
     if limit is None or keep is None or keep * length <= room:
         return selection
-    target, plan = request.pair.target, selection.plan
     warning = (
         f"keep {keep:g} of {length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
         f"{request.max_new_tokens:,} tokens of answer; kept {plan.kept_tokens:,}, {plan.kept_ratio:.3f}"

@@ -18,7 +18,7 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
 from specprefill_cli.reporting.evidence import confidence_lines
 from specprefill_cli.reporting.safe import printable
-from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds, with_values
+from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -63,7 +63,7 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
         for start, end in cited_ranges
     ]
-    facts = with_values(difference_facts(mode_answer) | answer_facts(answer))
+    facts = [fact for fact in (difference_facts(mode_answer) | answer_facts(answer)).items() if fact[1]]
     return {
         "answer": answer,
         # Leave out the indented labels: they are phases, and the bars show them.

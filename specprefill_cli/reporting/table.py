@@ -37,12 +37,13 @@ def plain_table(*header: str | Column) -> Table:
     return table
 
 
-def facts_table(facts: Mapping[str, str | None], answer: Record) -> Table:
-    """Build a table of an answer's facts that have a value, and of its warnings."""
+def facts_table(facts: Mapping[str, str | None], warnings: Iterable[str]) -> Table:
+    """Build a table of the facts that have a value, and of warnings."""
     table = plain_table()
-    for label, value in with_values(facts):
-        table.add_row(label, plain(value))
-    for warning in answer.warnings:
+    for label, value in facts.items():
+        if value:
+            table.add_row(label, plain(value))
+    for warning in warnings:
         table.add_row("warning", plain(warning, style="yellow"))
     return table
 
@@ -60,7 +61,7 @@ def short_table(answer: Record) -> Table:
             "recompute": facts["recompute"],
             "dropped": f"{dropped:,} tokens" if dropped else None,
         },
-        answer,
+        answer.warnings,
     )
 
 
@@ -70,7 +71,7 @@ def answer_table(answer: Record) -> Table:
         f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
         for citation in answer.citations
     )
-    return facts_table({**answer_facts(answer), "source": sources}, answer)
+    return facts_table({**answer_facts(answer), "source": sources}, answer.warnings)
 
 
 def comparison_view(comparison: Comparison) -> Group:
@@ -112,19 +113,13 @@ def plan_view(run: DryRun) -> Group:
     The reason of `auto` is shown only if `auto` decides against this plan.
     """
     mode, reason = run.auto["mode"], run.auto["reason"]
-    facts = plain_table()
-    for label, value in with_values(
-        {
-            "pair": pair_text(run.pair["draft"], run.pair["target"]),
-            "prompt": f"{run.prompt_tokens:,} tokens",
-            "would keep": kept_text(run.kept_tokens, run.kept_ratio),
-            "recompute": fate_text(run.spans, Fate.RECOMPUTE),
-            "auto takes": mode if mode == run.mode else f"{mode}; before scoring, {reason.removeprefix('auto: ')}",
-        }
-    ):
-        facts.add_row(label, plain(value))
-    for warning in run.warnings:
-        facts.add_row("warning", plain(warning, style="yellow"))
+    facts = {
+        "pair": pair_text(run.pair["draft"], run.pair["target"]),
+        "prompt": f"{run.prompt_tokens:,} tokens",
+        "would keep": kept_text(run.kept_tokens, run.kept_ratio),
+        "recompute": fate_text(run.spans, Fate.RECOMPUTE),
+        "auto takes": mode if mode == run.mode else f"{mode}; before scoring, {reason.removeprefix('auto: ')}",
+    }
     header = ("keep", "tokens computed", "expected speedup", "TTFT")
     estimates = plain_table(*(Column(name, justify="right") for name in header))
     for number, estimate in enumerate(run.estimates):
@@ -134,17 +129,12 @@ def plan_view(run: DryRun) -> Group:
         estimates.add_row(label, f"{estimate.kept_tokens:,}", speedup, about_seconds(estimate.ttft_seconds))
     full_ttft = about_seconds(run.full_ttft_seconds) if run.full_fits else "does not fit"
     estimates.add_row("full", f"{run.prompt_tokens:,}", "1.0x" if run.full_fits else "-", full_ttft)
-    return Group(facts, estimates, plain(ESTIMATE_NOTE, style="dim"))
+    return Group(facts_table(facts, run.warnings), estimates, plain(ESTIMATE_NOTE, style="dim"))
 
 
 def about_seconds(value: float | None) -> str:
     """Write an estimated duration."""
     return "-" if value is None else f"about {seconds(value)}"
-
-
-def with_values(facts: Mapping[str, str | None]) -> list[tuple[str, str]]:
-    """The facts that have a value."""
-    return [(label, value) for label, value in facts.items() if value]
 
 
 def answer_facts(answer: Record) -> dict[str, str | None]:

@@ -27,7 +27,6 @@ from specprefill_cli.engine.request import (
     Event,
     Failed,
     Piece,
-    Provisional,
     QueueFull,
 )
 from specprefill_cli.engine.request import Request as Question
@@ -265,10 +264,7 @@ async def ask(request: Request, context: ServerContext) -> Response:
 
 
 async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Encode server-sent events: `piece` for text, `answer` for the record, `error` for a failure.
-
-    `provisional` is the record of an answer that still has to be confirmed. body: of the request
-    """
+    """Encode server-sent events: `piece` for text, `answer` for the record, `error` for a failure. body: of the request."""
 
     def encode(name: str, data: dict[str, Any]) -> str:
         return f"event: {name}\ndata: {json.dumps(data)}\n\n"
@@ -277,8 +273,6 @@ async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -
         async for event in events:
             if isinstance(event, Piece):
                 yield encode("piece", {"text": event.text})
-            elif isinstance(event, Provisional):
-                yield encode("provisional", record(Done(event.result), body))
             elif isinstance(event, Done):
                 yield encode("answer", record(event, body))
     except ApiError as error:

@@ -1,11 +1,12 @@
 """OpenAI's chat API: `POST /v1/chat/completions` and `GET /v1/models`.
 
-The target computes system messages and the last paragraph of the last user message in full. Everything before that
-paragraph, earlier turns included, is the document. Prefill may thin it.
+What is surely document (`thinning.py`) may be thinned by prefill. The target computes everything else: system messages,
+earlier turns, and all that may be asked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -25,11 +26,11 @@ from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
-from specprefill_cli.record import Record
+from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.serving.api import TASKS, ServerContext, ask, build_application, event_stream
 from specprefill_cli.serving.body import json_body, override_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.thinning import Untouched, texts_of
+from specprefill_cli.serving.thinning import REASON, Untouched, find_long_texts, texts_of
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that are not supported, each with the values that change nothing.
@@ -58,11 +59,15 @@ MAX_SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Chat:
-    """A conversation as a prompt. document: the text that may be thinned; empty for a single short message."""
+    """A conversation as a prompt.
+
+    document: the text that may be thinned, empty for a single short message; reason: why nothing may be thinned
+    """
 
     system: str
     document: str
     question: str
+    reason: str = ""
 
 
 def chat_application(context: ServerContext) -> ASGIApp:
@@ -81,25 +86,32 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
     body = await json_body(request)
     check_model_name(body.get("model"), context)
     check_fields(body)
-    chat = chat_of(body.get("messages"))
-    max_new_tokens = body.get("max_new_tokens") or body.get("max_completion_tokens") or body.get("max_tokens")
+    chat = await asyncio.to_thread(chat_of, body.get("messages"))
+    limits = [body[name] for name in ("max_new_tokens", "max_completion_tokens", "max_tokens") if body.get(name)]
+    # Some clients write -1 for no limit.
+    max_new_tokens = limits[0] if limits and limits[0] != -1 else None
     settings = override_settings(context.session.settings, {**body, "max_new_tokens": max_new_tokens})
+    if chat.reason:
+        settings = settings.varied(mode=BASELINE)
     question = Question(
         documents=Collection((one_page_document(NAME, clean_characters(chat.document)),)),
         question=chat.question,
         settings=settings,
         template=chat_template(chat, context.session.template),
-        stop_texts=stop_texts_in(body, settings.confirm),
+        stop_texts=stop_texts_in(body),
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
     ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": context.pair_name}
+    headers = {REASON: chat.reason} if chat.reason else {}
     if body.get("stream") is not True:
         done = await context.answer(request, question)
-        return AsciiResponse(completion(heading, done.result, ignored))
+        return AsciiResponse(completion(heading, done.result, ignored), headers=headers)
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, confirm=settings.confirm, ignored=ignored)
-    return await event_stream(request, context.events(question), encode)
+    encode = partial(encode_chunks, heading=heading, with_usage=with_usage, ignored=ignored)
+    response = await event_stream(request, context.events(question), encode)
+    response.headers.update(headers)
+    return response
 
 
 async def list_models(request: Request, context: ServerContext) -> Response:
@@ -134,15 +146,13 @@ def check_fields(body: Mapping[str, Any]) -> None:
         raise ApiError(400, "stream_options must be an object")
 
 
-def stop_texts_in(body: Mapping[str, Any], confirm: bool) -> tuple[str, ...]:
-    """The texts that end the answer. Raises ApiError for anything but a few strings, and where the answer is confirmed."""
+def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that end the answer. Raises ApiError for anything but a few strings."""
     stop = body.get("stop") or []
     texts = [stop] if isinstance(stop, str) else stop
     is_list = isinstance(texts, list) and len(texts) <= MOST_STOP_TEXTS
     if not is_list or not all(isinstance(text, str) and text for text in texts):
         raise ApiError(400, f"stop must be a string or a list of at most {MOST_STOP_TEXTS} strings")
-    if texts and confirm:
-        raise ApiError(400, "stop: not supported with confirm")
     return tuple(texts)
 
 
@@ -156,6 +166,14 @@ def chat_of(messages: object) -> Chat:
         raise ApiError(
             400, "messages: content must be text or a list of text parts; tool calls are not supported"
         ) from None
+    document, reason = "", ""
+    try:
+        _, long_texts = find_long_texts({"messages": messages})
+        document = PARAGRAPH.join(text.document for text in long_texts)
+        for text in reversed(long_texts):
+            text.replace("")
+    except Untouched as untouched:
+        reason = str(untouched)
     turns = [
         (role, "\n".join(holder[key] for *_, holder, key in group))
         for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
@@ -163,12 +181,15 @@ def chat_of(messages: object) -> Chat:
     if any(role not in ROLES for role, _ in turns):
         raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
     system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))
-    dialogue = [(role, text) for role, text in turns if role in ("user", "assistant")]
-    if not dialogue or dialogue[-1][0] != "user" or not dialogue[-1][1].strip():
+    dialogue = [(role, text.strip()) for role, text in turns if role in ("user", "assistant")]
+    if not dialogue or dialogue[-1][0] != "user" or not (dialogue[-1][1] or document):
         raise ApiError(400, "the last message must be the user's, and not empty")
-    earlier = [f"{role.capitalize()}: {text.strip()}" for role, text in dialogue[:-1]]
-    before, _, question = dialogue[-1][1].strip().rpartition(PARAGRAPH)
-    return Chat(system=system, document=PARAGRAPH.join([*earlier, *filter(None, [before])]), question=question)
+    earlier = [f"{role.capitalize()}: {text}" for role, text in dialogue[:-1] if text]
+    if not reason:
+        return Chat(system=system, document=document, question=PARAGRAPH.join([*earlier, dialogue[-1][1]]).strip())
+    before, _, question = dialogue[-1][1].rpartition(PARAGRAPH)
+    document = PARAGRAPH.join([*earlier, *filter(None, [before])])
+    return Chat(system=system, document=document, question=question, reason=reason)
 
 
 def chat_template(chat: Chat, question_template: Template) -> Template:
@@ -208,12 +229,9 @@ def usage(answer: Record) -> dict[str, Any]:
 
 
 async def encode_chunks(
-    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, confirm: bool, ignored: Sequence[str]
+    events: AsyncIterator[Event], heading: Mapping[str, Any], with_usage: bool, ignored: Sequence[str]
 ) -> AsyncIterator[str]:
-    """Encode an answer as server-sent events of OpenAI's API.
-
-    confirm: send the answer whole, because a piece that was sent cannot be taken back
-    """
+    """Encode an answer as server-sent events of OpenAI's API."""
 
     def data(payload: Mapping[str, Any]) -> str:
         return f"data: {json.dumps(payload)}\n\n"
@@ -225,11 +243,9 @@ async def encode_chunks(
     yield chunk({"role": "assistant", "content": ""})
     try:
         async for event in events:
-            if isinstance(event, Piece) and not confirm:
+            if isinstance(event, Piece):
                 yield chunk({"content": event.text})
             elif isinstance(event, Done):
-                if confirm:
-                    yield chunk({"content": event.result.answer})
                 yield chunk({}, event.result.stopped, warnings=[*event.result.warnings, *ignored])
                 if with_usage:
                     usage_chunk = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}

@@ -23,7 +23,7 @@ VERSION = "version"
 # Environment variables that decide which models are loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that name models (compared by path), or that change no answer.
-NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache")
+NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm")
 # Seconds to wait for a reply, and for the end of a server.
 REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 CHECK_SECONDS = 0.05

@@ -31,14 +31,14 @@ from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import ServerContext, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.thinning import LongText, Untouched, find_long_texts, texts_of
+from specprefill_cli.serving.thinning import REASON, LongText, Untouched, find_long_texts, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
 METHODS = "GET,POST,PUT,PATCH,DELETE,OPTIONS"
 # The key of a request's body that holds settings for this proxy.
 SETTINGS_KEY = "specprefill"
-KEPT, REASON = "x-specprefill-kept", "x-specprefill-reason"
+KEPT = "x-specprefill-kept"
 # Headers that belong to a single connection.
 HOP_BY_HOP = frozenset(
     b"connection date keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
@@ -166,7 +166,7 @@ async def thin(
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed") from None
     total = await asyncio.to_thread(tokens_in, body)
-    for number, (text, document) in enumerate(zip(long_texts, collection.documents, strict=True)):
+    for number, (text, document) in reversed([*enumerate(zip(long_texts, collection.documents, strict=True))]):
         own = [replace(passage, number=0) for passage in passages if passage.number == number]
         text.replace(evidence_text(Collection((document,)), own))
     return await asyncio.to_thread(tokens_in, body), total

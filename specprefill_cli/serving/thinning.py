@@ -1,24 +1,55 @@
-"""Finds the long texts of a chat request, and the question that the draft reads them for."""
+"""Decides what is document and what is asked in a chat request, by what text is and not by where it stands.
+
+In doubt text counts as asked: only sentences that are surely document may be thinned, and only for a question that a place
+in the document answers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any
 
-# Paragraphs up to this many characters count as questions or instructions; longer texts count as documents.
-SHORT_CHARACTERS = 1_000
-ROLES = ("system", "developer", "user")
-BLANK_LINES, LINE_ENDS = re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n\s*")
-# Words of questions that need the whole document. A false match costs time, a missed match costs an answer.
-NEEDS_EVERYTHING = re.compile(
-    r"\b(?:list|count|enumerate|summar\w+|tl;?dr|overview|outline|gist|takeaways?|(?:key|main) (?:points?|ideas?|facts?)|"
-    r"translat\w+|rewrite|rephrase|paraphrase|proofread|all|every|each|whole|entire|in total|altogether|how many times|"
-    r"how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned)|"
-    r"what (?:is|does) (?:this|the) (?:text|document|report|article|file|paper)s? (?:about|say))\b",
-    re.IGNORECASE,
+from specprefill_cli.documents.sentences import sentences_of
+from specprefill_cli.serving.wording import (
+    ASKING_LABEL,
+    ASKING_TAGS,
+    CLOSING,
+    DATA_LABEL,
+    DATA_TAGS,
+    INSTRUCTING,
+    LOOKUP,
+    OWN_WORDS,
+    QUESTION_MARK,
+    REQUEST,
+    WHOLE,
+    YES_OR_NO,
 )
+
+# Texts and outer paragraphs up to this many characters count as questions or instructions.
+SHORT_CHARACTERS = 1_000
+# A paragraph up to this many characters with a question or a request is asked as a whole; a closing or a heading is shorter.
+ASKED_CHARACTERS, CLOSING_CHARACTERS, MOST_CLOSINGS = 400, 100, 6
+# Sentences at the end of a long outer paragraph that are kept.
+OUTER_SENTENCES = 3
+# More questions than these between the outer paragraphs are the document's own.
+MOST_INNER_QUESTIONS = 8
+# Shorter pieces of a document are kept; the share of all characters that has to be surely document.
+SHORTEST_DOCUMENT, CLEAR_MAJORITY = 100, 0.6
+# A text is no document if this share of its unmarked sentences are in the user's own words, or instruct the system.
+OWN_SHARE, INSTRUCTING_SHARE = 0.3, 0.1
+# The header with the reason why nothing was thinned.
+REASON = "x-specprefill-reason"
+ROLES = ("system", "developer", "user")
+GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=[-=`]{3})\s*\n|(?<=\"{3})\s*\n")
+LINE = re.compile(r"\n\s*")
+TAG = re.compile(rf"<(/?)({DATA_TAGS})\b[^<>\n]{{0,300}}>", re.IGNORECASE)
+ASKING_TAG = re.compile(rf"<({ASKING_TAGS})\b[^<>\n]{{0,100}}>", re.IGNORECASE)
+FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}|\"{3})", re.MULTILINE)
 
 
 class Untouched(Exception):
@@ -45,40 +76,63 @@ class LongText:
         self.holder[self.key] = text[: self.start] + kept + text[self.end :]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """A text divided into what is asked and what is surely document.
+
+    asked: what may be the question, in paragraphs or sentences; documents: character ranges
+    is_unclear: whether the text is short, asks nothing that is known, and is no thanks
+    """
+
+    asked: Sequence[str]
+    documents: Sequence[tuple[int, int]] = ()
+    is_unclear: bool = False
+
+
 def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
-    """Find the question of a request, and the long texts of user and system.
+    """Find the question of a request, and the texts of user and system that are surely document, in order.
 
-    The last user message is the question. A long message has its question in its last paragraph, or in its first
-    paragraph where only that has a question mark. Short first and last paragraphs are not thinned: they are instructions
-    more often than evidence.
+    Replace them from the last to the first, because each is a range of its message.
 
-    Raises Untouched for a request with tools, with other content than text, without a question or long texts, and for a
-    question that needs the whole document.
+    The question is asked by the last user message; where that holds none, by an earlier one, or by the system.
+
+    Raises Untouched for a request with tools, with other content than text, without a clear question, for a question that
+    needs the whole document, and where no clear majority of the text is surely document.
     """
     if body.get("tools") or body.get("functions"):
         raise Untouched("tools")
-    texts = [text for text in texts_of(body.get("messages")) if text[0] in ROLES]
-    last = next((number for number in reversed(range(len(texts))) if texts[number][0] == "user"), None)
-    if last is None:
+    all_texts = texts_of(body.get("messages"))
+    texts = [text for text in all_texts if text[0] in ROLES]
+    if not any(role == "user" for role, *_ in texts):
         raise Untouched("no question")
-    _, _, holder, key = texts[last]
-    question, long_texts = holder[key].strip(), []
-    for number, (_, _, holder, key) in enumerate(texts):
-        text = holder[key]
-        if len(text) <= SHORT_CHARACTERS:
-            continue
-        start, end = document_bounds(text)
-        if number == last:
-            head, tail = text[:start].strip(), text[end:].strip()
-            question = head if "?" in head and "?" not in tail else tail
-        long_texts.append(LongText(holder=holder, key=key, start=start, end=end))
-    if not question:
-        raise Untouched("no question")
-    if not long_texts:
+    divisions = [divide(holder[key], role != "user") for role, _, holder, key in texts]
+    question = find_question([(role, number) for role, number, *_ in texts], divisions)
+    long_texts = [
+        LongText(holder=holder, key=key, start=start, end=end)
+        for (_, _, holder, key), division in zip(texts, divisions, strict=True)
+        for start, end in division.documents
+    ]
+    characters = sum(len(text.document) for text in long_texts)
+    if not characters:
         raise Untouched("short")
-    if NEEDS_EVERYTHING.search(question):
-        raise Untouched("the question needs everything")
+    if characters < CLEAR_MAJORITY * sum(len(holder[key]) for _, _, holder, key in all_texts):
+        raise Untouched("mostly not document")
     return question, long_texts
+
+
+def find_question(places: Sequence[tuple[str, int]], divisions: Sequence[Division]) -> str:
+    """The question of a request. places: role and number of the message of each text. Raises Untouched."""
+    users = sorted({number for role, number in places if role == "user"}, reverse=True)
+    for numbers in (*([number] for number in users), [number for role, number in places if role != "user"]):
+        own = [division for (_, number), division in zip(places, divisions, strict=True) if number in numbers]
+        asked = [text for division in own for text in division.asked]
+        if any(map(WHOLE.search, asked)):
+            raise Untouched("the question needs everything")
+        if clear := [text for text in asked if is_clear(text)]:
+            return "\n".join(dict.fromkeys(clear))[-SHORT_CHARACTERS:]
+        if asked or (numbers[:1] == users[:1] and any(division.is_unclear for division in own)):
+            raise Untouched("no clear question")
+    raise Untouched("no question")
 
 
 def texts_of(messages: object) -> list[tuple[str, int, dict[str, Any], str]]:
@@ -93,6 +147,8 @@ def texts_of(messages: object) -> list[tuple[str, int, dict[str, Any], str]]:
         if isinstance(content, str):
             texts.append((role, number, message, "content"))
             continue
+        if content is None and role == "assistant":
+            continue
         for part in content if isinstance(content, list) else (None,):
             if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
                 raise Untouched("not text alone")
@@ -100,16 +156,177 @@ def texts_of(messages: object) -> list[tuple[str, int, dict[str, Any], str]]:
     return texts
 
 
-def document_bounds(text: str) -> tuple[int, int]:
-    """The characters [start, end) of a text without its first and its last paragraph, where these are short.
+def divide(text: str, is_system: bool) -> Division:
+    """Divide a text of a message. is_system: whether it is the system's, which is mostly instructions."""
+    labelled = labelled_questions(text)
+    questions = [text[start:end].strip() for start, end in labelled]
+    if len(text) <= SHORT_CHARACTERS:
+        asked = questions or asked_in([text])
+        return Division(asked=asked, is_unclear=not asked and not CLOSING.match(text))
+    marks, paragraphs = marked_ranges(text), paragraphs_of(text)
+    groups: list[list[tuple[int, int]]] = [[] for _ in paragraphs]
+    for start, end in sentences_of(text).tolist():
+        groups[max(0, bisect_right(paragraphs, (start, sys.maxsize)) - 1)].append((start, end))
+    outer = outer_sentences(groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
+    sentences = [*chain(*groups)]
+    unmarked = [text[start:end] for start, end in sentences if not is_inside(start, marks)]
+    if is_in_own_words(unmarked, len(sentences), is_system and not marks and not DATA_LABEL.search(text)):
+        return Division(asked=questions or asked_in(unmarked))
+    asked = questions or asked_in([text[start:end] for start, end in joined(outer, paragraphs)])
+    inner = inner_requests(text, [group for group in groups if group and group[0] not in outer])
+    if len(inner) > MOST_INNER_QUESTIONS:
+        # They are the document's own, for example those of a list of questions and answers.
+        inner = []
+    asked = asked or asked_in([text[group[0][0] : group[-1][1]] for group in inner])
+    kept = {*outer, *chain(*inner)}
+    is_kept = [
+        sentence in kept or any(start < sentence[1] and sentence[0] < end for start, end in labelled)
+        for sentence in sentences
+    ]
+    return Division(asked=asked, documents=ranges_not_kept(sentences, is_kept))
 
-    Lines count as paragraphs where the last paragraph is long. A last paragraph that ends with a colon ("Answer:") takes
-    the paragraph before it along.
+
+def inner_requests(text: str, groups: Sequence[Sequence[tuple[int, int]]]) -> list[Sequence[tuple[int, int]]]:
+    """The sentences of short paragraphs that may be asked; of longer ones each sentence that may be, and the next one."""
+    found: list[Sequence[tuple[int, int]]] = []
+    for group in groups:
+        flagged = [n for n, (start, end) in enumerate(group) if may_be_asked(text[start:end])]
+        if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS:
+            found.append(group)
+        else:
+            found += [group[n : n + 2] for n in flagged]
+    return found
+
+
+def is_in_own_words(sentences: Sequence[str], total: int, is_system: bool) -> bool:
+    """Whether so many sentences without marks are the user's own account, or instructions, that a text is no document.
+
+    total: of all sentences
     """
-    gaps = [gap.span() for gap in BLANK_LINES.finditer(text)]
-    if len(text) - (gaps[-1][1] if gaps else 0) > SHORT_CHARACTERS:
-        gaps = [gap.span() for gap in LINE_ENDS.finditer(text)]
-    last_gaps = gaps[:-1] if len(gaps) > 1 and text.rstrip().endswith(":") else gaps
-    start = gaps[0][1] if gaps and gaps[0][0] <= SHORT_CHARACTERS else 0
-    end = last_gaps[-1][0] if last_gaps and len(text) - last_gaps[-1][1] <= SHORT_CHARACTERS else len(text)
-    return start, max(start, end)
+    signs, share = (INSTRUCTING, INSTRUCTING_SHARE) if is_system else (OWN_WORDS, OWN_SHARE)
+    own = sum(bool(signs.search(sentence) or REQUEST.match(sentence)) for sentence in sentences)
+    return own > max(OUTER_SENTENCES, share * total)
+
+
+def asked_in(texts: Sequence[str]) -> list[str]:
+    """The texts that ask; where none does, those that begin as a question does."""
+    return [text for text in texts if any(map(may_be_asked, text.splitlines()))] or [
+        text for text in texts if LOOKUP.match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")
+    ]
+
+
+def is_clear(asked: str) -> bool:
+    """Whether its lines that ask do so for something that one place of a document answers."""
+    lines = asked.splitlines()
+    asking = [line for line in lines if may_be_asked(line)] or lines
+    return all(LOOKUP.search(line) or YES_OR_NO.match(line) for line in asking[:1])
+
+
+def may_be_asked(sentence: str) -> bool:
+    """Whether a sentence has a question mark, or begins as a request does."""
+    return bool(QUESTION_MARK.search(sentence) or REQUEST.match(sentence))
+
+
+def labelled_questions(text: str) -> list[tuple[int, int]]:
+    """The ranges inside tags such as `<question>`, and after labels such as `Question:` up to the line's end; none if many."""
+    found = []
+    for tag in ASKING_TAG.finditer(text):
+        end = text.find(f"</{tag[1]}", tag.end(), tag.end() + SHORT_CHARACTERS)
+        found += [(tag.end(), end)] if end >= 0 else []
+    for label in ASKING_LABEL.finditer(text):
+        end = text.find("\n", label.end())
+        found.append((label.end(), len(text) if end < 0 else end))
+    return (
+        [(start, end) for start, end in found if text[start:end].strip()] if len(found) <= MOST_INNER_QUESTIONS else []
+    )
+
+
+def paragraphs_of(text: str) -> list[tuple[int, int]]:
+    """The character ranges of a text's paragraphs; of its lines where its first or last paragraph is long."""
+    for gap in (GAP, LINE):
+        edges = [0, *(position for match in gap.finditer(text) for position in match.span()), len(text)]
+        ranges = [(start, end) for start, end in batched_pairs(edges) if text[start:end].strip()]
+        if ranges and max(end - start for start, end in (ranges[0], ranges[-1])) <= SHORT_CHARACTERS:
+            break
+    return ranges or [(0, len(text))]
+
+
+def batched_pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair neighbouring numbers."""
+    return [*zip(edges[::2], edges[1::2], strict=True)]
+
+
+def marked_ranges(text: str) -> list[tuple[int, int]]:
+    """The character ranges inside fences and tags of data, in order."""
+    fences = [match.start() for match in FENCE.finditer(text)]
+    ranges = batched_pairs(fences[: len(fences) // 2 * 2])
+    opened: list[int] = []
+    for tag in TAG.finditer(text):
+        if not tag[1]:
+            opened.append(tag.end())
+        elif opened:
+            start = opened.pop()
+            if not opened:
+                ranges.append((start, tag.start()))
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def is_inside(position: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a position is inside one of these ranges, which are in order."""
+    number = bisect_right(ranges, (position, position + 1)) - 1
+    return number >= 0 and ranges[number][0] <= position < ranges[number][1]
+
+
+def outer_sentences(
+    groups: Sequence[Sequence[tuple[int, int]]], paragraphs: Sequence[tuple[int, int]], is_marked: Sequence[bool]
+) -> list[tuple[int, int]]:
+    """The sentences around a document, in order.
+
+    groups: the sentences of each paragraph
+
+    At either end stand greetings, closings and a signature, and one longer paragraph; between marks every short paragraph.
+    """
+    lengths = [end - start for start, end in paragraphs]
+    outer = {
+        n for n, length in enumerate(lengths) if any(is_marked) and not is_marked[n] and length <= SHORT_CHARACTERS
+    }
+    ends: list[tuple[int, int]] = []
+    for step in (1, -1):
+        for closings, number in enumerate(range(len(lengths))[::step]):
+            if is_marked[number] and outer:
+                break
+            if lengths[number] > SHORT_CHARACTERS:
+                ends += groups[number][::step][:OUTER_SENTENCES]
+                break
+            outer.add(number)
+            if lengths[number] > CLOSING_CHARACTERS or closings == MOST_CLOSINGS:
+                break
+    return sorted({*ends, *chain(*(groups[number] for number in outer))})
+
+
+def joined(sentences: Sequence[tuple[int, int]], paragraphs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join neighbouring sentences of a short paragraph, which are asked together."""
+    result = []
+    for number, group in groupby(
+        sentences, key=lambda sentence: bisect_right(paragraphs, (sentence[0], sys.maxsize)) - 1
+    ):
+        ranges = [*group]
+        start, end = paragraphs[max(0, number)]
+        result += [(ranges[0][0], ranges[-1][1])] if end - start <= ASKED_CHARACTERS else ranges
+    return result
+
+
+def ranges_not_kept(sentences: Sequence[tuple[int, int]], is_kept: Sequence[bool]) -> list[tuple[int, int]]:
+    """The character ranges of neighbouring sentences that are not kept, without short ones."""
+    ranges = []
+    for kept, group in groupby(zip(sentences, is_kept, strict=True), key=lambda pair: pair[1]):
+        run = [sentence for sentence, _ in group]
+        if not kept and run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT:
+            ranges.append((run[0][0], run[-1][1]))
+    return ranges

@@ -14,34 +14,32 @@ from specprefill_cli.lab.session import LONGEST_ANSWER
 from specprefill_cli.lab.tables import markdown
 from specprefill_cli.settings import Settings
 from specprefill_cli.training.batches import BatchStream
-from specprefill_cli.training.corpus import EVERYDAY, dev_grams, stream_text, written_documents
+from specprefill_cli.training.corpus import EVERYDAY, stream_text, written_documents
 from specprefill_cli.training.encoder_tuning import TuningSettings, tune_encoder
 from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
 from specprefill_cli.training.rows import RowSource
-from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.smollm2.network import Rank
 from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
 from specprefill_cli.training.smollm2.train import AdapterSettings, train_adapter
-from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from specprefill_cli.training.tokenizer import save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import train
 from specprefill_cli.training.unanswerable import COLUMNS, measure_not_found, question_pairs
 
 app = typer.Typer(
-    help="Make the bundled pair: tokenizer, corpus, pretrain, tune, export, in this order. corpus and pretrain may "
-    "be left out; pretrain and tune resume from their checkpoints when run again with the same arguments.",
+    help="Make the bundled pair: tokenizer, tune, export, in this order; tune resumes from its checkpoint when run again "
+    "with the same arguments.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 Data = Annotated[Path, typer.Option(help="Folder with pretrain/, qa/ and dev/ as JSONL compressed with xz.")]
-Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, shards, checkpoints, logs.")]
+Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, checkpoints, logs.")]
 Minutes = Annotated[
     float, typer.Option(help="Length of the step, resumed parts included; the schedule follows the clock.")
 ]
-Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu, gpu or smoke.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-BatchTokens = Annotated[int, typer.Option(help="Tokens of an update; about 8,192 on a CPU, 262,144 on a large GPU.")]
-Workers = Annotated[int, typer.Option(help="Processes that make rows; a GPU needs many of them.")]
+Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu or smoke.")]
+BatchTokens = Annotated[int, typer.Option(help="Tokens of an update.")]
+Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
 Characters = Annotated[int, typer.Option(help="Most characters to use of each text file.")]
@@ -56,46 +54,11 @@ def tokenizer(data: Data, run: Run, characters: Characters = 8_000_000) -> None:
 
 
 @app.command()
-def corpus(data: Data, run: Run, characters: Characters = 1_000_000_000) -> None:
-    """Drop passages that overlap the dev set or repeat, and write the rest as token shards of 32 MiB to RUN/shards."""
-    texts = stream_text(data, characters, dev_grams(data))
-    print(write_shards(texts, load_tokenizer(run / "tokenizer"), run / "shards"), flush=True)
-
-
-@app.command()
-def pretrain(
-    run: Run,
-    minutes: Minutes,
-    shape: Shape = "cpu",
-    device: Device = "cpu",
-    tokens_per_batch: BatchTokens = 8_192,
-    workers: Workers = 1,
-    rate: Rate = 4e-3,
-    seed: int = 1,
-) -> None:
-    """Train target and draft on RUN/shards as language models. Writes checkpoint and log to RUN/pretrain."""
-    context = PAIR_SHAPES[shape]["target"].context
-    stream = ShardStream(run / "shards", load_tokenizer(run / "tokenizer"), tokens_per_batch, context, seed)
-    settings = TrainSettings(
-        minutes=minutes,
-        rate=rate,
-        cooldown=0.1,
-        text_weight=1.0,
-        workers=workers,
-        seed=seed,
-        device=device,
-        compile=shape != "smoke",
-    )
-    train(PAIR_SHAPES[shape], settings, stream, run / "pretrain")
-
-
-@app.command()
 def tune(
     data: Data,
     run: Run,
     minutes: Minutes,
     shape: Shape = "cpu",
-    device: Device = "cpu",
     tokens_per_batch: BatchTokens = 8_192,
     workers: Workers = 1,
     rate: Rate = 4e-3,
@@ -106,30 +69,22 @@ def tune(
     ] = 0,
     seed: int = 1,
     start: Annotated[
-        Path | None, typer.Option(help="Begin with these weights: a checkpoint, or an exported pair's folder.")
+        Path | None, typer.Option(help="Folder of an exported pair to begin with; without it with random weights.")
     ] = None,
     draft_every: Annotated[int, typer.Option(help="Update the draft at every n-th step; 0 leaves it unchanged.")] = 3,
 ) -> None:
-    """Questions about documents, target and draft together; checkpoint and log go to RUN/tune.
-
-    Begins with --start, else with RUN/pretrain if that was run, else with random weights.
-    """
+    """Questions about documents, target and draft together; checkpoint and log go to RUN/tune."""
     pair = PAIR_SHAPES[shape]
-    pretrained = run / "pretrain" / "checkpoint.pt"
-    if start is None and pretrained.exists():
-        start = pretrained
-    # An exported pair has been through the curriculum and continues with its long documents.
-    exported = start is not None and start.is_dir()
     settings = TrainSettings(
         minutes=minutes,
         rate=rate,
         cooldown=cooldown,
         workers=workers,
         seed=seed,
-        device=device,
         compile=shape != "smoke",
         draft_every=draft_every,
-        curriculum_from=0.75 if exported else 0.0,
+        # An exported pair has been through the curriculum and continues with its long documents.
+        curriculum_from=0.75 if start else 0.0,
     )
     source = RowSource(data, run / "tokenizer", characters, pair["target"].context, skipped_characters=skip)
     train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
@@ -218,9 +173,7 @@ def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to w
 def dry_run(data: Data, run: Run, minutes: Minutes = 2.0) -> None:
     """Run all steps with models of the shape `smoke`. Takes about MINUTES, mostly for training."""
     tokenizer(data, run, characters=500_000)
-    corpus(data, run, characters=500_000)
-    pretrain(run, minutes / 3, shape="smoke", tokens_per_batch=2_048, workers=0)
-    tune(data, run, minutes / 2, shape="smoke", tokens_per_batch=2_048, workers=0, characters=500_000)
+    tune(data, run, minutes, shape="smoke", tokens_per_batch=2_048, workers=0, characters=500_000)
     export(run, run / "exported", shape="smoke")
     print(f"exported to {run / 'exported'}", flush=True)
 

@@ -57,36 +57,17 @@ class Batch:
     texts: Tensor
     probes: ProbeTargets | None
 
-    def to(self, device: torch.device | str) -> Batch:
-        tensors = {name: getattr(self, name).to(device) for name in ("tokens", "positions", "answers", "texts")}
-        return Batch(**tensors, probes=self.probes.to(device) if self.probes else None)
 
-
-class Stream(IterableDataset):
-    """Endless batches. The training process moves the shared `progress` from 0 to 1."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
-
-    def batches(self, worker: int) -> Iterator[Batch]:
-        """The batches of a worker process."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Batch]:
-        info = torch.utils.data.get_worker_info()
-        return self.batches(info.id if info else 0)
-
-
-class BatchStream(Stream):
-    """Batches of the curriculum's rows."""
+class BatchStream(IterableDataset):
+    """Endless batches of the curriculum's rows. The training process moves the shared `progress` from 0 to 1."""
 
     def __init__(self, source: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
-        super().__init__(seed)
-        self.source, self.tokens_per_batch = source, tokens_per_batch
+        self.source, self.tokens_per_batch, self.seed = source, tokens_per_batch, seed
+        self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
 
-    def batches(self, worker: int) -> Iterator[Batch]:
-        maker = self.source(self.seed * 1_000 + worker)
+    def __iter__(self) -> Iterator[Batch]:
+        worker = torch.utils.data.get_worker_info()
+        maker = self.source(self.seed * 1_000 + (worker.id if worker else 0))
         while True:
             yield make_batch(maker, self.progress.value, self.tokens_per_batch)
 

@@ -7,7 +7,6 @@ neighbouring contexts of a question set, or whole written documents; the other c
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -31,11 +30,12 @@ from specprefill_cli.models.encoder import (
     divide,
     load_encoder,
 )
-from specprefill_cli.models.placement import cpu_has_bfloat16
+from specprefill_cli.models.processor import cpu_has_bfloat16
 from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import WORDS, packed
 from specprefill_cli.training.synthesis import Block, Question
+from specprefill_cli.training.train import append_log
 
 # Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.
 SHARPNESS, CHUNK_TOKENS = 20.0, (28, 38)
@@ -174,12 +174,8 @@ def tune_encoder(
     held_out: Sequence[Block],
     settings: TuningSettings,
     out: Path,
-    layers: Sequence[int] | None = None,
 ) -> None:
-    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder to `out`.
-
-    layers: of the bundled encoder to begin with, in order; None: all
-    """
+    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder to `out`."""
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
     groups, _ = question_groups(data, dev_grams(data))
@@ -188,9 +184,7 @@ def tune_encoder(
         "written": [answerable(document) for document in held_out],
         "sets": [neighbouring_contexts(groups, rng) for _ in range(25)],
     }
-    weights = {
-        name: tensor.float().clone() for name, tensor in selected_layers(load_encoder("cpu").weights, layers).items()
-    }
+    weights = {name: tensor.float().clone() for name, tensor in load_encoder("cpu").weights.items()}
     if TOKENS not in weights:
         weights[TOKENS] = principal_directions(
             Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer), written
@@ -204,10 +198,7 @@ def tune_encoder(
     began = time.monotonic()
 
     def report(update: int, **values: float | list[float]) -> None:
-        line = json.dumps({"update": update, **values, "seconds": round(time.monotonic() - began)})
-        print(line, flush=True)
-        with (out / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(line + "\n")
+        append_log(out / "log.jsonl", update=update, **values, seconds=round(time.monotonic() - began))
 
     for update in range(settings.updates + 1):
         if update % settings.measure_every == 0 or update == settings.updates:
@@ -242,16 +233,3 @@ def principal_directions(encoder: Encoder, documents: Sequence[Block]) -> Tensor
         states = F.normalize(states_of(encoder, encoder.framed(rows))[:, 1:-1].flatten(0, 1), dim=-1)
         products += states.T @ states
     return torch.linalg.eigh(products).eigenvectors[:, -TOKEN_WIDTH:].T.contiguous()
-
-
-def selected_layers(weights: dict[str, Tensor], layers: Sequence[int] | None) -> dict[str, Tensor]:
-    """Weights of an encoder with only these layers, numbered anew."""
-    if layers is None:
-        return weights
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("layers.")}
-    for new, old in enumerate(layers):
-        prefix = f"layers.{old}."
-        kept |= {
-            f"layers.{new}.{name.removeprefix(prefix)}": t for name, t in weights.items() if name.startswith(prefix)
-        }
-    return kept

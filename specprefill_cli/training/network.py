@@ -27,9 +27,6 @@ class ProbeTargets:
     pointer_queries: Tensor
     pointer_targets: Tensor
 
-    def to(self, device: torch.device | str) -> ProbeTargets:
-        return ProbeTargets(**{name: tensor.to(device) for name, tensor in vars(self).items()})
-
 
 def rotary(positions: Tensor, shape: ModelShape) -> tuple[Tensor, Tensor]:
     """Cos and sin [B, 1, S, head_size] of the rotary embedding (arXiv 2104.09864) at positions [B, S]."""

@@ -52,7 +52,6 @@ class TrainSettings:
     curriculum_from: float = 0.0
     workers: int = 1
     seed: int = 1
-    device: str = "cpu"
     compile: bool = True
 
 
@@ -79,7 +78,7 @@ class ModelShape:
 
 # A pair's sizes as target and draft.
 PairShape = Mapping[str, ModelShape]
-# Pairs for runs on a CPU, on a GPU, and for a smoke test.
+# Pairs for runs on a CPU, and for a smoke test.
 PAIR_SHAPES: Mapping[str, PairShape] = {
     name: {role: ModelShape(**sizes) for role, sizes in pair.items()}
     for name, pair in json.loads((resources.files(__package__) / "shapes.json").read_text(encoding="utf-8")).items()

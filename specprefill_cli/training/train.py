@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.placement import bfloat16_gain
-from specprefill_cli.training.batches import Batch, Stream
+from specprefill_cli.training.batches import Batch, BatchStream
 from specprefill_cli.training.muon import Muon
 from specprefill_cli.training.network import LanguageModel
 from specprefill_cli.training.recipe import PairShape, TrainSettings
@@ -27,7 +27,7 @@ WEIGHT_DECAY = 0.05
 SECONDS_BETWEEN_SAVES = 300.0
 MOST_COMPILED = 64
 # Settings that may change when a run is resumed.
-RESUMABLE = ("minutes", "workers", "device", "compile")
+RESUMABLE = ("minutes", "workers", "compile")
 # Every third text token of a batch counts in the draft's loss, because the draft's logits cost more than its layers.
 DRAFT_TEXT_EVERY = 3
 
@@ -44,10 +44,9 @@ class Trainer:
         self.folder = folder
         # The faster dtype for matrix products.
         sizes = shape["target"].hidden_size, shape["target"].intermediate_size
-        slow = torch.device(settings.device).type == "cpu" and bfloat16_gain(*sizes) < 1
-        self.dtype = torch.float32 if slow else torch.bfloat16
+        self.dtype = torch.float32 if bfloat16_gain(*sizes) < 1 else torch.bfloat16
         self.pair = {name: LanguageModel(sizes) for name, sizes in shape.items()}
-        self.models = nn.ModuleDict(self.pair).to(settings.device)
+        self.models = nn.ModuleDict(self.pair)
         parameters = dict(self.models.named_parameters())
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in parameters.items() if p.dim() != 2 or "embed" in name]
@@ -69,13 +68,9 @@ class Trainer:
                     layer.compile(dynamic=False)
 
     def start_from(self, source: Path) -> None:
-        """Load the weights of another run's checkpoint, or of an exported pair; the optimisers start anew."""
-        if source.is_file():
-            state = torch.load(source, map_location=self.settings.device, weights_only=True)
-            self.models.load_state_dict(state["models"])
-            return
+        """Load the weights of an exported pair; the optimisers start anew."""
         for name, model in self.pair.items():
-            weights = load_file(source / name / "model.safetensors", device=self.settings.device)
+            weights = load_file(source / name / "model.safetensors")
             model.load_state_dict({key: value.float() for key, value in weights.items()})
 
     def resume(self) -> None:
@@ -83,8 +78,7 @@ class Trainer:
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
-        # The optimisers move their states to the device. Step counts stay on the CPU, to be read without a transfer.
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, weights_only=True)
         self.models.load_state_dict(state["models"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -109,7 +103,6 @@ class Trainer:
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Update target and draft with a batch; returns the losses by name."""
-        batch = batch.to(self.settings.device)
         with self.autocast():
             losses = {"target": self.losses("target", batch, None)}
             if self.settings.draft_every and self.steps % self.settings.draft_every == 0:
@@ -129,7 +122,7 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager:
         in_bfloat16 = self.settings.compile and self.dtype == torch.bfloat16
-        return torch.autocast(torch.device(self.settings.device).type, self.dtype) if in_bfloat16 else nullcontext()
+        return torch.autocast("cpu", self.dtype) if in_bfloat16 else nullcontext()
 
     def losses(self, name: str, batch: Batch, teacher: Tensor | None) -> dict[str, Tensor]:
         """Losses of a model, and its logits [N, V]. With a teacher's logits the total includes the distillation loss."""
@@ -156,13 +149,13 @@ class Trainer:
 def train(
     shape: PairShape,
     settings: TrainSettings,
-    stream: Stream,
+    stream: BatchStream,
     folder: Path,
     start: Path | None = None,
 ) -> Trainer:
     """Train until the end of the run's clock. Resumes from `folder/checkpoint.pt`, and logs to `folder/train.jsonl`.
 
-    start: initial weights of a new run: another run's checkpoint, or the folder of an exported pair
+    start: initial weights of a new run: the folder of an exported pair
 
     Raises SpecprefillError for a loss that is not finite, and for a run that began with other settings.
     """

@@ -7,6 +7,7 @@ from specprefill_cli.answering import confirmation
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import read_items
+from specprefill_cli.prefill.modes import FullMode
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
@@ -122,14 +123,6 @@ def test_an_answer_without_confirmation_has_no_verdict(random_session):
     assert answer.confirmed is answer.provisional_answer is answer.confirm_seconds is None
 
 
-@pytest.mark.parametrize(("limit", "probability", "runs"), [(0.8, 0.9, False), (0.8, 0.7, True), (0.8, None, True)])
-def test_only_answers_below_a_confidence_are_confirmed(random_session, monkeypatch, limit, probability, runs):
-    monkeypatch.setattr(AnswerStream, "probability", lambda *_: probability)
-    answer, _ = ask(random_session, make_document(), BASE.varied(confirm_below=limit))
-    assert (answer.confirmed is not None) == runs
-    assert any("--confirm-below 0.8: the confidence is 0.90" in warning for warning in answer.warnings) != runs
-
-
 def test_prompts_beyond_full_prefill_are_refused_at_the_start(random_session, monkeypatch):
     with pytest.raises(PromptTooLong, match="leave out --confirm"):
         random_session.ask(make_document(), "Who?", BASE.varied(max_new_tokens=4_000))
@@ -142,10 +135,9 @@ def test_prompts_beyond_full_prefill_are_refused_at_the_start(random_session, mo
 def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("no room")
-        yield
 
     expected, _ = ask(random_session, make_document(), BASE.varied(confirm=False))
-    monkeypatch.setattr(confirmation, "full_steps", fail)
+    monkeypatch.setattr(FullMode, "prefill", fail)
     answer, _ = ask(random_session, make_document(), BASE)
     assert (answer.answer, answer.confirmed, answer.provisional_answer) == (expected.answer, None, expected.answer)
     assert answer.warnings[-1] == "out of memory (no room): full prefill has not confirmed the answer"

@@ -33,6 +33,16 @@ def test_rows_share_the_document_and_answer_like_ask(call):
     assert list(single) == [key for key in rows[1] if key != "row_hash"]
 
 
+def test_a_batch_confirms_nothing_and_says_so(call, monkeypatch):
+    monkeypatch.setenv("SPECPREFILL_CONFIRM", "true")
+    rows = jsonl({"question": "What colour is the pump?"}, {"question": "How heavy?", "confirm": True})
+    code, out, err = call("batch", "--document", MANUAL, *SHORT, stdin=rows)
+    answered, refused = read_jsonl(out)
+    assert (code, answered["confirmed"]) == (3, None)
+    assert "confirm is set, but only ask and compare confirm answers" in err
+    assert "only `specprefill ask` and `compare` confirm" in refused["error"]["message"]
+
+
 @pytest.mark.slow
 def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     (tmp_path / "gate.md").write_text("The gate of the farm is dark green. " * 20)

@@ -1,6 +1,7 @@
 """`--help` and its examples, shell completion without torch, and docs/reference.md."""
 
 import os
+import re
 import runpy
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import specprefill_cli
 from specprefill_cli.cli.main import command_line
 from specprefill_cli.cli.options import complete
 from tests.helpers.programs import run_main
+from tests.helpers.samples import HANDBOOK
 
 COMMANDS = typer.main.get_command(command_line())
 OURS = ("ask", "compare", "passages", "plan", "doctor", "config show", "config set")
@@ -72,6 +74,17 @@ def test_help_fits_eighty_columns(call, monkeypatch, name):
     # The second half of a wrapped line would lack the program's name.
     assert examples
     assert all("specprefill" in example for example in examples)
+
+
+def test_the_help_of_ask_is_short(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    _, out, _ = call("ask", "--help")
+    assert len(re.findall(r"^│ --", out, re.MULTILINE)) <= 25
+    assert len(out.splitlines()) <= 100
+    assert "--look-ahead" in call("bench", "prefill", "--help")[1]
+    assert (
+        call("ask", HANDBOOK, "Who?", "--seed", "3", "--look-ahead", "2")[2].count("No such option: --look-ahead") == 1
+    )
 
 
 @pytest.mark.parametrize("name", OURS)

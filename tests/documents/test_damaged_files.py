@@ -28,6 +28,8 @@ FILES = {
     "epub": ("a.epub", document_files.book(document_files.CHAPTERS, ["a%20b.xhtml", "b.xhtml"])),
     "html": ("a.html", PAGE),
     "csv": ("a.csv", b'name;note\nAnn;"two, or\nthree"\n1,5;2\n\n' * 20),
+    "eml": ("a.eml", document_files.letter()),
+    "rtf": ("a.rtf", rb"{\rtf1\ansi{\fonttbl{\f0 Arial;}}\f0 The caf\'e9 fee is {\b 74} pounds.\par \u8364? five\par}"),
     "txt": ("a.txt", PARAGRAPH.encode()),
     "md": ("a.md", b"---\nx: 1\n---\n\n# Head\n\n* item\n\n| a | b |\n|---|---|\n"),
 }

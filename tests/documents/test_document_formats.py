@@ -71,7 +71,7 @@ def test_html_blocks_are_lines_and_cells_have_bars() -> None:
     document = read_document(PAGE.encode(), "a.html")
     assert document.text.split("\n") == [
         *("The title", "", "Head", "one twothree & on"),
-        *("| 2019 | 2020", "mass | | 7", "time", "size"),
+        *("| 2019 | 2020", "mass | 2020: 7", "time", "size"),
         *("after", "first", "second", "a", "  b", "last", "line"),
     ]
 
@@ -125,7 +125,6 @@ def test_html_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         ),
         (b"PK\x03\x04rest", "a.zip", "a.zip: this is a ZIP archive;"),
         (b"PK\x03\x04....[Content_Types].xml....word/document.xml", "a.docx", "a.docx: the file is damaged"),
-        (b"PK\x03\x04..mimetypeapplication/vnd.oasis.opendocument.text", "a.odt", "this is an OpenDocument file"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "a.docx", "an old or encrypted Microsoft Office file, not a .docx"),
         (gzip.compress(b"hello", mtime=0), "stdin", "this is binary data"),
         (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),

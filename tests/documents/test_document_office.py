@@ -19,7 +19,7 @@ def test_docx_text_is_complete_and_in_order() -> None:
     document = read_document(word(), "a.docx")
     assert document.text.split("\n") == [
         *("In a control.", "", "## The lease", "The tenant pays 300 euros.", "- First"),
-        *("| 2019 | 2020", "mass | | 7", "The notice is two months."),
+        *("| 2019 | 2020", "mass | 2020: 7", "The notice is two months."),
     ]
     assert len(document.pages) == 1
 
@@ -47,7 +47,7 @@ def test_pptx_slides_are_pages() -> None:
     assert page_texts(document) == [
         "Harbour\nOpens at nine\nCloses at five\nNotes: Say hello.",
         "",
-        "| 2019 | 2020\nmass | | 7\nIn a group",
+        "| 2019 | 2020\nmass | 2020: 7\nIn a group",
     ]
     assert document.warnings == ("page 2 holds no text (pictures?)",)
 
@@ -55,7 +55,7 @@ def test_pptx_slides_are_pages() -> None:
 def test_xlsx_sheets_are_pages() -> None:
     document = read_document(workbook(), "a.xlsx")
     assert page_texts(document) == [
-        "# Figures\n| 2019 | 2020\nmass | | 7",
+        "# Figures\n| 2019 | 2020\nmass | 2020: 7",
         "# Dates\n2024-02-29 | 42.5% | TRUE | 2.5\nfar below",
     ]
     assert document.warnings == ()
@@ -98,12 +98,19 @@ def test_entities_that_expand_without_bound_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "expected"),
     [
-        ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nAnn | two, or three"),
-        ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\n1,5 | 2\n2,5 | 3"),
-        ("a\tb\n\t2", "a.tsv", "a | b\n| 2"),
+        ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nname: Ann | note: two, or three"),
+        ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\npreis: 1,5 | menge: 2\npreis: 2,5 | menge: 3"),
+        ("a\tb\n\t2", "a.tsv", "a | b\nb: 2"),
         ("one\ntwo, three", "a.csv", "one\ntwo | three"),
+        ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
+        ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
+        (
+            "Fee 2023,Fee 2024\n1,2\n3,4",
+            "a.csv",
+            "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2\nFee 2023: 3 | Fee 2024: 4",
+        ),
         ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
-        ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\nd, e | f"),
+        ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
     ],
 )
 def test_csv(text: str, name: str, expected: str) -> None:

@@ -2,18 +2,55 @@
 
 import itertools
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
+from pypdfium2 import PdfiumError
 
-from specprefill_cli.documents import pdf
+from specprefill_cli.documents import pdf, recognition
+from specprefill_cli.documents.pdfium import PdfiumFile
 from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
 from specprefill_cli.documents.registry import read_document, read_pages
 from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
+
+
+@pytest.fixture(autouse=True)
+def no_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "is_installed", lambda: False)
+
+
+@pytest.fixture
+def recogniser(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The pictures that a recogniser gets, which reads a line of two boxes in each."""
+    pictures: list[object] = []
+    boxes = np.array([[[60, 9], [90, 9], [90, 19], [60, 19]], [[10, 10], [50, 10], [50, 20], [10, 20]]])
+
+    def recognise(picture: object) -> SimpleNamespace:
+        pictures.append(picture)
+        return SimpleNamespace(boxes=boxes, txts=("1931.", "Built in"))
+
+    monkeypatch.setattr(recognition, "is_installed", lambda: True)
+    monkeypatch.setattr(recognition, "engine", lambda: recognise)
+    return pictures
+
+
+def test_scanned_pages_and_pictures_are_recognised(recogniser: list[object]) -> None:
+    document = read_document(make_pdf(["Alpha", None]), "report.pdf")
+    assert document.text == "Alpha\n\nBuilt in 1931."
+    assert document.warnings == ("the text of page 2 was recognised in pictures; check numbers and names",)
+    picture = b"\x89PNG\r\n\x1a\nrest"
+    assert read_document(picture, "a.png").text == "Built in 1931."
+    assert len(recogniser) == 2
+
+
+def test_a_picture_needs_the_package() -> None:
+    assert "pip install rapidocr onnxruntime" in document_files.refusal(b"\xff\xd8\xffrest", "a.jpg")
 
 
 def refusal(data: bytes, limits: Limits | None = None) -> str:
@@ -88,12 +125,15 @@ def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_a_scanned_pdf_is_refused() -> None:
     message = refusal(make_pdf([None, None, None]))
-    assert message == "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf"
+    assert message.startswith(
+        "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
+    )
+    assert "pip install rapidocr" in message
 
 
 def test_scanned_pages_are_a_warning() -> None:
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
-    assert document.warnings == ("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf",)
+    assert document.warnings[0].startswith("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf")
     assert document.text == "Alpha\n\nBeta"
 
 
@@ -116,14 +156,14 @@ def test_a_pdf_beyond_the_limits_is_refused() -> None:
 @pytest.mark.slow
 def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
-    extract = pypdf.PageObject.extract_text
+    read = PdfiumFile.page_text
 
-    def hang(page: pypdf.PageObject, **options: object) -> str:
-        if page.page_number == 1:
+    def hang(file: PdfiumFile, number: int) -> str:
+        if number == 2:
             forever.wait()
-        return extract(page, **options)
+        return read(file, number)
 
-    monkeypatch.setattr(pypdf.PageObject, "extract_text", hang)
+    monkeypatch.setattr(PdfiumFile, "page_text", hang)
     try:
         message = refusal(make_pdf(TEXTS), Limits(max_seconds=2))
     finally:
@@ -131,7 +171,9 @@ def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert "reading took longer than 2 s (page 1 of 3 read)" in message
 
 
-def test_an_abandoned_parser_stops_inside_the_page() -> None:
+def test_an_abandoned_pypdf_stops_inside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_to_pypdf(monkeypatch)
+
     class StopOnSecondPage(threading.Event):
         def is_set(self) -> bool:
             return len(file.texts) == 1 and next(checks) > 3
@@ -144,7 +186,15 @@ def test_an_abandoned_parser_stops_inside_the_page() -> None:
     assert next(checks) == 5  # checked at each of the page's operators
 
 
+def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: PdfiumFile, data: bytes) -> None:
+        raise PdfiumError("damaged")
+
+    monkeypatch.setattr(PdfiumFile, "__init__", refuse)
+
+
 def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+    leave_to_pypdf(monkeypatch)
     extract = pypdf.PageObject.extract_text
 
     def fail(page: pypdf.PageObject, **options: object) -> str:

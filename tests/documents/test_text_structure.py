@@ -1,6 +1,7 @@
 """Pages and their character ranges, paragraphs of PDF lines, and sentences."""
 
 import time
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.document import Document, join_pages, page_ranges
+from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.sentences import LONGEST_SENTENCE, sentence_ranges
 
@@ -99,13 +101,19 @@ RUNS = (
         "\xad \n",
         "\n \n",
         "\n1. ",
+        "<a ",
         "<!--",
+        "<![CDATA[",
         "a b ",
     ),
 )
 
 
-@pytest.mark.parametrize("function", [sentences, clean_text, join_lines])
+def browser_text(markup):
+    return visible_text(markup, Event())
+
+
+@pytest.mark.parametrize("function", [sentences, clean_text, join_lines, browser_text])
 @pytest.mark.parametrize("run", RUNS)
 def test_time_is_proportional_to_the_length(function, run):
     def seconds(characters):

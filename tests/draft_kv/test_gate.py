@@ -95,7 +95,7 @@ def test_the_gate_can_be_overridden_and_switched_off(random_session, setting):
     assert ours.gate.threshold == (None if setting == "off" else setting)
     assert any(span.fate is Fate.ACCEPT for span in ours.plan.spans)
     set_map(random_session, gate=gate(1e4))
-    assert "above --accept-risk 0" in prefilled(random_session, "draft-kv", accept_risk=0.0).warnings[0]
+    assert "above accept_risk 0" in prefilled(random_session, "draft-kv", accept_risk=0.0).warnings[0]
 
 
 def test_a_calibrated_gate_spends_the_whole_budget_a_given_risk_only_what_it_needs(random_session):

@@ -2,7 +2,9 @@
 
 import io
 import zipfile
+from collections.abc import Sequence
 from datetime import date
+from email.message import EmailMessage
 from typing import Any
 
 import docx
@@ -42,6 +44,31 @@ def make_pdf(
             file.set_font("helvetica", size=12)
             file.multi_cell(0, 6, text)
     return bytes(file.output())
+
+
+def raw_pdf(content: str, *, annotations: Sequence[str] = (), font: str = "", to_unicode: str = "") -> bytes:
+    """Make a PDF of one page from the operators of its content, its annotations, and its font `F1` or that font's map."""
+    helvetica = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
+    mapped = f"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/FirstChar 32/LastChar 129/Widths[{'500 ' * 98}]/ToUnicode 6 0 R>>"
+    first = 7
+    references = " ".join(f"{first + number} 0 R" for number in range(len(annotations)))
+    objects = [
+        f"<</Type/Catalog/Pages 2 0 R/AcroForm<</Fields[{references}]>>>>",
+        "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents 4 0 R/Annots[{references}]/Resources<</Font<</F1 5 0 R>>>>>>",
+        f"<</Length {len(content)}>>stream\n{content}\nendstream",
+        font or (mapped if to_unicode else helvetica),
+        f"<</Length {len(to_unicode) + 52}>>stream\n12 dict begin begincmap\n{to_unicode}\nendcmap end          \nendstream",
+        *annotations,
+    ]
+    data = "%PDF-1.7\n"
+    places = []
+    for number, text in enumerate(objects, start=1):
+        places.append(len(data))
+        data += f"{number} 0 obj\n{text}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    end = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer<</Size {len(objects) + 1}/Root 1 0 R>>\n"
+    return f"{data}{end}startxref\n{len(data)}\n%%EOF".encode("latin-1")
 
 
 def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
@@ -142,3 +169,15 @@ def book(chapters: dict[str, str], spine: list[str], extra: dict[str, Any] | Non
 
 
 CHAPTERS = {"b.xhtml": "<h1>Two</h1><p>It ends.</p>", "a b.xhtml": "<h1>One</h1><script>x()</script><p>It begins.</p>"}
+
+
+def letter() -> bytes:
+    """A letter in base64 and HTML with three attachments, the last of no known kind."""
+    message = EmailMessage()
+    message["From"], message["Subject"] = "r@example.org", "Fee für 2025"
+    message.set_content("The fee rises to 74 pounds.\n", cte="base64")
+    message.add_alternative("<p>Html</p>", subtype="html")
+    message.add_attachment("Name,Bonus\nMoss,930\n", subtype="csv", filename="t.csv")
+    message.add_attachment(make_pdf(["Alpha"]), maintype="application", subtype="pdf", filename="a.pdf")
+    message.add_attachment(b"\0\1", maintype="application", subtype="x-odd", filename="b.bin")
+    return bytes(message)

@@ -1,12 +1,15 @@
-"""Writes a tiny random llama model in a GGUF file like SmolLM2's: tied embeddings, byte pairs, single digits."""
+"""Writes tiny random models of every architecture in GGUF files with byte pairs; llama as SmolLM2: tied, single digits."""
 
 import hashlib
 
 import gguf
 import numpy as np
+import torch
+import transformers
 from gguf.quants import quantize
 from tokenizers import pre_tokenizers
 
+from specprefill_cli.lab.benchmarks.gguf import interleave_rows
 from specprefill_cli.models.conversion import Conversion
 
 HIDDEN, INNER, LAYERS, HEADS, KEY_VALUE_HEADS = 64, 96, 2, 4, 2
@@ -24,20 +27,57 @@ def vocabulary():
     return [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in MERGES)]
 
 
-def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, Q4), extra=None, seed=0):
+def small_model(architecture, tokens, **sizes):
+    """A random model of transformers, as the file's architecture has it."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        {"gemma3": "gemma3_text"}.get(architecture, architecture),
+        **{
+            "vocab_size": tokens,
+            "hidden_size": HIDDEN,
+            "intermediate_size": INNER,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": KEY_VALUE_HEADS,
+            "head_dim": HIDDEN // HEADS,
+            "max_position_embeddings": 512,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 16,
+            "pad_token_id": 2,
+            "tie_word_embeddings": architecture in ("llama", "gemma3"),
+            **({"query_pre_attn_scalar": HIDDEN // HEADS} if architecture == "gemma3" else {}),
+            **sizes,
+        },
+    )
+    if architecture == "gemma3":
+        config.rope_parameters["sliding_attention"]["rope_theta"] = 10_000.0
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((0.5 if parameter.dim() == 1 else 0.1) * torch.randn(parameter.shape))
+    return model
+
+
+def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, Q4), extra=None, model=None):
     """Write the file. tensor_types: of the embedding and of the other matrices; extra: name of an additional tensor."""
     tokens = vocabulary()
+    model = model or small_model(architecture, len(tokens))
+    config = model.config
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(512)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_VALUE_HEADS)
-    writer.add_rope_freq_base(100_000.0)
-    writer.add_rope_dimension_count(HIDDEN // HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if architecture in ("gemma3", "phi3"):
+        writer.add_sliding_window(config.sliding_window)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rules)
     writer.add_token_list(tokens)
@@ -48,35 +88,38 @@ def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, 
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
-    random = np.random.default_rng(seed)
-
-    def add_matrix(name, rows, columns, tensor_type):
-        values = (random.standard_normal((rows, columns)) * 0.1).astype(np.float32)
-        writer.add_tensor(name, quantize(values, tensor_type), raw_dtype=tensor_type)
-
-    key_value = HIDDEN // HEADS * KEY_VALUE_HEADS
-    add_matrix("token_embd.weight", len(tokens), HIDDEN, tensor_types[0])
-    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
-    for number in range(LAYERS):
-        writer.add_tensor(f"blk.{number}.attn_norm.weight", random.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
-        writer.add_tensor(f"blk.{number}.ffn_norm.weight", random.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
-        for part, rows, columns in (
-            ("attn_q", HIDDEN, HIDDEN),
-            ("attn_k", key_value, HIDDEN),
-            ("attn_v", key_value, HIDDEN),
-            ("attn_output", HIDDEN, HIDDEN),
-            ("ffn_gate", INNER, HIDDEN),
-            ("ffn_up", INNER, HIDDEN),
-            ("ffn_down", HIDDEN, INNER),
-        ):
-            add_matrix(f"blk.{number}.{part}.weight", rows, columns, tensor_types[1])
+    names = gguf.get_tensor_name_map(
+        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), config.num_hidden_layers
+    )
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values, part = weight.float().numpy(), name.split(".")[-2]
+        if architecture == "llama" and part in heads:
+            values = interleave_rows(values, heads[part])
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            values = values + 1
+        tensor_type = F32 if values.ndim == 1 else tensor_types[part != "embed_tokens"]
+        name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(name, blocks(values, tensor_type), raw_dtype=tensor_type)
     if extra is not None:
-        add_matrix(extra, HIDDEN, HIDDEN, F32)
+        writer.add_tensor(extra, np.linspace(1, 4, HIDDEN // HEADS // 2, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def blocks(values, tensor_type):
+    """Values in a type of block; random blocks of the types that the package only reads."""
+    try:
+        return quantize(values, tensor_type)
+    except NotImplementedError:
+        shape = gguf.quants.quant_shape_to_byte_shape(values.shape, tensor_type)
+        # Bytes this small are finite numbers wherever a block has one of 16 bits.
+        return np.random.default_rng(0).integers(0, 0x30, shape, dtype=np.uint8)
 
 
 def sha256_of(file):

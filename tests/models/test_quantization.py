@@ -7,10 +7,11 @@ import transformers
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models import loading, quantization
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.memory_plan import empty_model, weight_bytes
+from specprefill_cli.models.memory_plan import weight_bytes
 from specprefill_cli.models.pairs import Pair
 from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import FEW_ROWS, Int8Linear, quantization_config
+from specprefill_cli.models.quantization import Int8Linear, pack_rows, quantization_config
+from specprefill_cli.models.supported import empty_model
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
@@ -49,16 +50,17 @@ def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(llama):
         assert 0 < difference < 0.05
 
 
-def test_int8_weights_and_scales_are_those_of_a_layer():
+@pytest.mark.parametrize("most", [0, 100])
+def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, most):
+    monkeypatch.setattr(quantization, "ROUNDED_ROWS", most)
     linear = torch.nn.Linear(64, 48)
-    packed, states = Int8Linear(linear), torch.randn(2, FEW_ROWS, 64)
+    packed, states = Int8Linear(*pack_rows(linear.weight.data), linear.bias), torch.randn(2, 9, 64)
     weight = packed.packed.float() * packed.scales.float()[:, None]
     assert ((weight - linear.weight).abs() <= packed.scales.float()[:, None] * 0.75).all()
     expected = states @ weight.T + linear.bias
-    torch.testing.assert_close(packed(states), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(packed(states[:1]), expected[:1], atol=0.02, rtol=0.02)
-    rounded = Int8Linear(linear.bfloat16())
-    assert rounded(states.bfloat16()).dtype is rounded(states[:1, :1].bfloat16()).dtype is torch.bfloat16
+    # What rounding leaves of the states is multiplied too.
+    torch.testing.assert_close(packed(states), expected, atol=5e-4, rtol=1e-3)
+    assert packed(states.bfloat16()).dtype is torch.bfloat16
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 import pytest
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models import conversion, gguf
 from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint, parse_endpoint
 from specprefill_cli.resources import BUNDLED_FOLDER
-from tests.helpers.gguf_files import Q4, Q8, write_gguf
+from tests.helpers.gguf_files import F32, Q8, write_gguf
 
 
 @pytest.mark.parametrize(
@@ -42,20 +41,8 @@ def test_a_name_tells_its_kind_and_whether_it_needs_the_hub(name, kind):
 def test_a_file_that_changed_is_converted_anew(cache, tmp_path):
     ref = ModelRef(str(write_gguf(tmp_path / "model.gguf")))
     folder = ref.source()
-    write_gguf(tmp_path / "model.gguf", tensor_types=(Q8, Q8), seed=1)
+    write_gguf(tmp_path / "model.gguf", tensor_types=(Q8, F32))
     assert ref.source() != folder
-
-
-@pytest.mark.parametrize("options", [{"rules": "other"}, {"extra": "rope_freqs.weight"}, {"tensor_types": (Q4, Q4)}])
-def test_what_our_reader_does_not_know_is_left_to_transformers(cache, tmp_path, monkeypatch, options):
-    if "tensor_types" in options:
-        monkeypatch.setattr(gguf, "TYPES", ("Q8_0",))
-    ref = ModelRef(str(write_gguf(tmp_path / "model.gguf", **options)))
-    expected = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": "model.gguf"}
-    assert ref.source() == expected
-    monkeypatch.setattr(conversion, "write_model", lambda *_: pytest.fail("it was tried already"))
-    assert ref.source() == expected
-    assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_the_first_run_converts_and_says_why(package, call, tmp_path):
     # The bundled adapter belongs to the real weights.
     code, _, err = call("ask", *command[1:5], "--max-new-tokens", "2", "--quiet")
     assert code == 1
-    assert "is [64, 64] there and [576, 576] in the adapter" in err
+    assert "the model has no layer model.layers.10.mlp.down_proj; give the adapter of this model" in err
 
 
 def test_a_server_with_another_adapter_or_style_is_another_pair():

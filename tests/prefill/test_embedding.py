@@ -86,6 +86,21 @@ def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):
     assert scores.warnings == select_scored(request, scores).warnings == (WEAK.format(language="sv"),)
 
 
+def test_a_rare_identifier_outranks_meaning(tiny_session):
+    rows = "".join(f"Berth: B{number:03} | Boat: Boat{number} | Deposit: {50 + number}\n" for number in range(200))
+    request = request_for(
+        tiny_session, rows, "What is the deposit for berth B077?", mode="select", scorer="blend", keep=0.1
+    )
+    plan = select_scored(request, SCORERS["blend"].score(request)).plan
+    offsets, start = request.prompt.offsets, request.prompt.document[0]
+    kept = [
+        rows[offsets[span.start - start, 0] : offsets[span.end - start - 1, 1]]
+        for span in plan.spans
+        if span.fate == "recompute"
+    ]
+    assert any("B077 | Boat: Boat77 | Deposit: 127" in text for text in kept)
+
+
 def test_a_chunk_size_does_not_change_the_pieces(tiny_session):
     small, large = (score(tiny_session, "embedding", chunk_size=size) for size in (32, 128))
     torch.testing.assert_close(small, large)

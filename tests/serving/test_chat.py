@@ -6,7 +6,7 @@ from specprefill_cli.prompting import Template, chat_parts
 from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
 from specprefill_cli.serving.guard import ApiError
 
-REPORT = "The gate is green.\n\nIt opens at nine."
+REPORT = "The gate is green."
 
 
 class EchoTokenizer:
@@ -19,22 +19,26 @@ class EchoTokenizer:
         return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
 
 
-def test_earlier_turns_and_text_before_the_last_paragraph_are_the_document():
+def test_only_what_is_surely_document_may_be_thinned():
+    report = "The kiosk sells rope. The harbour opens at nine.\n\n" * 40
     chat = chat_of(
         [
             {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hello"},
-            {"role": "assistant", "content": "Hi."},
-            {"role": "user", "content": [{"type": "text", "text": f"{REPORT}\n\nWhen does it open?"}]},
+            {"role": "user", "content": f"Read this.\n\n{report}\n\nIt is old."},
+            {"role": "assistant", "content": None},
+            {"role": "assistant", "content": "Yes."},
+            {"role": "user", "content": [{"type": "text", "text": "When does it open?"}]},
         ]
     )
-    assert chat.system == "Be brief."
-    assert chat.document == f"User: Hello\n\nAssistant: Hi.\n\n{REPORT}"
-    assert chat.question == "When does it open?"
+    assert (chat.system, chat.reason) == ("Be brief.", "")
+    assert "harbour" in chat.document
+    assert chat.question.startswith("User: Read this.")
+    assert chat.question.endswith("It is old.\n\nAssistant: Yes.\n\nWhen does it open?")
 
 
 def test_a_short_message_has_no_document():
-    assert chat_of([{"role": "user", "content": "Who?"}]) == Chat(system="", document="", question="Who?")
+    expected = Chat(system="", document="", question="Who?", reason="short")
+    assert chat_of([{"role": "user", "content": "Who?"}]) == expected
 
 
 @pytest.mark.parametrize("document", ["", REPORT])

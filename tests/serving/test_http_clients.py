@@ -152,7 +152,7 @@ def test_openai_errors_are_clear(chat):
         ({"messages": messages, "tools": tools}, "tools: not supported"),
         ({"messages": messages, "n": 2}, "n: not supported"),
         ({"messages": messages, "stop": [""]}, "stop must be a string or a list"),
-        ({"messages": messages, "stop": "x", "extra_body": {"confirm": True}}, "stop: not supported with confirm"),
+        ({"messages": messages, "extra_body": {"confirm": True}}, "confirm: only `specprefill ask` and `compare`"),
         ({"messages": [*messages, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
         ({"messages": [{"role": "assistant", "content": "Hello"}]}, "the last message must be the user's"),
     ):
@@ -161,20 +161,3 @@ def test_openai_errors_are_clear(chat):
     with pytest.raises(openai.NotFoundError, match="not loaded"):
         chat.chat.completions.create(model="gpt-5", messages=messages)
     assert chat.chat.completions.create(model="tiny", messages=messages, max_tokens=4).usage.completion_tokens <= 4
-
-
-def test_a_confirmed_stream_has_both_records(server):
-    body = {"question": QUESTION, "documents": [HANDBOOK], "confirm": True, "mode": "select", "keep": 0.05}
-    with server.over_socket() as client:
-        names, values = stream_events(client, body)
-        full = client.post("/v1/ask", json={**body, "mode": "full", "confirm": False}).json()
-        refused = client.post("/v1/ask", json={**body, "temperature": 0.5})
-    provisional, final = values[-2:]
-    assert names[-2:] == ["provisional", "answer"]
-    assert set(names[:-2]) == {"piece"}
-    assert provisional["confirmed"] is None
-    assert provisional["answer"] == provisional["provisional_answer"] == final["provisional_answer"]
-    assert final["answer"] == full["answer"]
-    assert final["confirmed"] == (provisional["answer"] == final["answer"])
-    assert refused.status_code == 400
-    assert "--confirm" in refused.json()["error"]["message"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Untouched, find_long_texts
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Untouched, find_long_texts, texts_of
+from tests.helpers.message_shapes import LANGUAGES, shapes
 
 PARAGRAPH = "The harbour is open from nine to five, and the kiosk sells rope. " * 6
 REPORT = "\n\n".join([PARAGRAPH.strip()] * 8)
@@ -13,40 +14,26 @@ def request(*messages, **fields):
     return {"model": "m", "messages": [{"role": role, "content": content} for role, content in messages], **fields}
 
 
-def documents(body):
-    question, long_texts = find_long_texts(body)
-    return question, [text.document for text in long_texts]
-
-
-@pytest.mark.parametrize(
-    ("content", "question", "document"),
-    [
-        (f"Use this text.\n\n{REPORT}\n\n{QUESTION}", QUESTION, REPORT),
-        (f"Use this text.\r\n\r\n{REPORT}\r\n\r\n{QUESTION}\r\n", QUESTION, REPORT),
-        (f"Use this text.\n\n{REPORT}\n\nQuestion: {QUESTION}\n\nAnswer:", f"Question: {QUESTION}\n\nAnswer:", REPORT),
-        (f"{QUESTION}\n\n{REPORT}\n\nThe end.", QUESTION, REPORT),
-        (f"Text:\n{'A long_texts line. ' * 400}\n{QUESTION}", QUESTION, "A long_texts line. " * 400),
-    ],
-)
-def test_a_long_message_has_its_question_at_its_end_or_its_beginning(content, question, document):
-    question_in_text, (text,) = documents(request(("user", content)))
-    assert question_in_text == question
-    assert text.strip() == document.strip()
-
-
-def test_earlier_messages_and_parts_are_documents_of_a_short_question():
-    parts = [{"type": "text", "text": f"Intro.\n\n{REPORT}\n\nThe end."}, {"type": "text", "text": QUESTION}]
-    body = request(("system", f"Be brief.\n\n{REPORT}\n\nNever guess."), ("assistant", REPORT), ("user", parts))
-    question, long_texts = find_long_texts(body)
-    assert question == QUESTION
-    assert [text.document for text in long_texts] == [REPORT, REPORT]
-    for text, kept in zip(long_texts, "AB", strict=True):
-        text.replace(kept)
-    assert [message["content"] for message in body["messages"]] == [
-        "Be brief.\n\nA\n\nNever guess.",
-        REPORT,
-        [{"type": "text", "text": "Intro.\n\nB\n\nThe end."}, {"type": "text", "text": QUESTION}],
-    ]
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_questions_stay_and_documents_are_thinned_in_all_shapes(language):
+    kinds = {"place": [], "whole": []}
+    for kind, question, messages in shapes(language):
+        body = request(*messages)
+        try:
+            _, long_texts = find_long_texts(body)
+        except Untouched:
+            kinds[kind].append(False)
+            continue
+        kinds[kind].append(True)
+        before = sum(len(holder[key]) for *_, holder, key in texts_of(body["messages"]))
+        for text in reversed(long_texts):
+            text.replace("[...]")
+        left = "\n".join(holder[key] for *_, holder, key in texts_of(body["messages"]))
+        assert question in left
+        assert len(left) < before / 2
+    assert len(kinds["place"]) > 70
+    assert sum(kinds["place"]) > 0.9 * len(kinds["place"])
+    assert not any(kinds["whole"])
 
 
 LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
@@ -87,5 +74,5 @@ def test_questions_of_one_place_are_thinned(question):
 
 
 def test_blanks_without_end_take_linear_time():
-    question, _ = find_long_texts(request(("user", "\n" + " " * 2_000_000 + "x")))
-    assert question == "x"
+    with pytest.raises(Untouched):
+        find_long_texts(request(("user", "\n" + " " * 2_000_000 + "x")))

@@ -1,6 +1,5 @@
 """The recipe end to end: batches, guided losses, a run that resumes, an export that loads."""
 
-import json
 import random
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training import corpus
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, BatchStream, make_batch
@@ -17,9 +15,8 @@ from specprefill_cli.training.export import export_pair
 from specprefill_cli.training.network import ProbeTargets, blocked_attention, pointer_loss, region_loss
 from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
 from specprefill_cli.training.rows import RowSource
-from specprefill_cli.training.shards import ShardStream, write_shards
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
-from specprefill_cli.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from specprefill_cli.training.tokenizer import save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import Trainer, train
 from tests.helpers.samples import write_jsonl
 
@@ -224,27 +221,10 @@ def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
     assert cloze("Long before anybody knew him well he was living in this quiet valley.", rng) is None
 
 
-def test_shards_hold_the_text_and_yield_rows_of_it(run, tmp_path):
-    tokenizer = load_tokenizer(run / "tokenizer")
-    counts = write_shards([PROSE, "Another passage.", PROSE], tokenizer, tmp_path, shard_tokens=50)
-    assert (counts["passages"], counts["repeated"]) == (2, 1)
-    stream = ShardStream(tmp_path, tokenizer, 2_048, 1_024, seed=3)
-    batch = next(iter(stream))
-    assert batch.tokens.shape == (4, 512)
-    assert tokenizer.decode(batch.tokens[0].tolist()[1:40]) in PROSE + "Another passage." + PROSE
-    assert batch.positions.max() < 1_024
-    assert (batch.positions.diff(dim=1) >= 1).all()
-    assert (batch.texts % 512 != 511).all()
-    with pytest.raises(SpecprefillError, match="corpus"):
-        ShardStream(tmp_path / "none", tokenizer, 2_048, 1_024, seed=3)
-
-
 @pytest.mark.slow
 def test_dry_run_goes_through_all_steps(data, tmp_path):
     from typer.testing import CliRunner
 
     result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
     assert result.exit_code == 0, result.output
-    logs = [json.loads((tmp_path / step / "settings.json").read_text()) for step in ("pretrain", "tune")]
-    assert [log["settings"]["text_weight"] for log in logs] == [1.0, 0.4]
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()

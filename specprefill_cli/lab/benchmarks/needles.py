@@ -13,7 +13,6 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles
-from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.tables import Columns, Row, duration, figure, memory, ttft
 from specprefill_cli.models.tokenizers import encode_text
 from specprefill_cli.record import Record
@@ -112,15 +111,3 @@ def row_of(length: int, answers: Sequence[tuple[Record, bool]]) -> Row:
         "ttft_high": high,
         "unit_seconds": statistics.median(UNIT * answer.ttft_seconds / answer.prompt_tokens for answer in records),
     }
-
-
-def needle_plot(rows: Sequence[Row]) -> str:
-    """Plot seconds to first token per 100,000 tokens against the prompt's length, as SVG."""
-    points = sorted((row["prompt_tokens"], row["unit_seconds"]) for row in rows)
-    return line_plot(
-        "Time to first token of long documents",
-        "prompt length in tokens (logarithmic)",
-        f"seconds for {UNIT:,} tokens",
-        [Series("select", points)],
-        x_log=True,
-    )

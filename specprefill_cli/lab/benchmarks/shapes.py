@@ -17,7 +17,7 @@ from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.hub import model_class, model_source, quiet_library
+from specprefill_cli.models.hub import model_source, quiet_library
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.pairs import Pair
@@ -33,6 +33,7 @@ from specprefill_cli.models.placement import (
     prefer_one_gpu,
 )
 from specprefill_cli.models.refs import BUNDLED
+from specprefill_cli.models.supported import model_class
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
@@ -142,7 +143,7 @@ def random_model(
         "state_dict": {},
         **how_to_place(prefer_one_gpu(placement, needed_bytes)),
     }
-    with quiet_library(name):
+    with quiet_library():
         model: Any = model_class(config)
         model = model.from_pretrained(
             None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options

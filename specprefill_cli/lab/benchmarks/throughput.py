@@ -22,7 +22,6 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.benchmarks.decode import SHORT_QUESTIONS
 from specprefill_cli.lab.benchmarks.prefill import prompt_of_length
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.record import BASELINE
@@ -204,20 +203,3 @@ def row_of(case: Configuration, concurrency: int | None, loads: Sequence[Row], l
         **{name: value for name, value in best_load.items() if name != "arriving"},
         "loads": list(loads),
     }
-
-
-def throughput_plot(rows: Sequence[Row], limit: float) -> str:
-    """Plot median time to first token against the rate as SVG, with a line for each configuration."""
-    series = []
-    for row in rows:
-        keep = "" if row["keep"] is None else f", keep {row['keep']:g}"
-        points = [(load["rate"], load["ttft_median"]) for load in row["loads"]]
-        series.append(Series(f"{row['mode']}{keep}, concurrency {row['concurrency']}", points))
-    return line_plot(
-        "Time to first token under load",
-        "questions a second (logarithmic)",
-        "median TTFT in seconds",
-        series,
-        x_log=True,
-        baseline=("limit", limit),
-    )

@@ -42,7 +42,7 @@ def group() -> None:
     """
 
 
-@with_settings("models", "prefill", lists=(MODE_LIST, KEEP_LIST))
+@with_settings("models", "prefill", "tuning", lists=(MODE_LIST, KEEP_LIST))
 def prefill(
     lengths: Lengths = "2048,8192",
     repeat: Repeat = 5,
@@ -95,7 +95,7 @@ def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
     return [transformers_peer(pair.loaded_target)]
 
 
-@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
+@with_settings("models", "prefill", "tuning", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
 def decode(
     length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 2_048,
     tasks: Annotated[
@@ -134,14 +134,13 @@ def decode(
     show_benchmark(measure, COLUMNS, json, quiet)
 
 
-@with_settings("models", "prefill", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
+@with_settings("models", "prefill", "tuning", "decoding", without=("max_new_tokens",), lists=(MODE_LIST, KEEP_LIST))
 def throughput(
     length: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 8_192,
     limit: Annotated[float, typer.Option(min=0.001, help="Highest median TTFT, in seconds.")] = 5.0,
     requests: Annotated[int, typer.Option(min=2, help="Questions at each rate.")] = 24,
     concurrency: Annotated[str, typer.Option(help="Questions at once, comma-separated; auto is allowed.")] = "1,auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 32,
-    plot: Annotated[Path | None, plot_option("TTFT against the rate")] = None,
     shapes: Shapes = None,
     server: Annotated[
         bool,
@@ -165,12 +164,12 @@ def throughput(
     arrival to first text, and the gaps between pieces of text, at that rate.
 
     Examples:
-      specprefill bench throughput --modes full,select --keep 0.1,0.2,0.3 --plot throughput.svg
+      specprefill bench throughput --modes full,select --keep 0.1,0.2,0.3
 
       specprefill bench throughput --server --clients 64 --seconds 300
     """
     if server:
-        if given or plot is not None or shapes is not None:
+        if given or shapes is not None:
             raise UsageError("--server measures the server as it was started; give it only --clients and --seconds")
         from specprefill_cli.lab.benchmarks import server_load
         from specprefill_cli.lab.tables import show_benchmark
@@ -178,12 +177,11 @@ def throughput(
         show_benchmark(partial(server_load.bench_server, clients, seconds), server_load.COLUMNS, json, quiet)
         return
     settings = settings.varied(max_new_tokens=max_new_tokens)
-    check_plot(plot)
     concurrencies = [
         None if part == AUTO else whole_numbers(part, "--concurrency")[0]
         for part in split_list(concurrency, "--concurrency")
     ]
-    from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput, throughput_plot
+    from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput
     from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import show_benchmark
 
@@ -191,12 +189,13 @@ def throughput(
     session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
     cases = [case.resolve(session) for case in cases]
     measure = partial(bench_throughput, session, length, cases, concurrencies, requests, limit, settings)
-    show_benchmark(measure, COLUMNS, json, quiet, plot, partial(throughput_plot, limit=limit))
+    show_benchmark(measure, COLUMNS, json, quiet)
 
 
 @with_settings(
     "models",
     "prefill",
+    "tuning",
     without=("devices", "tensor_parallel", "quantization", "recompute", "accept_risk", "draft_window"),
     lists=(MODE_LIST, KEEP_LIST),
 )

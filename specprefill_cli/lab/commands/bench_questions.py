@@ -16,20 +16,17 @@ from specprefill_cli.lab.commands.options import (
     Lengths,
     Limit,
     SampleSeed,
-    check_plot,
-    plot_option,
     whole_numbers,
 )
 from specprefill_cli.settings import OFF, Settings
 
 
-@with_settings("models", "prefill", "decoding", without=("mode", "keep", "max_new_tokens"))
+@with_settings("models", "prefill", "tuning", "decoding", without=("mode", "keep", "max_new_tokens"))
 def needles(
     text: Annotated[Path, typer.Option(help="File with the prose, in any format that can be asked about.")],
     lengths: Lengths = "32768,131072",
     limit: Annotated[int, typer.Option(min=1, help="Questions of each length.")] = 10,
     kept_tokens: Annotated[int, typer.Option(min=64, help="Tokens of the prompt that the target computes.")] = 2_000,
-    plot: Annotated[Path | None, plot_option("time against length")] = None,
     *,
     settings: Settings,
     json: Json = False,
@@ -40,21 +37,20 @@ def needles(
     Example:
       specprefill bench needles --text books.txt --lengths 32768,131072,1000000 --limit 20
     """
-    check_plot(plot)
     settings = settings.varied(mode="select", max_new_tokens=16, passages=OFF)
     sizes = whole_numbers(lengths, "--lengths")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents.collect import read_collection
-    from specprefill_cli.lab.benchmarks.needles import COLUMNS, bench_needles, needle_plot
+    from specprefill_cli.lab.benchmarks.needles import COLUMNS, bench_needles
     from specprefill_cli.lab.tables import show_benchmark
 
     prose = read_collection([str(text)], strict=True).text
     session = open_session(settings)
     measure = partial(bench_needles, session, prose, sizes, limit, kept_tokens, settings)
-    show_benchmark(measure, COLUMNS, json, quiet, plot, needle_plot)
+    show_benchmark(measure, COLUMNS, json, quiet)
 
 
-@with_settings("models", "prefill", without=("mode",), lists=(KEEP_LIST, SCORER_LIST))
+@with_settings("models", "prefill", "tuning", without=("mode",), lists=(KEEP_LIST, SCORER_LIST))
 def recall(
     questions: Annotated[
         Path,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specprefill_cli.record import Record
 
 
-@with_settings("models", "prefill", "max_new_tokens", "confirm", lists=(MODE_LIST, KEEP_LIST, SCORER_LIST))
+@with_settings("models", "prefill", "tuning", "max_new_tokens", "confirm", lists=(MODE_LIST, KEEP_LIST, SCORER_LIST))
 def evaluate(
     questions: Annotated[
         Path, typer.Argument(help="JSONL (or .xz) of {id, context | document | documents, question, answers}.")

@@ -64,13 +64,13 @@ def open_measured_session(
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
-    from specprefill_cli.models.quantization import NONE
+    from specprefill_cli.models.quantization import AUTO, NONE
 
     if shapes is None:
         return open_session(settings, draft=any(map(loads_draft, variants)))
     if {"pair", "draft", "target"} & set(given):
         raise UsageError("--shapes makes models of its own; leave out --pair, --draft and --target")
-    if settings.quantization != NONE:
+    if settings.quantization not in (NONE, AUTO):
         raise UsageError("--shapes makes random weights in --dtype; --quantization needs a checkpoint")
     return shaped_session(shapes, settings)
 

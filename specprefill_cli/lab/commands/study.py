@@ -27,7 +27,7 @@ from specprefill_cli.settings import Settings
 )
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
-    out: Annotated[Path, typer.Option(help="Folder for study.json, study.html and the pictures (.svg).")],
+    out: Annotated[Path, typer.Option(help="Folder for study.json and the pictures (.svg).")],
     limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
     answers: Annotated[
         int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
@@ -38,10 +38,10 @@ def study(
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Study draft KV: where it fails in the target, which signal predicts that, and its gain.
+    """Study draft KV: where it fails in the target, and its gain.
 
-    Measure errors by layer and depth, and the predictions of checkpoint tokens. With --answers, compare F1 at equal time to
-    first token with the draft alone, `select` and controls.
+    Measure errors by layer, by budget and over a long answer. With --answers, compare F1 at equal time to first token with the
+    draft alone, `select` and controls.
 
     Examples:
       specprefill study squad.jsonl.xz --out study --limit 100
@@ -83,8 +83,7 @@ def study(
         }
     )
     write_whole(out / "study.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-    write_whole(out / "study.html", figures.render_study(record))
     for name, svg in figures.study_plots(record).items():
         write_whole(out / f"{name}.svg", svg)
-    notes.line(f"wrote study.json, study.html and pictures to {out}")
-    console(sys.stdout).print(figures.study_tables(record))
+    notes.line(f"wrote study.json and pictures to {out}")
+    console(sys.stdout).print(figures.study_view(record))

@@ -1,4 +1,4 @@
-"""How often and when full prefill confirms a provisional answer, and which signals predict a correction."""
+"""How often and when full prefill confirms a provisional answer, and whether confidence predicts a correction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.lab.evaluation.evidence import kept_tokens
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.statistics import auroc, percentile_interval, resample, share_figures
 from specprefill_cli.lab.tables import Columns, Row, duration, figure, keep_text
@@ -20,13 +19,10 @@ from specprefill_cli.models.adapter import items_of
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
 
-# A low value of any of these signals may predict a correction.
-SIGNALS = ("confidence", "margin", "mass")
 
-
-def signal_text(row: Row, name: str) -> str:
-    """The AUROC of a signal with its interval; empty if unknown."""
-    value, low, high, _ = row["signals"][name]
+def auroc_text(row: Row) -> str:
+    """The AUROC of the confidence with its interval; empty if unknown."""
+    value, low, high = row["auroc"]
     return "" if value is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
@@ -41,9 +37,7 @@ COLUMNS: Columns = {
     "confirmed after": duration("confirmed_seconds"),
     "full": duration("full_seconds"),
     "x full": figure("time_ratio", ".2f"),
-    "AUROC confidence": lambda row: signal_text(row, "confidence"),
-    "margin": lambda row: signal_text(row, "margin"),
-    "mass": lambda row: signal_text(row, "mass"),
+    "AUROC of confidence": auroc_text,
 }
 
 
@@ -66,7 +60,7 @@ def measure(
             except PromptTooLong:
                 continue
             for keep in keeps:
-                settings = base.varied(mode="select", keep=keep, confirm=True, confirm_below=1.0)
+                settings = base.varied(mode="select", keep=keep, confirm=True)
                 outcome = {"item": item.identifier, "keep": keep}
                 outcome |= confirmed_outcome(item, full, full_seconds, *time_answer(session, item, settings))
                 outcomes.append(outcome)
@@ -97,12 +91,10 @@ def confirmed_outcome(
 
     same: whether the final tokens are those of `full`; full_seconds: of the whole answer of `full`; ttft_seconds: of the
         provisional answer
-    margin: first token's highest logit minus the second highest, in `select`; mass: share of the importance that was kept
     """
     answer = stream.result()
     assert provisional is not None
     assert answer.confirmed is not None
-    best, second = stream.prefilled.logits.topk(2).values.tolist()
     return {
         "confirmed": answer.confirmed,
         "same": stream.tokens == full.tokens,
@@ -112,18 +104,7 @@ def confirmed_outcome(
         "confirmed_seconds": seconds,
         "full_seconds": full_seconds,
         "confidence": provisional.confidence,
-        "margin": best - second,
-        "mass": kept_mass(stream),
     }
-
-
-def kept_mass(stream: AnswerStream) -> float | None:
-    """The share of the document's importance in tokens that the target computed; None without scores."""
-    importance = stream.prefilled.importance
-    if importance is None or not float(importance.sum()):
-        return None
-    is_kept = kept_tokens(stream.prefilled.plan, len(importance))
-    return float(importance[is_kept].sum() / importance.sum())
 
 
 def figures(outcomes: Sequence[Row]) -> list[Row]:
@@ -135,7 +116,7 @@ def figures(outcomes: Sequence[Row]) -> list[Row]:
 def row_of(keep: float | None, cases: Sequence[Row]) -> Row:
     """The figures of a keep ratio over n questions: shares and F1 in percent, medians of seconds.
 
-    signals: by name, the AUROC of predicting a correction with its 95 % bootstrap interval, and the number of cases
+    auroc: of the confidence as a predictor of a correction, with its 95 % bootstrap interval; None where unknown
     """
     return {
         "keep": keep,
@@ -148,18 +129,18 @@ def row_of(keep: float | None, cases: Sequence[Row]) -> Row:
             for key in ("ttft_seconds", "confirmed_seconds", "full_seconds")
         },
         "time_ratio": statistics.median(case["confirmed_seconds"] / case["full_seconds"] for case in cases),
-        "signals": {name: foretelling(name, cases) for name in SIGNALS},
+        "auroc": foretelling(cases),
     }
 
 
-def foretelling(name: str, cases: Sequence[Row]) -> tuple[float | None, float | None, float | None, int]:
-    """AUROC with which a low signal predicts a correction, its bootstrap interval, and the number of cases with the signal."""
-    cases_with_signal = [case for case in cases if case[name] is not None]
-    scores = np.array([-case[name] for case in cases_with_signal])
-    corrected = np.array([not case["confirmed"] for case in cases_with_signal])
-    area = auroc(scores, corrected) if cases_with_signal else None
+def foretelling(cases: Sequence[Row]) -> tuple[float | None, float | None, float | None]:
+    """AUROC with which a low confidence predicts a correction, and its bootstrap interval."""
+    rated = [case for case in cases if case["confidence"] is not None]
+    scores = np.array([-case["confidence"] for case in rated])
+    corrected = np.array([not case["confirmed"] for case in rated])
+    area = auroc(scores, corrected) if rated else None
     if area is None:
-        return None, None, None, len(cases_with_signal)
-    draws = (auroc(scores[sample], corrected[sample]) for sample in resample(len(cases_with_signal)))
+        return None, None, None
+    draws = (auroc(scores[sample], corrected[sample]) for sample in resample(len(rated)))
     low, high = percentile_interval([draw for draw in draws if draw is not None])
-    return area, low, high, len(cases_with_signal)
+    return area, low, high

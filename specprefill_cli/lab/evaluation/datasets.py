@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,7 +40,8 @@ class Item:
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
     """Read rows `{id, context | document | documents, question, answers}` of a file; paths are relative to the file.
 
-    A row may name passages that stand verbatim in its documents as `evidence`, a list of strings.
+    A row may name passages that stand verbatim in its documents as `evidence`, a list of strings. A row of a table may be
+    named without its columns.
     limit: how many rows to draw at random; distractors: how many of the file's other contexts to put around each row's own
     seed: of the draw and of the distractors
 
@@ -131,13 +133,21 @@ def fact_ranges(row: dict, text: str, context: tuple[int, int], path: Path) -> t
     start, end = context
     ranges = []
     for passage in row.get("evidence", ()):
-        passage_start = text.find(passage, start, end)
-        if passage_start < 0:
+        found = passage_pattern(passage).search(text, start, end)
+        if found is None:
             raise SpecprefillError(
                 f"{path}, row {row['id']}: its evidence does not stand in its documents: {passage!r}"
             )
-        ranges.append((passage_start, passage_start + len(passage)))
+        ranges.append(found.span())
     return tuple(ranges)
+
+
+def passage_pattern(passage: str) -> re.Pattern[str]:
+    """Finds a passage verbatim; the cells of a table's row with or without the names of their columns."""
+    cells = [cell for cell in re.split(r"\s*\|\s*", passage) if cell]
+    if len(cells) < 2:
+        return re.compile(re.escape(passage))
+    return re.compile(r"(?:\s*\|)+\s*".join(rf"(?:[^|\n]+: )?{re.escape(cell)}" for cell in cells))
 
 
 def document_names(row: dict) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Statistics of samples: intervals, quartiles, rank correlation, and AUROC.
+"""Statistics of samples: intervals, quartiles, and AUROC.
 
 A figure NAME with an interval has the keys NAME, NAME_low and NAME_high.
 """
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 DRAWS = 2_000
 # With fewer positive or negative cases, an AUROC is little more than the rank of a single case.
 FEWEST_CASES = 5
-# With fewer questions, a study shows no verdicts and no correlations.
+# With fewer questions, a study shows no verdicts.
 FEWEST_QUESTIONS = 20
 TOO_FEW = f"too few questions (n < {FEWEST_QUESTIONS})"
 
@@ -75,14 +75,6 @@ def ranks(values: ArrayLike) -> np.ndarray:
     """Ranks [n] from 1; ties get their mean rank."""
     _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[inverse]
-
-
-def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
-    """Spearman's rank correlation of two samples [n]; None for under three values or a constant sample."""
-    first_ranks, second_ranks = ranks(first), ranks(second)
-    if len(first_ranks) < 3 or not first_ranks.std() or not second_ranks.std():
-        return None
-    return float(np.corrcoef(first_ranks, second_ranks)[0, 1])
 
 
 def auroc(scores: ArrayLike, positive: ArrayLike) -> float | None:

@@ -109,11 +109,6 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
             arguments=bench("decode", shapes, f"{DECODING} --length {min(shortest, DECODE_LENGTH)}"),
             share=3 * FIXED_SHARE,
         ),
-        Step(
-            name="decoding with fixed buffers",
-            arguments=(*PROBE, "graphs", shapes, str(min(shortest, DECODE_LENGTH))),
-            share=FIXED_SHARE,
-        ),
         # A step for each length: the longest may not fit, and must not end the others.
         *(
             Step(

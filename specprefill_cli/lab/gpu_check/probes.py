@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias
-from transformers import PreTrainedModel
 
 from specprefill_cli import diagnostics
 from specprefill_cli.cli.console import print_json
@@ -33,18 +31,16 @@ from specprefill_cli.lab.benchmarks.decode import bench_decode
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.benchmarks.shapes import named_config, shape_pair, shaped_session
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.lab.gpu_check.fixed_decoding import FixedDecoder
 from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import prefill, run, synchronize
+from specprefill_cli.models.adapter import synchronize
 from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow
-from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.models.cost import ModelCost
 from specprefill_cli.models.passes import PositionContext
 from specprefill_cli.models.placement import choose_dtype, choose_placement
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 Rows = list[dict[str, Any]]
-# Cache slots in the attention probe, and the longest prompt in the decoding probe.
+# Cache slots in the attention probe.
 KEYS = 4_096
 # Tokens decoded while counting synchronisations, and the key of a row's fault.
 DECODED, FAULT = 16, "fault"
@@ -198,42 +194,6 @@ def synchronisations(shapes: str, length: str) -> Rows:
     return rows
 
 
-def graphs(shapes: str, length: str) -> Rows:
-    """Tokens a second of one answer as it is decoded now, with fixed buffers, and with a CUDA graph of these."""
-    session = shaped_session(shapes, Settings())
-    model, prompt = session.pair.loaded_target.model, torch.arange(int(length)) % 1_000
-    prefilled = partial(prefill, model, prompt, torch.arange(len(prompt)), KEYS)
-    rows = [timed_decoding("as now", plain_decoding(model, *prefilled()))]
-    for captured in (False, True) if torch.cuda.is_available() else (False,):
-        logits, state = prefilled()
-        decoder = FixedDecoder(model, state, int(logits.argmax()), len(prompt), len(prompt) + 2 * DECODED)
-        if captured:
-            decoder.capture()
-        tokens = (int(decoder.step()) for _ in range(DECODED))
-        rows.append(timed_decoding("CUDA graph" if captured else "fixed buffers", tokens))
-        # Later tokens may differ by rounding.
-        if rows[-1]["tokens"][0] != rows[0]["tokens"][0]:
-            rows[-1][FAULT] = f"{rows[-1]['decoding']}: another first token than the usual pass gives"
-    return rows
-
-
-def plain_decoding(model: PreTrainedModel, logits: Tensor, state: KvCacheState) -> Iterator[int]:
-    """DECODED greedy tokens after the first, by the usual pass."""
-    for _ in range(DECODED):
-        token, position = logits.argmax()[None].cpu(), torch.tensor([state.length])
-        logits = run(model, token, position, state, rows=1)[0]
-        yield int(logits.argmax())
-
-
-def timed_decoding(name: str, tokens: Iterator[int]) -> dict[str, Any]:
-    """The tokens of a kind of decoding, and its speed after the first two, which warm it up."""
-    decoded = [next(tokens), next(tokens)]
-    started = time.perf_counter()
-    decoded += tokens
-    speed = (len(decoded) - 2) / (time.perf_counter() - started)
-    return {"decoding": name, "tokens_per_second": speed, "tokens": decoded}
-
-
 @contextmanager
 def watch_synchronisations() -> Iterator[list[warnings.WarningMessage]]:
     """Collect torch's warnings of operations that wait for a CUDA device, during the block."""
@@ -274,7 +234,6 @@ PROBES: Mapping[str, Callable[..., Rows]] = {
     "kernels": kernels,
     "cudnn": cudnn,
     "synchronisations": synchronisations,
-    "graphs": graphs,
 }
 
 if __name__ == "__main__":

@@ -54,14 +54,14 @@ def replace_accepted(contents: Contents, request: PrefillRequest) -> PrefillResu
         state = cache_of(
             exchange_slots(kv, other_kv, accepted_slots(request, fates.chunks, mapped.inspection.computed))
         )
-    return recompute_chunks(request, replace(mapped, state=state), fates)
+    return recompute_chunks(request, replace(mapped, state=state), fates.chunks)
 
 
 def recompute_random(request: PrefillRequest) -> PrefillResult:
     """Draft KV that spends its budget on random chunks instead of the riskiest."""
     mapped, fates = map_and_choose(request)
     with request.clock.phase("selection"):
-        shuffled = replace(fates, chunks=shuffle_fates(request, fates.chunks))
+        shuffled = shuffle_fates(request, fates.chunks)
     return recompute_chunks(request, mapped, shuffled)
 
 
@@ -130,11 +130,6 @@ def accepted_slots(request: PrefillRequest, fates: Tensor, computed: Tensor) -> 
 def copy_cache(state: KvCacheState) -> SlotKv:
     """Copy a whole cache."""
     return copy_slots(state, torch.arange(state.length))
-
-
-def take_slots(kv: SlotKv, slots: Tensor) -> SlotKv:
-    """Take some slots [C] of a whole cache's copy."""
-    return SlotKv(slots, tuple((keys[:, slots], values[:, slots]) for keys, values in kv.layers))
 
 
 def cache_of(kv: SlotKv) -> KvCacheState:

@@ -1,4 +1,4 @@
-"""Renders the study's record: findings in words, plots and tables, as a self-contained HTML page, plot files and tables."""
+"""Renders the study's record: findings in words and tables for a terminal, and plots."""
 
 from __future__ import annotations
 
@@ -8,43 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
-from specprefill_cli.lab.plots import Series, heat_map, line_plot
+from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.study.measurements import MAPPED_ONLY, REST_DROPPED
 from specprefill_cli.lab.tables import Columns, Row, cells, duration, figure, rich_table
-from specprefill_cli.reporting.html import environment
+from specprefill_cli.reporting.safe import plain
 
-SIGNAL_NAMES = {
-    "error": "error of keys and values",
-    "key_cosine": "1 - cosine of keys",
-    "value_error": "error of values",
-    "attention_output_error": "error of the attention output",
-    "hidden_state_error": "error of the hidden state (needs full prefill)",
-    "risk": "risk (attention mass x error)",
-}
-PREDICTIONS = {
-    "spearman_to_true_error": "Best predictor of a token's true error (Spearman)",
-    "auroc_to_changed_first_token": "Best predictor of a changed first token (AUROC, where 0.5 is chance)",
-    "auroc_to_changed_answer": "Best predictor of a changed answer (AUROC)",
-}
 figure_or_dash = partial(figure, unknown="-")
-
-
-def signal_name(signal: Row) -> str:
-    """The name of a signal in words."""
-    name: str = signal["signal"]
-    return SIGNAL_NAMES.get(name, name)
-
-
-SIGNALS: Columns = {
-    "signal": signal_name,
-    "Spearman: true error": figure_or_dash("spearman_to_true_error", ".2f"),
-    "Spearman: KL": figure_or_dash("spearman_to_kl", ".2f"),
-    "AUROC: first token changed": figure_or_dash("auroc_to_changed_first_token", ".2f"),
-    "AUROC: answer changed": figure_or_dash("auroc_to_changed_answer", ".2f"),
-}
 FIRST_TOKEN: Columns = {
     "cache": figure("name"),
     "median KL": figure_or_dash("kl_median", ".3f"),
@@ -80,11 +52,8 @@ DUELS: Columns = {
 COST_TITLE = "What does draft KV win at equal TTFT?"
 
 
-class Figures:
-    """A named table of text."""
-
-    def __init__(self, name: str, columns: Columns, rows: Sequence[Row]) -> None:
-        self.name, self.header, self.rows = name, list(columns), cells(rows, columns)
+# A table: its name, its columns and its rows.
+Figures = tuple[str, Columns, Sequence[Row]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +70,6 @@ def sections(record: dict[str, Any]) -> list[Section]:
     """All sections for which the record has figures."""
     cost = record.get("equal_cost")
     return [
-        signal_section(record),
         layer_section(record),
         repair_section(record),
         *([drift_section(record["drift"])] if record.get("drift") else []),
@@ -109,55 +77,20 @@ def sections(record: dict[str, Any]) -> list[Section]:
     ]
 
 
-def signal_section(record: dict[str, Any]) -> Section:
-    """Whether the signals at checkpoint tokens predict the true error and a changed answer."""
-    title, answer_changed = "Do checkpoint tokens predict the damage?", record["answer_changed"]
+def layer_section(record: dict[str, Any]) -> Section:
+    """Error by layer."""
     findings = [
         f"{record['questions']:,} questions. With mapped KV alone the first token changed in "
         f"{record['first_token_changed']:.0%} of them"
-        + (f", the answer in {answer_changed:.0%}." if answer_changed is not None else ".")
+        + (f", the answer in {record['answer_changed']:.0%}." if record["answer_changed"] is not None else "."),
+        "Squared error of mapped KV relative to the exact KV. The first layer's depends on the tokens alone and is exact.",
     ]
-    if record["questions"] < FEWEST_QUESTIONS:
-        return Section(title, [*findings, f"No correlations: {TOO_FEW}."], {})
-    for key, words in PREDICTIONS.items():
-        measured = [signal for signal in record["signals"] if signal["observable"] and signal[key] is not None]
-        best = max(measured, key=lambda signal: signal[key], default=None)
-        best_signal = f"{signal_name(best)}, {best[key]:.2f}" if best else "unknown, too few questions differ"
-        findings.append(f"{words}: {best_signal}.")
-    findings.append(
-        "The hidden state's error needs full prefill to compare with, because the map gives keys and values only; it "
-        "shows how reliable checkpoint tokens are. The attention output is over the checkpoint tokens alone, because the "
-        "target's own KV is known only there."
-    )
-    return Section(title, findings, {}, [Figures("signals", SIGNALS, record["signals"])])
-
-
-def layer_section(record: dict[str, Any]) -> Section:
-    """Error by layer and depth."""
-    errors, stability = record["true_error_by_layer"], record["stability"]
-    lower, upper = stability["lower_half_error"], stability["upper_half_error"]
-    findings = [
-        "Squared error of mapped KV relative to the exact KV. The first layer's depends on the tokens alone and is exact."
-    ]
-    if lower is not None and upper is not None:
-        verdict = f"lower layers are {'' if lower < upper else 'not '}mapped better"
-        verdict += f" (Spearman of layer and error {figure_or_dash('spearman_layer_to_error', '.2f')(stability)})"
-        findings.append(
-            f"Mean error of the lower half of the mapped layers {lower:.2f}, of the upper half {upper:.2f}: "
-            f"{verdict if record['questions'] >= FEWEST_QUESTIONS else TOO_FEW}."
-        )
     lines = [
-        Series(part, [(layer, error) for layer, error in enumerate(errors[part]) if error is not None])
-        for part in ("keys", "values")
+        Series(part, [(layer, error) for layer, error in enumerate(errors) if error is not None])
+        for part, errors in record["true_error_by_layer"].items()
     ]
-    cell_errors = record["true_error_by_layer_and_depth"]
-    plots = {
-        "error_by_layer_and_depth": partial(
-            heat_map, "True error of mapped KV", cell_errors, "target layer", "depth in the document"
-        ),
-        "error_by_layer": partial(line_plot, "True error by layer", "target layer", "relative error", lines),
-    }
-    return Section("Are lower layers mapped better?", findings, plots)
+    plot = partial(line_plot, "True error by layer", "target layer", "relative error", lines)
+    return Section("Which layers are mapped well?", findings, {"error_by_layer": plot})
 
 
 def repair_section(record: dict[str, Any]) -> Section:
@@ -177,7 +110,7 @@ def repair_section(record: dict[str, Any]) -> Section:
         "Does recomputing repair it?",
         findings,
         {"kl_by_budget": budget_plot(budgets)},
-        [Figures("first token", FIRST_TOKEN, rows)],
+        [("first token", FIRST_TOKEN, rows)],
     )
 
 
@@ -200,7 +133,7 @@ def drift_section(rows: Sequence[Row]) -> Section:
     by_name = {row["name"]: row for row in rows}
     lines = [Series(name, list(enumerate(by_name[name]["kl_by_token"], 1))) for name in DRIFT_LINES if name in by_name]
     plots = {"kl_by_token": partial(line_plot, "Drift from full prefill", "token", "mean KL, nats", lines)}
-    return Section("Do errors compound in a long answer?", findings, plots, [Figures("drift", DRIFT, rows)])
+    return Section("Do errors compound in a long answer?", findings, plots, [("drift", DRIFT, rows)])
 
 
 def cost_section(cost: dict[str, Any]) -> Section:
@@ -211,27 +144,8 @@ def cost_section(cost: dict[str, Any]) -> Section:
         "nearest to it on the pilot questions. Controls are timed with all that they do: 'same tokens, rest dropped' maps "
         "and checks too, to find out which tokens."
     ]
-    tables = [Figures("answers", COST, cost["rows"]), Figures(f"F1 of {reference}", DUELS, cost["duels"])]
+    tables = [("answers", COST, cost["rows"]), (f"F1 of {reference}", DUELS, cost["duels"])]
     return Section(COST_TITLE, findings, {}, tables)
-
-
-def render_study(record: dict[str, Any]) -> str:
-    """The HTML page of a study's record (`study.json`)."""
-    from markupsafe import Markup
-
-    views = [
-        {
-            "title": section.title,
-            "findings": section.findings,
-            # Matplotlib escapes the text in plots.
-            "plots": [Markup(draw()) for draw in section.plots.values()],
-            "tables": section.tables,
-        }
-        for section in sections(record)
-    ]
-    pair = f"{record['pair']['draft']} -> {record['pair']['target']}"
-    template = environment().get_template("study.html")
-    return template.render(pair=pair, questions=f"{record['questions']:,}", sections=views)
 
 
 def finite(value: Any) -> Any:
@@ -240,11 +154,14 @@ def finite(value: Any) -> Any:
 
 
 def study_plots(record: dict[str, Any]) -> dict[str, str]:
-    """Every plot of the page as SVG, by file name without suffix."""
+    """Every plot as SVG, by file name without suffix."""
     return {name: draw() for section in sections(record) for name, draw in section.plots.items()}
 
 
-def study_tables(record: dict[str, Any]) -> Group:
-    """The page's tables, for a terminal."""
-    tables = (figures for section in sections(record) for figures in section.tables)
-    return Group(*(rich_table(figures.header, figures.rows, figures.name) for figures in tables))
+def study_view(record: dict[str, Any]) -> Group:
+    """Findings and tables of all sections, for a terminal."""
+    parts: list[RenderableType] = []
+    for section in sections(record):
+        parts += [plain(section.title, "bold"), *map(plain, section.findings)]
+        parts += [rich_table(list(columns), cells(rows, columns), name) for name, columns, rows in section.tables]
+    return Group(*parts)

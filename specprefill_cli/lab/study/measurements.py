@@ -1,4 +1,4 @@
-"""Measures draft KV on questions: true errors by layer and depth, signals at checkpoint tokens, repairs, and drift."""
+"""Measures draft KV on questions: true errors by layer, repairs, and drift."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from torch import Tensor
 
 from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
-from specprefill_cli.draft_kv.checkpoints import SlotKv, checkpoint_slots, chunk_risks
+from specprefill_cli.distributed.ranks import ALONE
+from specprefill_cli.draft_kv.checkpoints import SlotKv, chunk_risks, relative_errors
 from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map
-from specprefill_cli.draft_kv.raw_kv import StateCapture
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
-from specprefill_cli.lab.study.signals import key_value_errors, observe, rows_of, signals_at
 from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import KvCacheState, layer_count
+from specprefill_cli.models.cache import KvCacheState
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -33,7 +32,6 @@ from specprefill_cli.settings import Settings
 BUDGETS = (0.0, 0.05, 0.15, 0.3, 0.5)
 # The reference's budget, as a share of the prompt.
 REFERENCE_BUDGET = 0.15
-DEPTHS = 10
 MAPPED_ONLY, REST_DROPPED = "mapped only", "same tokens, rest dropped"
 
 
@@ -50,16 +48,11 @@ class Trial:
 class ItemStudy:
     """A question's figures; all tensors on the CPU.
 
-    key_errors, value_errors: [layers, DEPTHS] relative squared error of mapped KV by depth in the document
-    signals: by name, [layers, C] at the checkpoint tokens; happened: [layers, C] the true error there
-    risk: total over all chunks, before any recompute; trials: by variant
+    key_errors, value_errors: [layers] relative squared error of mapped KV; trials: by variant
     """
 
     key_errors: Tensor
     value_errors: Tensor
-    signals: dict[str, Tensor]
-    happened: Tensor
-    risk: float
     trials: dict[str, Trial]
 
 
@@ -119,25 +112,19 @@ def study(session: Session, items: Sequence[Item], settings: Settings, step: Cal
 def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     """Study a question; wrong: the mapped KV of another document."""
     prompt, model = request.prompt, request.target.model
-    layers = range(layer_count(model))
-    with StateCapture(model, layers) as capture:
-        full = MODES[BASELINE].prefill(request)
-    exact_states = [capture.states(layer, prompt.length) for layer in layers]
+    full = MODES[BASELINE].prefill(request)
     reference = continuation(model, full.state, full.logits, request.target.stop_tokens)
     trials = Trials(request=request, logits=full.logits, reference=reference)
     kv_map = find_map(request, DraftKvMode.name)
     scores, state = score_and_map(request, kv_map)
     mapped, native = controls.copy_cache(state), controls.copy_cache(full.state)
-    keys, values = (errors[:, slice(*prompt.document)] for errors in key_value_errors(mapped, native))
-    checkpoints = checkpoint_slots(prompt.document, scores.importance)
+    key_errors, value_errors = key_value_errors(mapped, native)[:, :, slice(*prompt.document)].mean(-1)
     inspection = inspect(request, state, scores.importance)
-    observed = observe(request, state, inspection.computed, checkpoints)
     risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
     checked = controls.copy_cache(state)
     other_contents: dict[str, controls.Contents] = {"zeros": controls.zero_kv}
     if wrong is not None:
         other_contents["wrong document"] = partial(controls.splice_document, wrong)
-    before, after = (controls.take_slots(kv, checkpoints) for kv in (mapped, checked))
     for name, kv in ((MAPPED_ONLY, mapped), ("native", native)):
         trials.repair(name, kv)
     for name, contents in other_contents.items():
@@ -156,14 +143,14 @@ def study_item(request: PrefillRequest, wrong: SlotKv | None) -> ItemStudy:
     is_kept[accepted] = False
     positions = is_kept.nonzero()[:, 0]
     trials.add(REST_DROPPED, *prefill(model, prompt.tokens[positions], positions, request.prefill_chunk))
-    return ItemStudy(
-        key_errors=by_depth(keys),
-        value_errors=by_depth(values),
-        signals=signals_at(request, before, after, observed, [rows_of(part, checkpoints) for part in exact_states]),
-        happened=((keys + values) / 2)[:, checkpoints - prompt.document[0]],
-        risk=float(risks.sum()),
-        trials=trials.results,
-    )
+    return ItemStudy(key_errors=key_errors, value_errors=value_errors, trials=trials.results)
+
+
+def key_value_errors(mapped: SlotKv, native: SlotKv) -> Tensor:
+    """Relative squared error of mapped keys and of mapped values: [2, layers, C], float32 on the CPU."""
+    layers = zip(mapped.layers, native.layers, strict=True)
+    pairs = (pair for ours, exact in layers for pair in zip(ours, exact, strict=True))
+    return relative_errors(pairs, ALONE).unflatten(0, (-1, 2)).transpose(0, 1)
 
 
 def fates_at(request: PrefillRequest, risks: Tensor, budget: float) -> Tensor:
@@ -180,8 +167,3 @@ def repair_copy(request: PrefillRequest, kv: SlotKv, fates: Tensor | None = None
     if fates is not None:
         slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
     return repair(request, state, slots), state
-
-
-def by_depth(errors: Tensor) -> Tensor:
-    """Mean error [layers, DEPTHS] by depth in the document, from errors [layers, n]."""
-    return torch.stack([part.mean(1) for part in errors.tensor_split(DEPTHS, dim=1)], dim=1)

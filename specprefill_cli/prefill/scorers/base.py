@@ -53,9 +53,9 @@ class Scores:
 
 
 class Scorer(ABC):
-    """A way to score document tokens, registered by `name` in `prefill/registry.py` or by a plugin.
+    """A way to score document tokens, registered by `name` in `prefill/registry.py`.
 
-    uses_draft: whether it runs the draft; looks_ahead: whether `--look-ahead` matters
+    uses_draft: whether it runs the draft; looks_ahead: whether `look_ahead` matters
     any_length: whether it scores prompts longer than the draft's context, where it runs the draft
     """
 
@@ -73,7 +73,7 @@ class Scorer(ABC):
         return 0.0
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """Previous tokens that a document token sees in the draft, for a setting of `--draft-window`; None: all of them."""
+        """Previous tokens that a document token sees in the draft, for a setting of `draft_window`; None: all of them."""
         return setting if isinstance(setting, int) else None
 
     def obstacle(self, request: PrefillRequest) -> str | None:

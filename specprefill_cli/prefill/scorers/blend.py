@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.prefill.bm25 import coverage, word_scores
+from specprefill_cli.prefill.identifiers import hold_rare_identifier
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.prefill.scorers.embedding import (
@@ -53,7 +54,10 @@ class BlendScorer(HeadsScorer):
     def score_foreign(self, request: PrefillRequest, language: str) -> Scores:
         """The scores of a document that is not in English, without the draft."""
         with request.clock.phase("scoring"):
-            scores = Scores(importance=foreign_importance(request), neighbours=self.neighbours)
+            importance = foreign_importance(request)
+            if len(importance):
+                importance = with_identifiers(request, importance)
+            scores = Scores(importance=importance, neighbours=self.neighbours)
         if english_of(request)[0] is not None:
             return replace(scores, auto_budget=FOREIGN_BUDGET)
         return replace(scores, auto_budget=WEAK_BUDGET, warnings=(WEAK.format(language=language),))
@@ -62,7 +66,8 @@ class BlendScorer(HeadsScorer):
         by_heads = super().finish(request, importance)
         if not len(by_heads):
             return by_heads
-        return blend(embedding_importance(request), by_heads, HEADS_WEIGHT * question_coverage(request))
+        mixed = blend(embedding_importance(request), by_heads, HEADS_WEIGHT * question_coverage(request))
+        return with_identifiers(request, mixed)
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
         return AUTO_BUDGET
@@ -85,6 +90,15 @@ def foreign_importance(request: PrefillRequest) -> Tensor:
     passages = question, english.text, english.starts(offsets[::size, 0]), len(english.text), ENGLISH
     words = torch.from_numpy(word_scores(*passages)).float().repeat_interleave(size)[: len(offsets)]
     return importance + coverage(*passages) * to_distribution(words)
+
+
+def with_identifiers(request: PrefillRequest, importance: Tensor) -> Tensor:
+    """Importance [n] that ranks the chunks with a rare identifier of the question first: `B077` and `B078` mean the same."""
+    size = request.chunk_size
+    starts = request.prompt.offsets[::size, 0]
+    holds = torch.from_numpy(hold_rare_identifier(request.question, request.document_text, starts)).float()
+    best = importance.topk(min(size, len(importance))).values.mean()
+    return importance + (holds * best).repeat_interleave(size)[: len(importance)]
 
 
 def question_coverage(request: PrefillRequest) -> float:

@@ -19,7 +19,7 @@ from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 from specprefill_cli.prefill.scoring_heads import blend
 
-# Document tokens of a piece that has a vector, whatever --chunk-size is: longer pieces say less about where the answer is.
+# Document tokens of a piece that has a vector, whatever `chunk_size` is: longer pieces say less about where the answer is.
 PIECE = 32
 # Factors of the similarities of pieces and of sentences before the softmax: cosines lie close together. That of pieces is
 # the factor of the encoder's training.

@@ -10,7 +10,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item, read_items
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.runner import Configuration, configurations, rows
-from specprefill_cli.lab.evaluation.statistics import auroc, mean_interval, ranks, spearman
+from specprefill_cli.lab.evaluation.statistics import auroc, mean_interval, ranks
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.answers import make_answer
@@ -46,11 +46,8 @@ def test_bootstrap_interval_matches_the_standard_error():
     assert high - low == pytest.approx(3.9, rel=0.2)
 
 
-def test_ranks_average_ties_and_give_spearman_correlation():
+def test_ranks_average_ties():
     assert ranks(torch.tensor([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
-    assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 8, 27, 64])) == pytest.approx(1)
-    assert spearman(torch.tensor([1.0, 2, 3, 4]), torch.tensor([4.0, 3, 2, 1])) == pytest.approx(-1)
-    assert spearman(torch.tensor([1.0, 1, 1]), torch.tensor([1.0, 2, 3])) is None
 
 
 def test_auroc_is_the_fraction_of_correctly_ordered_pairs_and_none_with_too_few_cases_of_a_class():
@@ -72,10 +69,10 @@ def test_rows_compare_each_configuration_with_full():
 
 
 def test_mode_capabilities_decide_which_settings_vary(monkeypatch):
-    """With plugin modes, whose names no code can know."""
+    """With modes whose names no code can know."""
     for name, uses_draft, uses_keep in (("plain", False, False), ("kept", False, True), ("scored", True, False)):
         monkeypatch.setitem(MODES.loaded, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
-        monkeypatch.setitem(MODES.builtin, name, None)
+        monkeypatch.setitem(MODES.places, name, None)
     combinations = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
     assert [(choice.mode, choice.keep, choice.scorer) for choice in combinations] == [
         ("plain", None, None),

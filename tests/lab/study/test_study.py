@@ -7,8 +7,7 @@ import torch
 
 from specprefill_cli.lab.study.drift import Drift, continuation, drift, drift_row, kl_rows
 from specprefill_cli.lab.study.measurements import BUDGETS, study
-from specprefill_cli.lab.study.signals import OBSERVABLE
-from specprefill_cli.lab.study.summary import stability, summary
+from specprefill_cli.lab.study.summary import summary
 from specprefill_cli.models.adapter import prefill, run
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
@@ -28,34 +27,16 @@ def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
     assert variants["wrong document"]["kl_mean"] > 1e-3
     assert variants["mapped only"]["kl_mean"] > 1e-3
     assert variants["zeros"]["kl_mean"] != variants["wrong document"]["kl_mean"]
-    assert len(figures["true_error_by_layer_and_depth"]) == 3
-    # KV of the first layer is exact because it depends on the tokens alone.
-    assert max(figures["true_error_by_layer_and_depth"][0]) < 1e-6
-    assert min(figures["true_error_by_layer_and_depth"][1]) > 0.1
     errors = figures["true_error_by_layer"]
     assert errors["keys"] != errors["values"]
-    mean = torch.tensor(figures["true_error_by_layer_and_depth"]).mean(1)
-    torch.testing.assert_close((torch.tensor(errors["keys"]) + torch.tensor(errors["values"])) / 2, mean)
+    for part in errors.values():
+        # KV of the first layer is exact because it depends on the tokens alone.
+        assert part[0] < 1e-6
+        assert min(part[1:]) > 0.1
     assert figures["answer_changed"] == 0.5
-    assert {signal["signal"] for signal in figures["signals"] if signal["observable"]} == {*OBSERVABLE, "risk"}
     budgets = figures["first_token_by_budget"]
     assert [row["recompute"] for row in budgets if row["chosen_by"] == "random"] == list(BUDGETS)
     assert budgets[0]["kl_median"] == budgets[len(BUDGETS)]["kl_median"]
-    # Correlations need 20 questions.
-    assert figures["spearman_risk_to_kl"] is None
-    enough = summary(studies * 10, [True, False] * 10)
-    by_layer = enough["spearman_checkpoint_to_true_error_by_layer"]["error"]
-    assert enough["spearman_risk_to_kl"] is not None
-    assert any(value is not None for value in by_layer)
-    assert enough["true_error_by_layer"]["keys"] == pytest.approx(errors["keys"])
-
-
-def test_stability_ignores_exact_layers():
-    figures = stability(torch.tensor([0.0, 0.1, 0.2, 0.4, 0.6]))
-    assert figures["lower_half_error"] == pytest.approx(0.15)
-    assert figures["upper_half_error"] == pytest.approx(0.5)
-    assert figures["spearman_layer_to_error"] == pytest.approx(1)
-    assert stability(torch.zeros(3))["lower_half_error"] is None
 
 
 def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_session):
@@ -93,7 +74,7 @@ def test_answers_that_part_are_counted_by_length():
 
 
 @pytest.mark.slow
-def test_study_writes_json_plots_and_html(call, random_session, tmp_path, monkeypatch):
+def test_study_writes_json_and_plots(call, random_session, tmp_path, monkeypatch):
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     texts = ("The north gate opens at nine. " * 16, "Rain fell on the harbour all day. " * 12)
@@ -111,7 +92,6 @@ def test_study_writes_json_plots_and_html(call, random_session, tmp_path, monkey
     assert [row["first_token_kl"] for row in rows if row["name"] == "full"] == [0]
     assert len(record["equal_cost"]["duels"]) == 4
     assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
-    plots = ("error_by_layer_and_depth", "error_by_layer", "kl_by_budget", "kl_by_token")
-    assert {path.name for path in out.iterdir()} == {"study.json", "study.html", *(f"{name}.svg" for name in plots)}
-    assert (out / "study.html").read_text().count("<svg") == 4
+    plots = ("error_by_layer", "kl_by_budget", "kl_by_token")
+    assert {path.name for path in out.iterdir()} == {"study.json", *(f"{name}.svg" for name in plots)}
     assert "same tokens, rest dropped" in printed

@@ -1,0 +1,199 @@
+"""The text of a PDF page in reading order: columns one after the other, raised numbers marked, notes in their places."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from specprefill_cli.documents.cleaning import UNDECODED, superscript
+from specprefill_cli.documents.grids import Grid
+from specprefill_cli.documents.pieces import Box, Piece
+from specprefill_cli.documents.tables import is_number
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfTextPage
+
+# PDFium writes a hyphen that divides a word at a line end as this character.
+LINE_HYPHEN = 2
+# In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
+COLUMN_GAP, MARK_GAP = 0.8, 0.4
+# Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
+LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE = 0.5, 0.85, 0.15, 0.6
+# Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
+FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
+# In heights of a line: how far lines of two columns stand apart.
+LINE_OFFSET = 0.6
+# More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
+MOST_PIECES = 0.25
+LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
+
+
+def is_simple(boxes: Sequence[Box]) -> bool:
+    """Whether a page has neither raised text nor columns beside each other, by the boxes of its texts in drawing order."""
+    gaps = 0
+    for first, second in pairwise(boxes):
+        height, gap = first.top - first.bottom, second.left - first.right
+        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -MARK_GAP * height:
+            continue
+        is_raised = second.bottom - first.bottom > MARK_RAISE * height
+        if is_raised and second.top - second.bottom < MARK_HEIGHT * height and gap < height:
+            return False
+        gaps += gap > COLUMN_GAP * height
+    return gaps < FEWEST_LINES
+
+
+def characters(page: PdfTextPage) -> Iterator[tuple[str, Box, float]]:
+    """Yield each character of a page with its box and the height of its baseline."""
+    import pypdfium2.raw as pdfium
+
+    box, x, y = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
+    for index in range(page.count_chars()):
+        code = pdfium.FPDFText_GetUnicode(page.raw, index)
+        pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
+        pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
+        character = "-" if code == LINE_HYPHEN else chr(code) if code else UNDECODED
+        yield character, Box(box.left, box.bottom, box.right, box.top), y.value
+
+
+def pieces_of(page: PdfTextPage, grids: Sequence[Grid]) -> list[Piece]:
+    """The pieces of a page in drawing order, raised marks written by `superscript`; lines of tables part pieces."""
+    pieces: list[Piece] = []
+    mark = blank = ""
+    for character, box, base in characters(page):
+        if character.isspace():
+            blank = " "
+            continue
+        height = box.top - box.bottom
+        last = pieces[-1] if pieces else Piece("", 0, 0, base, 0)
+        gap = box.left - last.right
+        if is_raised(last, base, height) and abs(gap) < MARK_GAP * last.height:
+            mark, last.right, blank = mark + blank + character, box.right, ""
+            continue
+        if mark:
+            last.text, mark = superscript(last.text, mark), ""
+        if (
+            is_raised(Piece("", 0, 0, base, height), last.base, last.height)
+            and len(last.text) < 4
+            and 0 <= gap < height
+        ):
+            # A mark at the beginning of a note.
+            last.text, last.base, last.height, blank = superscript("", last.text), base, height, " "
+        is_near = last.text and last.is_level(base) and -last.height < gap < COLUMN_GAP * last.height
+        if is_near and not any(grid.parts(last.right, box.left, base) for grid in grids):
+            last.text += blank + character
+            last.right = box.right
+        else:
+            pieces.append(Piece(character, box.left, box.right, base, height))
+        blank = ""
+    if mark:
+        pieces[-1].text = superscript(pieces[-1].text, mark)
+    return pieces
+
+
+def is_raised(line: Piece, base: float, height: float) -> bool:
+    """Whether text on a baseline is small and raised beside a line."""
+    is_small = LEAST_MARK * line.height <= height < MARK_HEIGHT * line.height
+    return is_small and MARK_RAISE * line.height < base - line.base < MOST_RAISE * line.height
+
+
+def ordered_text(page: PdfTextPage, notes: Iterable[tuple[str, str, Box]], grids: Sequence[Grid]) -> str | None:
+    """The lines of a page in reading order; None where the text is too scattered to tell.
+
+    notes: text, name and box of each field and annotation; grids: tables that are drawn with lines
+    """
+    pieces = pieces_of(page, grids)
+    if len(pieces) > MOST_PIECES * page.count_chars() + FEWEST_LINES:
+        return None
+    for note in notes:
+        insert_note(pieces, *note)
+    for grid in grids:
+        held = [piece for piece in pieces if grid.holds(piece)]
+        if held:
+            table = Piece("\n".join(grid.lines(held)), grid.columns[0], grid.columns[-1], grid.rows[-1], held[0].height)
+            place = pieces.index(held[0])
+            pieces = [*pieces[:place], table, *(piece for piece in pieces[place:] if not grid.holds(piece))]
+    return lines_of(pieces)
+
+
+def lines_of(pieces: Iterable[Piece]) -> str:
+    """The lines of a page, from its pieces in drawing order."""
+    rows: list[list[Piece]] = []
+    for piece in pieces:
+        if rows and is_beside(rows[-1][-1], piece):
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+    return "\n".join(" ".join(piece.text for piece in row) for row in in_columns(rows))
+
+
+def is_beside(left: Piece, right: Piece) -> bool:
+    """Whether a piece goes on with the line of another; lines of columns beside each other may be up to half a line apart."""
+    gap = right.left - left.right
+    near = abs(right.base - left.base) < LINE_OFFSET * min(left.height, right.height)
+    return gap > COLUMN_GAP * left.height if near and not left.is_level(right.base) else near and gap > -right.height
+
+
+def insert_note(pieces: list[Piece], text: str, name: str, box: Box) -> None:
+    """Put the text of a field beside its label, or with its name where nothing stands beside it."""
+    beside = [piece for piece in pieces if box.bottom - piece.height / 2 <= piece.base <= box.top]
+    before = [piece for piece in beside if piece.right <= box.left + piece.height]
+    if before:
+        label = max(before, key=lambda piece: piece.right)
+        label.text, label.right = f"{label.text} {text}", box.right
+    elif beside:
+        beside[0].text = f"{text} {beside[0].text}"
+    else:
+        below = (index for index, piece in enumerate(pieces) if piece.base < box.bottom)
+        note = Piece(f"{name}: {text}" if name else text, box.left, box.right, box.bottom, box.top - box.bottom)
+        pieces.insert(next(below, len(pieces)), note)
+
+
+def in_columns(rows: list[list[Piece]]) -> list[list[Piece]]:
+    """Rows of pieces in reading order: where rows cross columns of prose, each column follows the one to its left."""
+    ordered: list[list[Piece]] = []
+    block: list[list[Piece]] = []
+    low, high = float("-inf"), float("inf")
+    for row in [*rows, []]:
+        left, right = (row[0].right, row[1].left) if len(row) > 1 else (low, high)
+        if block and len(row) == 1:
+            left, right = (row[0].right, high) if row[0].left < low else (low, row[0].left)
+        if row and max(low, left) < min(high, right) and (block or len(row) > 1):
+            block.append(row)
+            low, high = max(low, left), min(high, right)
+            continue
+        ordered += split_columns(block, high)
+        block, low, high = [], float("-inf"), float("inf")
+        if len(row) > 1:
+            block, low, high = [row], row[0].right, row[1].left
+        elif row:
+            ordered.append(row)
+    return ordered
+
+
+def split_columns(block: list[list[Piece]], gutter: float) -> list[list[Piece]]:
+    """The left column of a block of rows, then the others, if all are prose; else the block. A table below stays in rows."""
+    end = len(block)
+    while end and len(block[end - 1]) > 1 and is_table_row(block[end - 1]):
+        end -= 1
+    left = [[piece for piece in row if piece.left < gutter] for row in block[:end]]
+    right = [[piece for piece in row if piece.left >= gutter] for row in block[:end]]
+    both = sum(bool(first and second) for first, second in zip(left, right, strict=True))
+    if both < FEWEST_LINES or not (is_prose(left) and is_prose(right)):
+        return block
+    return [*filter(None, left), *in_columns([row for row in right if row]), *block[end:]]
+
+
+def is_table_row(row: list[Piece]) -> bool:
+    """Whether the pieces of a row are cells: short, or one of them a number."""
+    return any(is_number(piece.text) for piece in row) or all(len(piece.text) < SHORTEST_LINE for piece in row)
+
+
+def is_prose(column: list[list[Piece]]) -> bool:
+    """Whether the lines of a column are long and go on from line to line."""
+    lines = [" ".join(piece.text for piece in row) for row in column if row]
+    going_on = sum(LOWER_START.match(line) is not None for line in lines[1:])
+    return median(map(len, lines)) >= SHORTEST_LINE and going_on >= FLOWING * (len(lines) - 1)

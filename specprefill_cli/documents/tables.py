@@ -1,0 +1,116 @@
+"""Rows of tables as lines that make sense alone: `Name: Moss Orme | Bonus: 930`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, zip_longest
+from typing import NamedTuple
+
+from specprefill_cli.documents.cleaning import row_text
+
+Row = list[str]
+# Leading rows that decide whether a table has a header.
+SAMPLE_ROWS = 50
+LONGEST_NAME = 60
+# Places that merged cells may fill in a table, and more of them for each cell.
+FILLED_CELLS, FILLED_PER_CELL = 1000, 10
+YEARS = range(1900, 2101)
+# A text with as many letters is a name, whatever digits it has; codes have fewer.
+NAME_LETTERS = 3
+
+
+def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False) -> Iterator[str]:
+    """Yield the lines of a table: its header as `a | b`, then each row as `a: 1 | b: 2`, or `1 | 2` without a header.
+
+    marked: number of leading rows that the file marks as header; 0: judged by their text
+    has_names: whether a first row of words is a header even if nothing in the rows below says so
+    """
+    rows = iter(rows)
+    head = list(islice(rows, SAMPLE_ROWS))
+    while not marked and head and len(set(filter(None, head[0]))) < 2:
+        yield row_text(dict.fromkeys(head.pop(0)))
+    names: Row = []
+    for count in (marked,) if marked else (1, 2):
+        names = column_names(head[:count])
+        if head[count:] and (marked or is_header(names, head[count:], has_names)):
+            yield from map(row_text, head[:count])
+            head = head[count:]
+            break
+        names = []
+    for row in chain(head, rows):
+        yield row_text(named_cells(names, row))
+
+
+class Cell(NamedTuple):
+    """A cell, and the number of columns and rows that it spans."""
+
+    text: str
+    columns: int = 1
+    rows: int = 1
+
+
+def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
+    """Yield the rows of a table with the text of a merged cell in each of its places, as far as that stays in proportion."""
+    below: dict[int, Cell] = {}
+    room = FILLED_CELLS
+    for cells in rows:
+        row: Row = []
+        pending = iter(cells)
+        cell = next(pending, None)
+        while cell or len(row) in below:
+            merged = below.pop(len(row), None)
+            if merged is None and cell:
+                merged, cell = cell, next(pending, None)
+                room += FILLED_PER_CELL
+            assert merged is not None
+            width = min(merged.columns, room + 1)
+            room -= width
+            for column in range(len(row), len(row) + width):
+                row.append(merged.text)
+                if merged.rows > 1:
+                    below[column] = merged._replace(columns=1, rows=merged.rows - 1)
+        yield row
+
+
+def column_names(header: Sequence[Row]) -> Row:
+    """The name of each column: the different texts of its header cells, from above, without a title over all columns."""
+    header = [row for row in header if len(set(filter(None, row))) > 1] or header[-1:]
+    return [
+        " ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in zip_longest(*header, fillvalue="")
+    ]
+
+
+def named_cells(names: Row, row: Row) -> Row:
+    """The filled cells of a row, each behind the name of its column; the cells themselves without names."""
+    if not names:
+        return row
+    # A merged row, or a single cell at the left, is a title between the rows.
+    if len(set(filter(None, row))) < 2 and row[:1] != [""]:
+        return row[:1]
+    return [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, row, fillvalue="") if cell.strip()]
+
+
+def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
+    """Whether the first row of a table names its columns: different words, over columns of other words or of numbers."""
+    filled = [name for name in names if name]
+    if len(filled) < 2 or not all(names[1:]) or len(set(filled)) < len(filled):
+        return False
+    if max(map(len, filled)) > LONGEST_NAME or not all(map(is_name, filled)):
+        return False
+    columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
+    if any(name in column for name, column in zip(names, columns, strict=False)):
+        return False
+    numbers = [bool(column) and all(map(is_number, column)) for column in columns]
+    if any(numbers):
+        # A list of two columns may be names and values: it has a header only above several numbers.
+        return has_names or len(names) > 2 or (len(body) > 1 and not numbers[0])
+    return has_names or (len(names) > 2 and len(body) > 1)
+
+
+def is_number(cell: str) -> bool:
+    """Whether at least half of a cell's letters and digits are digits: amounts, dates, codes."""
+    return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
+
+
+def is_name(cell: str) -> bool:
+    """Whether a cell may name a column: words, a year, or words with a number."""
+    is_year = len(cell) == 4 and cell.isdecimal() and int(cell) in YEARS
+    return is_year or not is_number(cell) or sum(map(str.isalpha, cell)) >= NAME_LETTERS

@@ -1,0 +1,162 @@
+"""The weights of a GGUF file under transformers' names, unpacked in blocks of rows on all cores into the form that is stored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gguf import MODEL_ARCH_NAMES, GGUFReader, ReaderTensor, get_tensor_name_map
+from gguf.quants import dequantize
+from torch import Tensor
+from transformers import AutoConfig
+
+from specprefill_cli.models.gguf import refuse, value
+from specprefill_cli.models.lora import LoraAdapter
+from specprefill_cli.models.quantization import PACKED, SCALES, pack_rows
+from specprefill_cli.models.supported import empty_model
+
+# Weights of a block of rows: small enough for the cache of a core, large enough for numpy.
+BLOCK_WEIGHTS = 2**18
+# Tensors that the configuration holds.
+IN_CONFIGURATION = "rope_"
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """A tensor of the file and the name of the parameter that it becomes.
+
+    heads: of a query or key projection whose rows are in another order than transformers', else 0
+    offset: what is added to each value
+    """
+
+    name: str
+    tensor: ReaderTensor
+    heads: int = 0
+    offset: float = 0.0
+
+    @property
+    def module(self) -> str:
+        """The name of the parameter's module."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.tensor.shape) > 1
+
+    @property
+    def count(self) -> int:
+        return int(self.tensor.n_elements)
+
+
+def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTensor]:
+    """All tensors of the model under transformers' names, in the order of the file.
+
+    Raises SpecprefillError for a tensor of an unknown name, type or shape, and for one that is missing.
+    """
+    architecture = value(reader, "general.architecture")
+    model_arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    names = get_tensor_name_map(model_arch, config["num_hidden_layers"])
+    model = empty_model(AutoConfig.for_model(**config))
+    tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
+    parameters = {name: parameter for name, parameter in model.state_dict().items() if name not in tied}
+    expected = {names.get_name(name, try_suffixes=(".weight", ".bias")): name for name in parameters}
+    found = []
+    for tensor in reader.tensors:
+        if tensor.name.startswith(IN_CONFIGURATION):
+            continue
+        name = expected.pop(tensor.name, None)
+        if name is None:
+            raise refuse(reader, f"the tensor {tensor.name}, unknown in {architecture} models,")
+        if list(reversed(tensor.shape.tolist())) != list(parameters[name].shape):
+            raise refuse(reader, f"the tensor {tensor.name} of the shape {tensor.shape.tolist()}")
+        try:
+            dequantize(tensor.data[:1], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise refuse(reader, f"the tensor {tensor.name} of the type {tensor.tensor_type.name}") from error
+        found.append(NamedTensor(name, tensor, rotated_heads(tensor.name, config), added_offset(name, config)))
+    if expected:
+        raise refuse(reader, f"a file without the tensor {next(iter(expected))}")
+    return found
+
+
+def rotated_heads(name: str, config: dict[str, Any]) -> int:
+    """The heads of a projection whose rows `in_halves` must reorder: queries and keys of llama files."""
+    if config["model_type"] != "llama":
+        return 0
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    return heads.get(name.split(".")[-2], 0)
+
+
+def added_offset(name: str, config: dict[str, Any]) -> float:
+    """What a parameter is above the file's value: transformers adds 1 to Gemma's norms in each pass, the file states the sum."""
+    return -1.0 if config["model_type"] == "gemma3_text" and name.endswith("norm.weight") else 0.0
+
+
+def in_halves(rows: Tensor, heads: int) -> Tensor:
+    """Rows [heads x size, ...] of a query or key projection, in the order of transformers' rotation.
+
+    llama.cpp rotates pairs of neighbouring rows, transformers pairs of rows half a head apart.
+    """
+    return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) if heads else rows
+
+
+def unpacked(
+    named: NamedTensor, convert: Callable[[Tensor], tuple[Tensor, ...]], pool: ThreadPoolExecutor
+) -> list[Tensor]:
+    """A tensor's values converted block by block.
+
+    convert: from float32 rows [n, ...] to tensors with the same rows
+
+    Returns each of these tensors for all rows.
+    """
+    data = named.tensor.data
+    columns = int(named.tensor.shape[0]) if named.is_matrix else 1
+    step = max(1, BLOCK_WEIGHTS // columns) if named.is_matrix else len(data)
+
+    def block(start: int) -> tuple[Tensor, ...]:
+        values = dequantize(data[start : start + step], named.tensor.tensor_type)
+        # An unquantised tensor is a read-only view of the file.
+        return convert(torch.from_numpy(values.copy() if not values.flags.writeable else values) + named.offset)
+
+    blocks = pool.map(block, range(0, len(data), step))
+    return [in_halves(torch.cat(parts), named.heads) for parts in zip(*blocks, strict=True)]
+
+
+def stored_tensors(
+    named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, report: Callable[[int], None]
+) -> Iterator[tuple[str, Tensor]]:
+    """Names and values as they are stored. report: called with the count of values that are done."""
+    done = 0
+    with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for tensor in named:
+            convert = pack_rows if packed and tensor.is_matrix else as_bfloat16
+            if lora is None:
+                parts = unpacked(tensor, convert, pool)
+            else:
+                (values,) = unpacked(tensor, lambda rows: (rows,), pool)
+                parts = list(convert(lora.merged(tensor.module, values)))
+            names = [tensor.name] if len(parts) == 1 else [f"{tensor.module}{end}" for end in (PACKED, SCALES)]
+            yield from zip(names, parts, strict=True)
+            done += tensor.count
+            report(done)
+
+
+def as_bfloat16(values: Tensor) -> tuple[Tensor]:
+    """The values in bfloat16."""
+    return (values.to(torch.bfloat16),)
+
+
+def shards(tensors: Iterator[tuple[str, Tensor]], size: int) -> Iterator[dict[str, Tensor]]:
+    """Named tensors in groups of about `size` bytes."""
+    shard: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        shard[name] = tensor.contiguous()
+        if sum(part.nbytes for part in shard.values()) >= size:
+            yield shard
+            shard = {}
+    if shard:
+        yield shard

@@ -1,0 +1,328 @@
+"""Text that stands in a file and is easily lost or read wrongly: one small file for each kind."""
+
+import datetime
+import io
+import sys
+from collections.abc import Callable
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+
+import docx
+import openpyxl
+import pptx
+import pypdf
+import pytest
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
+from pypdf.annotations import FreeText
+
+from specprefill_cli.documents.registry import read_document
+from tests.helpers.document_files import letter, make_pdf, raw_pdf, refusal, save_to_bytes
+
+RATES = [
+    ("Room", "Winter", "Spring", "Summer"),
+    ("Attic", "75", "", "130"),
+    ("Loft", "60", "65", "70"),
+    ("", "80", "85", "90"),
+]
+FILLED = (
+    "Room | Winter | Spring | Summer\nRoom: Attic | Winter: 75 | Spring: 75 | Summer: 130\n"
+    "Room: Loft | Winter: 60 | Spring: 65 | Summer: 70\nRoom: Loft | Winter: 80 | Spring: 85 | Summer: 90"
+)
+
+
+def read(data: bytes, name: str) -> str:
+    return read_document(data, name).text
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ('<p>a<p style="color:red; display: none">b<p hidden>c<p>d', "a\nd"),
+        ("<style>@media print {.x {display:none}} .y, #z {visibility: hidden}</style><p class=x>a<p class='q y'>b<p id=z>c", "a"),
+        ('Name: <input value="Orla"> <input type=hidden value=t><input type=checkbox checked> gift', "Name: Orla [x] gift"),
+        ("<select><option>Small<option selected>Large</select>", "Small\n[x] Large"),
+        ('<img src=a alt="Map of the port"><iframe srcdoc="&lt;p&gt;Open at ten"></iframe>', "Map of the port\nOpen at ten"),
+        ("The fee is 12<sup>3</sup> euros, 10<sup>-6</sup> m<sup>2</sup>, the 4<sup>th</sup>",
+         "The fee is 12 [3] euros, 10^-6 m^2, the 4th"),
+        ('12<span style="vertical-align: super"><a href=x>3</a></span> euros', "12 [3] euros"),
+        ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
+        ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
+        ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
+        ("<table><tr><td>left<td><table><tr><th>a<th>b<tr><td>1<td>2</table></table>", "left\na | b\na: 1 | b: 2"),
+    ],
+)  # fmt: skip
+def test_html_as_a_browser_shows_it(body: str, text: str) -> None:
+    assert read(f"<!doctype html><body>{body}".encode(), "a.html") == text
+
+
+def test_titles_and_authors() -> None:
+    page = b"<html><head><title>Fees</title><meta name=author content='Orla Finch'></head><body>x"
+    document = docx.Document()
+    document.core_properties.title, document.core_properties.author = "Fees", "Orla Finch"
+    document.add_paragraph("x")
+    for data, name in ((page, "a.html"), (save_to_bytes(document), "a.docx")):
+        assert read(data, name) == "Fees\nAuthor: Orla Finch\n\nx"
+
+
+def html_table() -> bytes:
+    rows = "<tr><td>Attic<td colspan=2>75<td>130<tr><td rowspan=2>Loft<td>60<td>65<td>70<tr><td>80<td>85<td>90"
+    return f"<html><table><tr>{''.join(f'<th>{name}' for name in RATES[0])}{rows}</table>".encode()
+
+
+def word_table() -> bytes:
+    document = docx.Document()
+    table = document.add_table(rows=4, cols=4)
+    for row, values in zip(table.rows, RATES, strict=True):
+        for cell, value in zip(row.cells, values, strict=True):
+            cell.text = value
+    table.cell(1, 1).merge(table.cell(1, 2))
+    table.cell(2, 0).merge(table.cell(3, 0))
+    return save_to_bytes(document)
+
+
+def slide_table() -> bytes:
+    deck = pptx.Presentation()
+    table = deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_table(4, 4, 0, 0, 100, 100).table
+    for number, values in enumerate(RATES):
+        for place, value in enumerate(values):
+            table.cell(number, place).text = value
+    table.cell(1, 1).merge(table.cell(1, 2))
+    table.cell(2, 0).merge(table.cell(3, 0))
+    return save_to_bytes(deck)
+
+
+def sheet_table() -> bytes:
+    book = openpyxl.Workbook()
+    book.active.append(["Prices of the rooms"])
+    for values in RATES:
+        book.active.append([int(value) if value.isdigit() else value or None for value in values])
+    for cells in ("A1:D1", "B3:C3", "A4:A5"):
+        book.active.merge_cells(cells)
+    return save_to_bytes(book)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "before"),
+    [
+        (html_table, "a.html", ""),
+        (word_table, "a.docx", ""),
+        (slide_table, "a.pptx", ""),
+        (sheet_table, "a.xlsx", "# Sheet\nPrices of the rooms\n"),
+    ],
+)
+def test_merged_cells_are_filled_and_rows_carry_their_columns(
+    make: Callable[[], bytes], name: str, before: str
+) -> None:
+    assert read(make(), name) == before + FILLED
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
+        ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
+        ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
+        ("<html><table><tr><td>Boat<td>Heron<tr><td>Berth<td>12</table>", "a.html", "Boat | Heron\nBerth | 12"),
+        ("<html><table><tr><th colspan=3>Fees<tr><th>Boat<th colspan=2>2024<tr><th><th>May<th>June<tr><td>Heron<td>7<td>9",
+         "a.html", "Fees | Fees | Fees\nBoat | 2024 | 2024\n| May | June\nBoat: Heron | 2024 May: 7 | 2024 June: 9"),
+    ],
+)  # fmt: skip
+def test_only_rows_under_a_header_carry_names(text: str, name: str, expected: str) -> None:
+    assert read(text.encode(), name) == expected
+
+
+def test_unclosed_quotes_are_said() -> None:
+    document = read_document(b'boat,note\n7,"new sail\n8,"one,\ntwo"\n9,old\n', "a.csv")
+    assert document.text == 'boat | note\nboat: 7 | note: "new sail\nboat: 8 | note: one, two\nboat: 9 | note: old'
+    assert "line 2: a quote is not closed" in document.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "number_format", "shown"),
+    [
+        (123, "00000", "00123"),
+        (0.125, "0.0%", "12.5%"),
+        (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"),
+        (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"),
+        (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"),
+        (2.5, "0.###", "2.5"),
+        (2.5, "General", "2.5"),
+    ],
+)
+def test_numbers_as_the_sheet_shows_them(value: float, number_format: str, shown: str) -> None:
+    book = openpyxl.Workbook()
+    book.active["A1"], book.active["A1"].number_format = value, number_format
+    assert read(save_to_bytes(book), "a.xlsx") == f"# Sheet\n{shown}"
+
+
+def test_word_marks_raised_text_and_leaves_hidden_and_struck_text_out() -> None:
+    document = docx.Document()
+    paragraph = document.add_paragraph("The deposit is 45")
+    for text, mark in (
+        ("1", "superscript"),
+        (" pounds, 10", ""),
+        ("6", "superscript"),
+        (" 60", "strike"),
+        ("x", "hidden"),
+        (" 75", ""),
+    ):
+        run = paragraph.add_run(text)
+        if mark:
+            setattr(run.font, mark, True)
+    result = read_document(save_to_bytes(document), "a.docx")
+    assert (result.text, result.warnings) == ("The deposit is 45 [1] pounds, 10^6 75", ("struck text is left out",))
+
+
+def test_charts_are_tables() -> None:
+    deck, data = pptx.Presentation(), CategoryChartData()
+    data.categories = ["North", "South"]
+    data.add_series("Ferries", (1804, 2132))
+    deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_chart(XL_CHART_TYPE.PIE, 0, 0, 9, 9, data)
+    assert read(save_to_bytes(deck), "a.pptx").endswith("North | Ferries: 1804\nSouth | Ferries: 2132")
+
+
+@pytest.mark.parametrize("name", ["a.eml", "stdin"])
+def test_mail_with_attachments(name: str) -> None:
+    document = read_document(letter(), name)
+    assert document.text == (
+        "From: r@example.org\nSubject: Fee für 2025\n\nThe fee rises to 74 pounds.\n\n# Attachment: t.csv\n\nName | Bonus\n"
+        "Name: Moss | Bonus: 930\n\n# Attachment: a.pdf\n\nAlpha"
+    )
+    assert [warning.split(":")[0] for warning in document.warnings] == ["attachment b.bin"]
+
+
+def test_mail_that_is_only_an_attachment() -> None:
+    message = EmailMessage()
+    message.add_attachment(make_pdf(["Alpha"]), maintype="application", subtype="pdf", filename="a.pdf")
+    assert read(bytes(message), "a.eml") == "# Attachment: a.pdf\n\nAlpha"
+
+
+def test_saved_pages_and_mail_in_mail() -> None:
+    page = EmailMessage()
+    page.set_content("<title>T</title><p>Open at <b>ten</b></p>", subtype="html")
+    page.add_related(b"x", maintype="image", subtype="png", cid="<1>")
+    assert read(bytes(page), "a.mhtml").endswith("Open at ten")
+    outer = message_from_bytes(letter(), policy=policy.default)
+    for _ in range(5):
+        inner, outer = outer, EmailMessage()
+        outer.set_content("See below.")
+        outer.add_attachment(inner)
+    assert "attached too deep" in read_document(bytes(outer), "a.eml").warnings[0]
+
+
+def test_rich_text_through_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = rb"{\rtf1\ansi{\fonttbl{\f0 Arial;}}\f0 The caf\'e9 fee is 74 pounds.\par}"
+    monkeypatch.setitem(sys.modules, "kreuzberg", None)
+    assert "pip install kreuzberg" in refusal(data, "a.rtf")
+    monkeypatch.undo()
+    pytest.importorskip("kreuzberg")
+    assert read(data, "stdin") == "The café fee is 74 pounds."
+
+
+LEFT = [
+    "The north kiln was built in",
+    "the old mill by a family of",
+    "potters. It burns beech and",
+    "holds six hundred pots.",
+]
+RIGHT = [
+    "The south kiln stands behind",
+    "the school. It is electric",
+    "and is fired each week, but",
+    "holds no more than forty.",
+]
+
+
+def line(text: str, x: int, y: int, size: int = 12) -> str:
+    return f"BT /F1 {size} Tf 1 0 0 1 {x} {y} Tm ({text}) Tj ET\n"
+
+
+def test_columns_drawn_row_by_row_and_a_table_below() -> None:
+    content = line("Two kilns of the village", 60, 760)
+    for row, (left, right) in enumerate(zip(LEFT, RIGHT, strict=True)):
+        content += line(left, 60, 740 - 16 * row) + line(right, 310, 740 - 16 * row)
+    for row, (left, right) in enumerate([("Kiln", "Pots"), ("North", "600"), ("South", "40"), ("Old", "12")]):
+        content += line(left, 60, 660 - 16 * row) + line(right, 310, 660 - 16 * row)
+    expected = ["Two kilns of the village", *LEFT, *RIGHT, "Kiln Pots", "North 600", "South 40", "Old 12"]
+    assert read(raw_pdf(content), "a.pdf").split("\n") == expected
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_table_with_lines_is_read_row_by_row(by_columns: bool) -> None:
+    rows = [
+        ("Service", "Who", "Fee"),
+        ("Mooring of a boat|for the winter", "Harbour|master", "450"),
+        ("Lift out", "Crane crew", "75"),
+    ]
+    cells = [(row, column) for row in range(3) for column in range(3)]
+    content = line("Fees of the port", 60, 780)
+    for row, column in sorted(cells, key=lambda cell: cell[:: -1 if by_columns else 1]):
+        for number, text in enumerate(rows[row][column].split("|")):
+            content += line(text, 65 + 110 * column, 745 - 40 * row - 14 * number)
+    content += "".join(f"60 {y} m 390 {y} l S\n" for y in (760, 720, 680, 640))
+    content += "".join(f"{60 + 110 * number} 640 m {60 + 110 * number} 760 l S\n" for number in range(4))
+    assert read(raw_pdf(content), "a.pdf").split("\n") == [
+        "Fees of the port",
+        "Service | Who | Fee",
+        "Service: Mooring of a boat for the winter | Who: Harbour master | Fee: 450",
+        "Service: Lift out | Who: Crane crew | Fee: 75",
+    ]
+
+
+def test_raised_text_in_a_pdf() -> None:
+    content = line("The deposit is 45", 72, 700) + line("1", 166, 705, 7) + line(" pounds, 10", 171, 700)
+    content += line("6", 232, 705, 7) + line("litres.", 240, 700) + line("1", 72, 605, 7) + line("Refundable.", 77, 600)
+    assert read(raw_pdf(content), "a.pdf") == "The deposit is 45 [1] pounds, 10^6 litres.\n[1] Refundable."
+
+
+def test_an_initial_is_not_followed_by_a_raised_line() -> None:
+    content = line("T", 72, 686, 28) + line("he quick fox jumps", 92, 700) + line("over the dog.", 92, 686)
+    content += line("45", 72, 600) + line("1", 86, 605, 7)
+    assert "he quick fox jumps" in read(raw_pdf(content), "a.pdf")
+
+
+def test_fields_notes_and_attachments_of_a_pdf() -> None:
+    widget = "<</Type/Annot/Subtype/Widget/Rect[{}]/F 4/T({})/FT/{}/V{}>>"
+    fields = [
+        widget.format("220 695 420 715", "boat", "Tx", "(Morning Heron)"),
+        widget.format("220 300 420 315", "Account", "Tx", "(Tarn Bank)"),
+        widget.format("220 655 230 665", "power", "Btn", "/Yes/AS/Yes"),
+        "<</Type/Annot/Subtype/FreeText/Rect[72 500 300 520]/Contents(Agreed total is 8,450)/DA(0 g)>>",
+    ]
+    data = raw_pdf(line("Name of the boat:", 72, 700) + line("Shore power:", 72, 657), annotations=fields)
+    writer = pypdf.PdfWriter(clone_from=io.BytesIO(data))
+    writer.add_annotation(0, FreeText(text="Checked in May", rect=(72, 400, 200, 420)))
+    writer.add_attachment("t.csv", b"Name,Bonus\nMoss,930\n")
+    stream = io.BytesIO()
+    writer.write(stream)
+    assert read(stream.getvalue(), "a.pdf") == (
+        "Name of the boat: Morning Heron\nShore power: [x]\nAgreed total is 8,450\nChecked in May\nAccount: Tarn Bank\n\n"
+        "# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930"
+    )
+
+
+def test_characters_that_do_not_decode() -> None:
+    font = (
+        "<</Type/Font/Subtype/Type0/BaseFont/ABCDEF+Sub/Encoding/Identity-H/DescendantFonts[<</Type/Font/Subtype/CIDFontType2"
+        "/BaseFont/ABCDEF+Sub/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)/Supplement 0>>/DW 500>>]>>"
+    )
+    codes = "".join(f"{ord(character) - 29:04x}" for character in "The gate of the mill is painted green")
+    message = refusal(raw_pdf(f"BT /F1 12 Tf 72 700 Td <{codes}> Tj ET", font=font), "a.pdf")
+    assert message.startswith("a.pdf: page 1 holds text whose characters have no letters in the file; run OCR")
+    cmap = (
+        "1 begincodespacerange <00> <ff> endcodespacerange\n1 beginbfrange <20> <7e> <0020> endbfrange\n"
+        "1 beginbfchar <80> <0000> endbfchar"
+    )
+    data = raw_pdf("BT /F1 12 Tf 72 700 Td (The \\200nal of\\200ce su\\200ers.) Tj ET", to_unicode=cmap)
+    document = read_document(data, "a.pdf")
+    assert document.text == "The final office sufiers."
+    assert "page 1" in document.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"), [("docu-|ment ends", "document ends"), ("state-of-the-|art", "state-of-the-art")]
+)
+def test_words_divided_at_line_ends(text: str, whole: str) -> None:
+    content = "".join(line(part, 72, 700 - 14 * row) for row, part in enumerate(text.split("|")))
+    assert read(raw_pdf(content), "a.pdf") == whole
