@@ -11,6 +11,7 @@ BUNDLED_FOLDER = _PACKAGE / "bundled" / "tiny"
 SMOLLM2_FOLDER = _PACKAGE / "bundled" / "smollm2"
 # The sentence encoder that ships with the package.
 ENCODER_FOLDER = _PACKAGE / "bundled" / "encoder"
+GLOSSARY_FOLDER = _PACKAGE / "bundled" / "glossary"
 
 
 def packaged_folder(name: str) -> Path:

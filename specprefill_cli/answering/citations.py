@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.prefill.bm25 import UNSPACED, WORD
+from specprefill_cli.documents.language import UNSPACED, WORD, says_not_found
 from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.record import NOT_FOUND, Citation, Fate
+from specprefill_cli.record import Citation, Fate
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3
@@ -35,7 +35,7 @@ def cite(
     offsets: [n, 2] character range of each document token; importance: [n], or None without scores
     """
     stripped = answer.strip(MARKS)
-    if not len(offsets) or stripped.lower().startswith(NOT_FOUND) or stripped.lower() in UNQUOTED:
+    if not len(offsets) or says_not_found(stripped) or stripped.lower() in UNQUOTED:
         return []
     verbatim = occurrences(stripped, collection.text) if len(stripped) <= LONGEST_ANSWER else []
     seen = np.zeros(len(offsets), dtype=bool)

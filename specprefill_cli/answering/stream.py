@@ -32,6 +32,7 @@ from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import Speculator, choose_speculator
 from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
 from specprefill_cli.documents.document import Collection
+from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.models.adapter import items_of
 from specprefill_cli.models.cache import new_state
 from specprefill_cli.models.memory import peak_memory_bytes
@@ -344,7 +345,7 @@ class AnswerStream(TextStream):
         source: relevance of the sentence that the answer quotes minus the highest relevance; at most 0
         """
         scores = self.log_probabilities
-        if not self.text or not scores or self.text.lower().startswith(NOT_FOUND):
+        if not self.text or not scores or says_not_found(self.text):
             return None
         source = max(map(self.sentences.relevance_at, self.places(self.citations)), default=0.0)
         return {"mean": fmean(scores), "lowest": min(scores), "source": source - self.sentences.highest}

@@ -17,7 +17,10 @@ LONGEST_SENTENCE = 400
 SHORTEST_WRAPPED_LINE = 50
 ABBREVIATIONS = frozenset(
     "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
-    "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs".split()
+    "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs "
+    # German, French, Spanish, Dutch, Polish, Russian.
+    "bzgl bzw d.h ggf inkl u.a usw z.b zzgl mme p.ex núm pág sra bijv blz dhr mevr godz np tj tzn ul "
+    "\u0433 \u0433\u0433 \u0434 \u0440\u0443\u0431 \u0441\u0442\u0440 \u0442.\u0434 \u0442.\u0435 \u0443\u043b".split()
 )
 # Words that do not tell the subject of a question.
 FUNCTION_WORDS = frozenset(
@@ -75,6 +78,9 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
     if "\n" in separator:
         is_wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following.isalnum()
         return not is_wrapped or line.rstrip(CLOSERS).endswith((".", "!", "?", ":"))
+    # `BREAK` tells lower case in Latin letters alone.
+    if following.islower():
+        return False
     last_word = LAST_WORD.search(line)
     if last_word is None:
         return True

@@ -115,13 +115,16 @@ class Encoder:
         )
 
     @torch.inference_mode()
-    def document_vectors(self, text: str, starts: np.ndarray) -> DocumentVectors:
+    def document_vectors(self, text: str, starts: np.ndarray, places: np.ndarray | None = None) -> DocumentVectors:
         """The vectors of a text's chunks and tokens, float16.
 
         starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
+        places: [len(text)] the character of another text that each character stands for, where chunks are of that text
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         token_starts = torch.tensor([start for start, _ in encoding.offsets], dtype=torch.long)
+        if places is not None:
+            token_starts = torch.from_numpy(places)[token_starts]
         chunk_of = range_of_tokens(starts, token_starts)
         sums, tokens = torch.zeros(len(starts), WIDTH), torch.zeros(len(chunk_of), TOKEN_WIDTH, dtype=torch.float16)
         ids = torch.tensor(encoding.ids, dtype=torch.long)

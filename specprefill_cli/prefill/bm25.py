@@ -1,44 +1,33 @@
-"""Okapi BM25 of a question over passages of a document, by English stems."""
+"""Okapi BM25 of a question over passages of a document, by the stems of its language."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specprefill_cli.byte_cache import ByteCache
-from specprefill_cli.documents.sentences import FUNCTION_WORDS
+from specprefill_cli.documents.language import ENGLISH, WORD, WordForms, language_of, normaliser
 
-if TYPE_CHECKING:
-    from snowballstemmer.basestemmer import BaseStemmer
-
-# Scripts without spaces between words: each of their characters counts as a word.
-UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 K1, B = 1.2, 0.75
-# Words whose stems are kept.
-KEPT_STEMS = 2**16
+# Weight of a compound with a word, or of a part of it, against 1 for the word.
+RELATED = 0.5
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
 
 
-def bm25(
-    question: str, text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str] = str.lower
-) -> np.ndarray:
+def bm25(question: str, text: str, starts: np.ndarray, end: int, forms: WordForms) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
 
     starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last at `end`.
         A word belongs to the passage that it begins in
-    normalise: the form in which words are compared; empty for words that do not count in a question
+    forms: how words are compared
     """
-    index = word_index(text, starts, end, normalise)
+    index = word_index(text, starts, end, forms)
     norm = K1 * (1 - B + B * index.lengths / max(index.lengths.mean(), 1e-9))
     scores = np.zeros(len(starts))
-    for word in sorted({normalise(word) for word in WORD.findall(question)} - {""}):
-        frequency = index.frequency(word)
+    for word in forms.question_words(question):
+        frequency = index.frequency(word, forms)
         scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 
@@ -62,8 +51,13 @@ class WordIndex:
     numbers: dict[str, int]
     edges: np.ndarray
 
-    def frequency(self, word: str) -> np.ndarray:
-        """How often a word occurs in each passage [n]."""
+    def frequency(self, word: str, forms: WordForms) -> np.ndarray:
+        """How often a word occurs in each passage [n]; its compounds and parts count less."""
+        related = forms.related(word, self.numbers)
+        return self.occurrences(word) + RELATED * sum(map(self.occurrences, related), np.zeros(len(self.lengths)))
+
+    def occurrences(self, word: str) -> np.ndarray:
+        """How often a word occurs in each passage [n] in the same form."""
         number = self.numbers.get(word)
         places = self.passages[slice(*self.edges[number : number + 2])] if number is not None else self.passages[:0]
         return np.bincount(places, minlength=len(self.lengths)).astype(float)
@@ -75,18 +69,16 @@ INDEXES: ByteCache[WordIndex] = ByteCache(
 )
 
 
-def word_index(text: str, starts: np.ndarray, end: int, normalise: Callable[[str], str]) -> WordIndex:
+def word_index(text: str, starts: np.ndarray, end: int, forms: WordForms) -> WordIndex:
     """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
     starts = np.ascontiguousarray(starts, dtype=np.int64)
 
     def build() -> WordIndex:
-        # Words repeat: normalise each once.
-        normalised = cache(normalise)
         numbers: dict[str, int] = {}
         places, words = [], []
-        for match in WORD.finditer(text, int(starts[0]), end):
-            places.append(match.start())
-            words.append(numbers.setdefault(normalised(match.group()), len(numbers)))
+        for place, form in forms.words(text, int(starts[0]), end):
+            places.append(place)
+            words.append(numbers.setdefault(form, len(numbers)))
         occurrences = np.array(words, dtype=np.int64)
         passages = np.searchsorted(starts, np.array(places, dtype=np.int64), side="right") - 1
         return WordIndex(
@@ -96,27 +88,31 @@ def word_index(text: str, starts: np.ndarray, end: int, normalise: Callable[[str
             edges=np.concatenate([[0], np.bincount(occurrences, minlength=len(numbers)).cumsum()]),
         )
 
-    return INDEXES.find_or((text, starts.tobytes(), end, normalise), build)
+    return INDEXES.find_or((text, starts.tobytes(), end, forms), build)
 
 
-def word_scores(question: str, text: str, starts: np.ndarray, end: int) -> np.ndarray:
+def word_scores(question: str, text: str, starts: np.ndarray, end: int, language: str | None = None) -> np.ndarray:
     """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
 
     A question without content words is compared by all its words, as they are.
+    language: of the text, where it is known
     """
-    has_content = any(map(content_stem, WORD.findall(question)))
-    return bm25(question, text, starts, end, normalise=content_stem if has_content else str.lower)
+    forms = WordForms(language or language_of(text))
+    if not forms.question_words(question):
+        forms = WordForms(forms.language, plain=True)
+    return bm25(question, text, starts, end, forms)
 
 
-def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
+def coverage(question: str, text: str, starts: np.ndarray, end: int, language: str | None = None) -> float:
     """How much of a question a place of a text says in the same words: 0 to 1.
 
     The share of the question's content words, weighted by their rarity, that occur in a passage or its two neighbours.
     """
-    index = word_index(text, starts, end, content_stem)
+    forms = WordForms(language or language_of(text))
+    index = word_index(text, starts, end, forms)
     total, covered = 0.0, np.zeros(len(starts))
-    for word in sorted(set(map(content_stem, WORD.findall(question))) - {""}):
-        frequency = index.frequency(word)
+    for word in forms.question_words(question):
+        frequency = index.frequency(word, forms)
         weight = rarity(frequency)
         padded = np.pad(frequency, 1)
         covered += weight * ((padded[:-2] + frequency + padded[2:]) > 0)
@@ -127,26 +123,14 @@ def coverage(question: str, text: str, starts: np.ndarray, end: int) -> float:
 def absent_names(question: str, text: str, starts: np.ndarray, end: int) -> float:
     """The share of names and numbers in a question's last sentence that a text does not hold; 0 without any.
 
-    A name is a word with a capital that does not begin the sentence. Sentences before the last tell of the asker's situation.
+    A name is a word with a capital that does not begin the sentence: only in English is every such word a name, and texts in
+    other languages give 0. Sentences before the last tell of the asker's situation.
     """
-    index = word_index(text, starts, end, content_stem)
+    if language_of(text) != ENGLISH:
+        return 0.0
+    index = word_index(text, starts, end, WordForms(ENGLISH))
     first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
     words = [word for word in others if word[0].isupper()]
     words += [word for word in (first, *others) if any(map(str.isdigit, word))]
-    names = set(map(content_stem, words)) - {""}
+    names = set(map(normaliser(ENGLISH, False), words)) - {""}
     return sum(name not in index.numbers for name in names) / max(1, len(names))
-
-
-@lru_cache(KEPT_STEMS)
-def content_stem(word: str) -> str:
-    """The stem of a word; empty for words that say nothing about a subject."""
-    word = word.lower()
-    return "" if word in FUNCTION_WORDS else stemmer().stemWord(word)
-
-
-@cache
-def stemmer() -> BaseStemmer:
-    """Snowball's English stemmer."""
-    import snowballstemmer
-
-    return snowballstemmer.stemmer("english")

@@ -180,8 +180,8 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         if scores.whole_sentences
         else None,
     )
-    if share is not keep:
-        selection = replace(selection, warnings=(*selection.warnings, OUTLINE))
+    outline = (OUTLINE,) if share is not keep else ()
+    selection = replace(selection, warnings=(*selection.warnings, *outline, *scores.warnings))
     target, plan, fixed = request.pair.target, selection.plan, length - request.document_tokens
     if keep is not None and keep * length < fixed and plan.kept_tokens > keep * length + request.chunk_size:
         warning = (

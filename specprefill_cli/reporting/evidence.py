@@ -10,9 +10,10 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.documents.sentences import FUNCTION_WORDS
 from specprefill_cli.errors import one_line
-from specprefill_cli.record import LIKELY, NOT_FOUND, Passage, Record
+from specprefill_cli.record import LIKELY, Passage, Record
 from specprefill_cli.reporting.safe import plain
 
 WORD = re.compile(r"\w+")
@@ -44,7 +45,7 @@ def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
 
 def confidence_lines(answer: Record) -> list[str]:
     """Lines on whether the documents state the answer and how likely it is right; empty if that is unknown."""
-    if answer.answer.lower().startswith(NOT_FOUND):
+    if says_not_found(answer.answer):
         return ["the target found no answer; the passages may still hold it"]
     if answer.answerable is False:
         return ["the documents may not say this; the nearest passages:"]

@@ -58,6 +58,8 @@ def sentences(text):
         ("1. Open the lid\n2. Close it", ["1. Open the lid", "2. Close it"]),
         ("Fee: 10\nTerm: 3 years", ["Fee: 10", "Term: 3 years"]),
         ("彼は行った。そして帰った。", ["彼は行った。", "そして帰った。"]),
+        ("Bzgl. Miete ggf. Frau Kern fragen. Danach zahlen.", ["Bzgl. Miete ggf. Frau Kern fragen.", "Danach zahlen."]),
+        ("Открыто в 9 ч. утра. Вход свободный.", ["Открыто в 9 ч. утра.", "Вход свободный."]),
         (" \n\n ", []),
         (
             "D416 | No. 3. Shade. | All parts. Stuff it. | 2\nE501 | Sun. Dry. | 3\nIt rained. We left.",

@@ -5,7 +5,7 @@ import torch
 
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers.blend import HEADS_WEIGHT
+from specprefill_cli.prefill.scorers.blend import FOREIGN_BUDGET, HEADS_WEIGHT, WEAK
 from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
 from specprefill_cli.prefill.selection import select_scored
 from tests.helpers.sessions import request_for
@@ -59,6 +59,31 @@ def test_the_weight_of_heads_grows_with_question_words_in_one_place(tiny_session
     heads, embedding, blend = (score(tiny_session, name, question) for name in ("heads", "embedding", "blend"))
     weights = (blend - embedding / embedding.sum()) / (heads / heads.sum())
     assert HEADS_WEIGHT * lowest - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * highest + 1e-3
+
+
+GERMAN = "Die Heizung wird jeden Herbst von einem Techniker gewartet, der den Brenner auf Russ und die Leitung prüft. "
+RETURNS = "Waren können binnen dreissig Tagen nach dem Kauf zurückgegeben werden, der Preis wird erstattet. "
+
+
+@pytest.mark.parametrize(
+    "question", ["How long can I return goods?", "Wie lange darf ich etwas umtauschen, das ich gekauft habe?"]
+)
+def test_a_passage_in_another_language_is_found_without_the_draft(tiny_session, question):
+    text = GERMAN * 20 + RETURNS + GERMAN * 20
+    request = request_for(tiny_session, text, question, mode="select", scorer="blend")
+    scores = SCORERS["blend"].score(request)
+    start, _ = request.prompt.offsets[int(scores.importance.argmax())]
+    assert abs(start - text.index(RETURNS)) < len(RETURNS)
+    assert scores.draft_state is None
+    assert not scores.warnings
+
+
+def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):
+    text = "Nyckeln finns hos vaktmästaren och hyran ska betalas av den som bor här till föreningen. " * 20
+    request = request_for(tiny_session, text, "Var finns nyckeln?", mode="select", scorer="blend")
+    scores = SCORERS["blend"].score(request)
+    assert scores.auto_budget.share > FOREIGN_BUDGET.share > SCORERS["blend"].general_budget(request).share
+    assert scores.warnings == select_scored(request, scores).warnings == (WEAK.format(language="sv"),)
 
 
 def test_a_rare_identifier_outranks_meaning(tiny_session):

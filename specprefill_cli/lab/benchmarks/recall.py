@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -32,11 +32,14 @@ from specprefill_cli.settings import Settings
 
 # The reported time is for this number of tokens; then the number of passages under an answer.
 UNIT, PASSAGES = 1_000, 3
+# The name of the group of all questions.
+ALL = "all"
 # Memory, in bytes, for what a scorer caches between questions.
 CACHE_BYTES = 2**27
 # For `PassageScorer`: words in a passage, words from a passage's start to the next, and documents that it caches.
 WORDS, STRIDE, KEPT_DOCUMENTS = 100, 50, 2
 COLUMNS: Columns = {
+    "questions": figure("group"),
     "scorer": figure("scorer"),
     "keep": keep_text,
     "n": figure("n"),
@@ -45,8 +48,8 @@ COLUMNS: Columns = {
     "answer": figure("answer", ".1f"),
     "in passages": figure("shown", ".1f"),
     "kept": figure("kept_ratio", ".3f"),
-    "new, 1,000 tokens": lambda row: f"{row['new_ms']:,.0f} ms",
-    "known": lambda row: f"{row['known_ms']:,.0f} ms",
+    "new, ms for 1,000 tokens": figure("new_ms", ",.0f"),
+    "known, ms": figure("known_ms", ",.0f"),
 }
 
 
@@ -87,9 +90,12 @@ def bench_recall(
     scorers: Sequence[Scorer],
     keeps: Sequence[float | None],
     settings: Settings,
+    by: str | None,
     step: Callable[[str], None],
 ) -> list[Row]:
     """Score every question with every scorer; return a row for each scorer and keep ratio.
+
+    by: a label of the items; each of its values gets rows of its own, beside those of all questions
 
     Leaves out a question that names no evidence and whose answers do not stand in its documents.
     Raises SpecprefillError if no question is left.
@@ -114,9 +120,16 @@ def bench_recall(
     if not all(outcomes.values()):
         raise SpecprefillError("no answer stands in its documents; give questions whose answers do")
     first = scorers[0].name
+    groups = [ALL, *sorted({case["labels"].get(by, ALL) for cases in outcomes.values() for case in cases} - {ALL})]
+
+    def of_group(group: str, name: str, keep: float | None) -> list[Row]:
+        return [case for case in outcomes[name, keep] if group in (ALL, case["labels"].get(by))]
+
     return [
-        row_of(name, keep, cases, outcomes[first, keep] if name != first else ())
-        for (name, keep), cases in outcomes.items()
+        {"group": group} | row_of(name, keep, cases, of_group(group, first, keep) if name != first else ())
+        for group in groups
+        for name, keep in outcomes
+        if (cases := of_group(group, name, keep))
     ]
 
 
@@ -133,6 +146,7 @@ def score_question(
     scores, seconds = time_scorer(scorer, request)
     common_figures = {
         "item": item.identifier,
+        "labels": item.labels,
         "shown": answer_shown(item, offsets, scores.importance),
         "new_seconds": seconds * UNIT / request.document_tokens if new else None,
         "known_seconds": time_scorer(scorer, request)[1],
@@ -182,7 +196,13 @@ def row_of(name: str, keep: float | None, cases: Sequence[Row], first: Sequence[
         "answer": None if answer is None else 100 * answer,
         "shown": 100 * statistics.fmean(case["shown"] for case in cases),
         "kept_ratio": statistics.fmean(case["kept_ratio"] for case in cases),
-        "new_ms": 1_000 * statistics.median(case["new_seconds"] for case in cases if case["new_seconds"] is not None),
-        "known_ms": 1_000 * statistics.median(case["known_seconds"] for case in cases),
+        "new_ms": median_ms(case["new_seconds"] for case in cases),
+        "known_ms": median_ms(case["known_seconds"] for case in cases),
         "missed": [case["item"] for case in cases if not case["recall"]],
     }
+
+
+def median_ms(seconds: Iterable[float | None]) -> float | None:
+    """The median of known times in milliseconds; None where none is known."""
+    known = [value for value in seconds if value is not None]
+    return 1_000 * statistics.median(known) if known else None

@@ -61,6 +61,9 @@ def recall(
     limit: Limit = None,
     distractors: Distractors = 0,
     sample_seed: SampleSeed = 0,
+    by: Annotated[
+        str | None, typer.Option(help="Key of the rows, such as language, whose values get figures of their own.")
+    ] = None,
     baseline: Annotated[
         bool, typer.Option(help="Also measure retrieval of 100-word passages by the encoder's cosine.")
     ] = True,
@@ -91,5 +94,5 @@ def recall(
     session = open_session(settings, draft=True)
     names = list(dict.fromkeys(resolve_scorer(name, session.pair, settings.mode) for name in scorers))
     measured = [*(SCORERS[name] for name in names), *([PassageScorer()] if baseline else [])]
-    measure = partial(bench_recall, session, items, measured, keeps, settings)
+    measure = partial(bench_recall, session, items, measured, keeps, settings, by)
     show_benchmark(measure, COLUMNS, json, quiet)

@@ -6,8 +6,8 @@ import json
 import lzma
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Item:
 
     evidence: character range of the row's own context in the collection's text
     facts: character ranges of the passages that the row names as evidence; an answer needs all of them
+    labels: the row's other strings, such as its language, by which figures can be divided
     buried: whether the context lies among distractors; False for rows that name documents
     """
 
@@ -33,6 +34,7 @@ class Item:
     evidence: tuple[int, int]
     buried: bool = False
     facts: tuple[tuple[int, int], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> list[Item]:
@@ -70,6 +72,7 @@ def read_items(path: Path, limit: int | None, distractors: int, seed: int) -> li
                 evidence=evidence,
                 buried="context" in row and distractors > 0,
                 facts=fact_ranges(row, collection.text, evidence, path),
+                labels={key: value for key, value in row.items() if isinstance(value, str)},
             )
         )
     return items

@@ -39,6 +39,7 @@ class Scores:
     spread_limit: `spread_ratio` of chunks above which the evidence is spread over the document; None where it is unknown
     draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
     reused: cached work of earlier questions that it used, in words
+    warnings: what the user should know about the choice
     """
 
     importance: Tensor
@@ -48,6 +49,7 @@ class Scores:
     spread_limit: float | None = None
     draft_state: KvCacheState | None = None
     reused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class Scorer(ABC):

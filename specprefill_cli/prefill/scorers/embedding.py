@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specprefill_cli.documents.language import language_of
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, range_of_tokens
+from specprefill_cli.models.glossary import Gloss, gloss
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, Scorer, Scores
 from specprefill_cli.prefill.scoring_heads import blend
@@ -50,18 +52,28 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     encoder = load_encoder(request.pair.target.device)
     starts = offsets[::PIECE, 0]
     cache = request.draft_prefixes
+    english, asked = english_of(request)
 
     def compute() -> DocumentVectors:
-        return encoder.document_vectors(request.document_text, starts)
+        if english is None:
+            return encoder.document_vectors(request.document_text, starts)
+        return encoder.document_vectors(english.text, starts, english.places)
 
     vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
-    question, sentence_starts = encoder.question_vectors(request.question), sentences_of(request.document_text)[:, 0]
+    question, sentence_starts = encoder.question_vectors(asked), sentences_of(request.document_text)[:, 0]
     pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
     if not len(sentence_starts):
         return pieces
     sentences = (SENTENCE_SHARPNESS * vectors.sentence_similarity(question, sentence_starts)).softmax(0)
     sentence_of = range_of_tokens(sentence_starts, torch.tensor(offsets[:, 0]))
     return blend(pieces, sentences[sentence_of], 1.0)
+
+
+def english_of(request: PrefillRequest) -> tuple[Gloss | None, str]:
+    """The English of a request's document, None where it is English or has no glossary, and of its question."""
+    language = language_of(request.document_text)
+    question = gloss(request.question, language_of(request.question, language))
+    return gloss(request.document_text, language), request.question if question is None else question.text
 
 
 def has_vectors(request: PrefillRequest) -> bool:

@@ -1,0 +1,170 @@
+"""The language of a text, by its script and its most frequent words, and the form in which its words are compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specprefill_cli.documents.sentences import FUNCTION_WORDS
+
+if TYPE_CHECKING:
+    from snowballstemmer.basestemmer import BaseStemmer
+
+ENGLISH = "en"
+# Scripts without spaces between words: Thai, Lao, Burmese and Khmer, then kana and Chinese characters.
+CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+KANA = "\u3040-\u30ff"
+UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff{KANA}{CHINESE}"
+WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
+UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
+# The letters that tell a language; earlier ones win.
+SCRIPTS = {
+    "ja": KANA, "zh": CHINESE, "ko": "\uac00-\ud7af", "th": "\u0e00-\u0e7f", "ru": "\u0400-\u04ff", "el": "\u0370-\u03ff",
+    "ar": "\u0600-\u06ff", "he": "\u0590-\u05ff", "hi": "\u0900-\u097f",
+}  # fmt: skip
+# By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so.
+LISTS = Path(__file__).with_name("languages.json")
+ALGORITHMS = {
+    "de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese", "nl": "dutch", "pl": "polish",
+    "sv": "swedish", "da": "danish", "fi": "finnish", "cs": "czech", "ro": "romanian", "tr": "turkish", "hu": "hungarian",
+    "id": "indonesian", "ru": "russian", "el": "greek", "ar": "arabic", "hi": "hindi", ENGLISH: "english",
+}  # fmt: skip
+# Languages that write compounds as one word, and letters of the shortest part of one.
+COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
+# Letters that stand for a word where no stemmer is known.
+PREFIX = 5
+# Characters of a text that tell its language, the share of its words that are frequent in it, and how many different ones a
+# long text must have: a table may repeat `no`.
+SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
+KEPT = 2**16
+
+
+def language_of(text: str, otherwise: str = ENGLISH) -> str:
+    """The language of a text as an ISO 639-1 code; `otherwise` where neither script nor frequent words tell."""
+    return language_of_sample(text[:SAMPLE], otherwise)
+
+
+@lru_cache(64)
+def language_of_sample(sample: str, otherwise: str) -> str:
+    """`language_of` the beginning of a text."""
+    letters = sum(map(str.isalpha, sample))
+    for language, script in SCRIPTS.items():
+        found = len(re.findall(f"[{script}]", sample))
+        # Japanese is written in kana and Chinese characters.
+        if found and found >= letters * (0.1 if language == "ja" else 0.4):
+            return language
+    # No language in another script remains.
+    otherwise = ENGLISH if otherwise in SCRIPTS else otherwise
+    # Single letters are words in many languages, and initials in all.
+    words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)
+    counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent_words().items()}
+    best = max(counts, key=lambda language: (counts[language], language == otherwise))
+    different = len(frequent_words()[best] & words.keys())
+    enough = counts[best] >= SHARE * words.total() and different >= min(DIFFERENT, SHARE * words.total())
+    return best if enough else otherwise
+
+
+@cache
+def frequent_words() -> dict[str, frozenset[str]]:
+    """The words that say nothing about a subject, by language."""
+    lists = load_lists()["frequent"]
+    return {ENGLISH: FUNCTION_WORDS} | {language: frozenset(words.split()) for language, words in lists.items()}
+
+
+@cache
+def load_lists() -> dict[str, dict[str, str]]:
+    """The lists of `LISTS`, by kind and language."""
+    return json.loads(LISTS.read_text(encoding="utf-8"))
+
+
+def says_not_found(answer: str) -> bool:
+    """Whether an answer says, in a language that is known, that the documents hold none."""
+    return answer.lower().startswith(tuple(load_lists()["not_found"].values()))
+
+
+@dataclass(frozen=True)
+class WordForms:
+    """How the words of a document are compared.
+
+    language: of the document; plain: whether words count as they are, those without a subject too
+    """
+
+    language: str
+    plain: bool = False
+
+    def words(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
+        """Yield where each word of text[start:end] begins, and its form; an empty form for a word without a subject.
+
+        In scripts without spaces, each character and each pair of them counts as a word; in English, characters alone.
+        """
+        normalise = normaliser(self.language, self.plain)
+        for match in WORD.finditer(text, start, end):
+            place, word = match.start(), match.group()
+            yield place, normalise(word)
+            following = text[place + 1 : min(place + 2, end)]
+            if self.language != ENGLISH and UNSPACED_LETTER.match(word) and UNSPACED_LETTER.match(following):
+                yield place, word + following
+
+    def question_words(self, question: str) -> list[str]:
+        """The different words of a question that count, sorted."""
+        forms = {form for _, form in self.words(question, 0, len(question))} - {""}
+        language = language_of(question, self.language)
+        if self.plain or language == self.language or self.language == ENGLISH:
+            return sorted(forms)
+        stops = frequent_words().get(language, frozenset())
+        return sorted(forms - {normaliser(self.language, False)(stop) for stop in stops})
+
+    def related(self, word: str, vocabulary: Collection[str]) -> list[str]:
+        """The words of a vocabulary that are compounds with a word, or parts of it."""
+        if self.plain or self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
+            return []
+        return [
+            other
+            for other in vocabulary
+            if len(other) >= SHORTEST_PART
+            and other != word
+            and (other.startswith(word) or other.endswith(word) or word.startswith(other) or word.endswith(other))
+        ]
+
+
+@cache
+def normaliser(language: str, plain: bool) -> Callable[[str], str]:
+    """The function that gives the form of a word; see `WordForms`."""
+    stops, stemmer = frequent_words().get(language, frozenset()), stemmer_of(language)
+
+    @lru_cache(KEPT)
+    def normalise(word: str) -> str:
+        word = word.lower()
+        if plain:
+            return word
+        if word in stops:
+            return ""
+        if language == ENGLISH and stemmer is not None:
+            return stemmer.stemWord(word)
+        if UNSPACED_LETTER.match(word):
+            return word
+        # Stemmers need the accents.
+        return fold(stemmer.stemWord(word) if stemmer is not None else word[:PREFIX])
+
+    return normalise
+
+
+def stemmer_of(language: str) -> BaseStemmer | None:
+    """Snowball's stemmer of a language, or None where there is none."""
+    import snowballstemmer
+
+    name = ALGORITHMS.get(language)
+    return snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
+
+
+def fold(word: str) -> str:
+    """A word in lower case without accents, `ß` as `ss`."""
+    decomposed = unicodedata.normalize("NFKD", word.casefold())
+    return "".join(character for character in decomposed if not unicodedata.combining(character))
