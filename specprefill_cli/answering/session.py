@@ -119,6 +119,7 @@ class Session:
     startup_seconds: from the program's start until the session was ready; set by the caller that measures it
     speculation: acceptance and costs in earlier answers
     warmed: modes that have run
+    single: whether one question follows: on a CPU a warm-up and its trials cost more than they save it
     confidence: gives the probability that an answer is right; None if the pair is not calibrated for it
     cold_choice: whether `auto` chooses as if there were no cache; the cache then only saves work
     """
@@ -131,6 +132,7 @@ class Session:
     startup_seconds: float = 0.0
     speculation: SpeculationState = field(default_factory=SpeculationState)
     warmed: set[str] = field(default_factory=set)
+    single: bool = False
     confidence: ConfidenceModel | None = None
     cold_choice: bool = False
 
@@ -261,7 +263,7 @@ class Session:
 
         Measures what `auto` and speculation need: on a GPU the fixed cost of a pass, and the cost of verification.
         """
-        if settings.mode in self.warmed:
+        if settings.mode in self.warmed or (self.single and self.pair.target.device == "cpu"):
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
         request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)

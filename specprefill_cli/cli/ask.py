@@ -72,7 +72,7 @@ def ask(
     collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
     sent_documents: Collection | tuple[str, ...] = tuple(names)
     if engine is None and collection is not None:
-        engine, sent_documents = open_engine(open_ready_session([settings], notes), settings), collection
+        engine, sent_documents = open_engine(open_ready_session([settings], notes, single=True), settings), collection
     assert engine is not None, "a server, or an engine of this process"
     events = engine.ask(
         Request(documents=sent_documents, question=question, settings=settings, with_cells=html is not None)

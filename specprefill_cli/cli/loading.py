@@ -107,11 +107,16 @@ def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
 
 
 def open_ready_session(
-    variants: Sequence[Settings], notes: Notes, any_mode: bool = False, target_weights: bool = True
+    variants: Sequence[Settings],
+    notes: Notes,
+    any_mode: bool = False,
+    target_weights: bool = True,
+    single: bool = False,
 ) -> Session:
     """Load the pair and warm it up with each of the variants that will be used.
 
     any_mode: whether the user may choose other modes later, so that the draft may be needed
+    single: whether one question follows
     target_weights: without them, the session runs only the draft, in this process alone, and is not warmed up
 
     Raises SpecprefillError if a model cannot be loaded.
@@ -133,6 +138,7 @@ def open_ready_session(
             possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
             ranks = None if target_weights else ALONE
             session = open_session(variants[0], any(map(loads_draft, possible)), target_weights, ranks=ranks)
+        session.single = single
         for variant in variants if target_weights else ():
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
     session.startup_seconds = seconds_since_start()

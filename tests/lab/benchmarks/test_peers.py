@@ -138,5 +138,5 @@ def test_rejects_gguf_file_of_another_model(tmp_path):
         load_gguf_target(session.pair, tmp_path / "draft.gguf", "float32")
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF")
-    with pytest.raises(SpecprefillError, match=r"damaged\.gguf: cannot be loaded"):
+    with pytest.raises(SpecprefillError, match=r"damaged\.gguf: not a whole GGUF file"):
         load_gguf_target(session.pair, damaged, "float32")

@@ -39,7 +39,7 @@ class Marks(Scorer):
 @pytest.fixture
 def rows(random_session):
     def measure(items, *scorers):
-        return bench_recall(random_session, items, scorers, [0.1], Settings(mode="select"), lambda _: None)
+        return bench_recall(random_session, items, scorers, [0.1], Settings(mode="select"), None, lambda _: None)
 
     return measure
 
