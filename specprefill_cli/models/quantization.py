@@ -28,11 +28,14 @@ NONE, AUTO = "none", "auto"
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
-ROUNDED_ROWS = 256
+ROUNDED_ROWS = 16
+# Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
+# long; this many columns of zeros between them end that.
+ALIASED, GAP = 1024, 64
 # Steps in which what rounding left is expressed: half a step becomes 127.
 REST = 254
 # Width of the trial's matrix, too large for a core's cache, and its runs; the first is not counted.
-TRIAL_WIDTH, TRIAL_RUNS = 2048, 6
+TRIAL_WIDTH, TRIAL_RUNS = 4096, 4
 # Endings of the names of a stored matrix and its scales, and what the configuration of such a model says.
 PACKED, SCALES = ".packed", ".scales"
 STORED = {"quant_method": "int8-rows", "bits": 8}
@@ -112,21 +115,25 @@ def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix [out, in] in int8, and the scale of each row [out]: bfloat16, so that kernels in any data type take it."""
+    """A matrix [out, in] in int8 [out, in + gap], and the scale of each row [out] in bfloat16.
+
+    gap: columns of zeros after rows of some lengths, see `ALIASED`
+    """
     # Rounded before packing: a rounding error would scale a whole row.
     scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
-    return (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8), scales
+    packed = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+    return F.pad(packed, (0, 0 if weight.shape[1] % ALIASED else GAP)), scales
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights [out, in] and a scale for each output."""
+    """A linear layer with int8 weights [out, in + gap] and a scale for each output, as `pack_rows` makes them."""
 
     packed: Tensor
     scales: Tensor
 
-    def __init__(self, packed: Tensor, scales: Tensor, bias: nn.Parameter | None) -> None:
+    def __init__(self, packed: Tensor, scales: Tensor, inputs: int, bias: nn.Parameter | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = packed.shape
+        self.in_features, self.out_features = inputs, len(packed)
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales)
         self.bias = bias
@@ -140,7 +147,7 @@ class Int8Linear(nn.Module):
 
     def unpacked_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
-        return F.linear(rows, self.packed.to(rows.dtype).mul_(self.scales[:, None]))
+        return F.linear(rows, self.packed[:, : self.in_features].to(rows.dtype).mul_(self.scales[:, None]))
 
     def rounded_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
@@ -149,25 +156,27 @@ class Int8Linear(nn.Module):
         steps = rows.float() / scales
         whole = steps.round()
         halves = torch.cat([whole, (steps - whole).mul_(REST).round_()]).to(torch.int8)
-        product, rest = torch._int_mm(halves, self.packed.t()).float().chunk(2)
+        product, rest = torch._int_mm(halves, self.packed[:, : self.in_features].t()).float().chunk(2)
         return torch.add(product, rest, alpha=1 / REST).mul_(scales).mul_(self.scales).to(rows.dtype)
 
 
 class Int8Embedding(nn.Module):
-    """An embedding with int8 rows [tokens, width] and a scale for each. multiplier: of every vector, as in Gemma."""
+    """An embedding with int8 rows [tokens, width + gap] and a scale for each. multiplier: of every vector, as in Gemma."""
 
     packed: Tensor
     scales: Tensor
 
-    def __init__(self, packed: Tensor, scales: Tensor, dtype: torch.dtype, multiplier: float) -> None:
+    def __init__(self, packed: Tensor, scales: Tensor, width: int, dtype: torch.dtype, multiplier: float) -> None:
         super().__init__()
-        self.dtype, self.multiplier = dtype, multiplier
+        self.embedding_dim, self.dtype, self.multiplier = width, dtype, multiplier
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids [...] -> vectors [..., width]."""
-        vectors = self.packed[tokens].to(self.dtype) * self.scales[tokens][..., None].to(self.dtype)
+        vectors = self.packed[tokens][..., : self.embedding_dim].to(self.dtype) * self.scales[tokens][..., None].to(
+            self.dtype
+        )
         return vectors if self.multiplier == 1 else vectors * self.multiplier
 
 
@@ -176,7 +185,7 @@ def int8_gain() -> float:
     """By what factor a row's product in integers beats that with unpacked weights on this CPU, by a short trial."""
     dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
     weight, row = torch.ones(TRIAL_WIDTH, TRIAL_WIDTH, dtype=dtype), torch.ones(1, TRIAL_WIDTH, dtype=dtype)
-    layer = Int8Linear(*pack_rows(weight.float()), None)
+    layer = Int8Linear(*pack_rows(weight.float()), TRIAL_WIDTH, None)
     ways = (lambda: F.linear(row, weight), lambda: layer.rounded_product(row))
     plain, rounded = (min(timeit.repeat(way, repeat=TRIAL_RUNS, number=1)[1:]) for way in ways)
     return plain / rounded
@@ -192,7 +201,9 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
     setattr(model, UNPACKED, samples)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            model.set_submodule(name, Int8Linear(*pack_rows(module.weight.data.float()), module.bias))
+            model.set_submodule(
+                name, Int8Linear(*pack_rows(module.weight.data.float()), module.in_features, module.bias)
+            )
 
 
 def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
@@ -212,10 +223,11 @@ def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, atte
         matrix = tensors[f"{stored}{PACKED}"], tensors[f"{stored}{SCALES}"]
         if isinstance(module, nn.Embedding):
             multiplier = float(getattr(module, "embed_scale", 1.0))
-            model.set_submodule(name, Int8Embedding(*matrix, dtype, multiplier))
+            model.set_submodule(name, Int8Embedding(*matrix, module.embedding_dim, dtype, multiplier))
         else:
             bias = tensors.get(f"{name}.bias")
-            model.set_submodule(name, Int8Linear(*matrix, None if bias is None else fixed(bias, dtype)))
+            fixed_bias = None if bias is None else fixed(bias, dtype)
+            model.set_submodule(name, Int8Linear(*matrix, module.in_features, fixed_bias))
     for name, _ in [*model.named_parameters()]:
         if name in tensors:
             owner, _, attribute = name.rpartition(".")

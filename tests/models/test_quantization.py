@@ -50,12 +50,13 @@ def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(llama):
         assert 0 < difference < 0.05
 
 
+@pytest.mark.parametrize("width", [64, quantization.ALIASED])
 @pytest.mark.parametrize("most", [0, 100])
-def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, most):
+def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, width, most):
     monkeypatch.setattr(quantization, "ROUNDED_ROWS", most)
-    linear = torch.nn.Linear(64, 48)
-    packed, states = Int8Linear(*pack_rows(linear.weight.data), linear.bias), torch.randn(2, 9, 64)
-    weight = packed.packed.float() * packed.scales.float()[:, None]
+    linear = torch.nn.Linear(width, 48)
+    packed, states = Int8Linear(*pack_rows(linear.weight.data), width, linear.bias), torch.randn(2, 9, width)
+    weight = packed.packed[:, :width].float() * packed.scales.float()[:, None]
     assert ((weight - linear.weight).abs() <= packed.scales.float()[:, None] * 0.75).all()
     expected = states @ weight.T + linear.bias
     # What rounding leaves of the states is multiplied too.
