@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import foreign, html, mail, office, pdf, recognition, text, xlsx
+from specprefill_cli.documents import epub, foreign, html, mail, office, pdf, recognition, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
@@ -23,8 +23,8 @@ ZIP_SIGNATURE = b"PK\x03\x04"
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
-    (b"META-INF/container.xml", office.chapter_pages),
-    (b"application/epub+zip", office.chapter_pages),
+    (b"META-INF/container.xml", epub.pages),
+    (b"application/epub+zip", epub.pages),
     (b"word/", office.document_pages),
     (b"ppt/", office.slide_pages),
     (b"xl/", xlsx.pages),
@@ -36,7 +36,7 @@ BINARY_READERS: Mapping[str, Reader] = {
     ".docx": office.document_pages,
     ".pptx": office.slide_pages,
     ".xlsx": xlsx.pages,
-    ".epub": office.chapter_pages,
+    ".epub": epub.pages,
     **dict.fromkeys(foreign.SUFFIXES, foreign.pages),
 }
 READERS: Mapping[str, Reader] = {
