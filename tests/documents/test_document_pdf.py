@@ -58,7 +58,9 @@ def refusal(data: bytes, limits: Limits | None = None) -> str:
 
 
 def test_pages_have_their_text_and_range() -> None:
-    document = read_document(make_pdf(TEXTS), "report.pdf")
+    steps: list[str] = []
+    document = read_document(make_pdf(TEXTS), "report.pdf", step=steps.append)
+    assert steps == [f"reading report.pdf: page {page} of 3" for page in (1, 2, 3)]
     assert page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
     assert (document.name, document.warnings) == ("report.pdf", ())
@@ -81,14 +83,11 @@ def test_an_encrypted_pdf_is_refused_unless_its_user_password_is_empty(method: E
     assert "qpdf" in message
 
 
-@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_a_truncated_pdf_is_refused(share: float) -> None:
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95, None])
+def test_a_truncated_or_damaged_pdf_is_refused(share: float | None) -> None:
     data = make_pdf(TEXTS)
-    assert "the PDF is damaged" in refusal(data[: int(len(data) * share)])
-
-
-def test_a_damaged_pdf_is_refused() -> None:
-    assert "the PDF is damaged" in refusal(b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF")
+    garbage = b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF"
+    assert "the PDF is damaged" in refusal(data[: int(len(data) * share)] if share else garbage)
 
 
 @pytest.mark.parametrize("filter_name", ["JBIG2Decode", "A85"])
@@ -113,18 +112,14 @@ def test_the_other_pages_survive_a_damaged_one(monkeypatch: pytest.MonkeyPatch) 
     assert document.warnings[0].startswith("page 2 could not be read (Failed to load page.)")
 
 
-def test_a_scanned_pdf_is_refused() -> None:
-    message = refusal(make_pdf([None, None, None]))
-    assert message.startswith(
-        "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
-    )
-    assert "pip install rapidocr" in message
-
-
-def test_scanned_pages_are_a_warning() -> None:
+def test_pages_without_text_are_a_warning_and_without_any_text_an_error() -> None:
+    remedy = "hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
-    assert document.warnings[0].startswith("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf")
+    assert document.warnings[0].startswith(f"pages 1, 3-4 {remedy}")
     assert document.text == "Alpha\n\nBeta"
+    message = refusal(make_pdf([None, None, None]))
+    assert message.startswith(f"report.pdf: pages 1-3 {remedy}")
+    assert "pip install rapidocr" in message
 
 
 def test_repaired_damage_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
@@ -159,9 +154,3 @@ def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
     finally:
         forever.set()
     assert "reading took longer than 2 s (page 1 of 3 read)" in message
-
-
-def test_pages_are_counted_while_they_are_read() -> None:
-    steps: list[str] = []
-    read_document(make_pdf(["One.", "Two.", "Three."]), "a.pdf", step=steps.append)
-    assert steps == [f"reading a.pdf: page {page} of 3" for page in (1, 2, 3)]
