@@ -3,9 +3,9 @@
 import posixpath
 from zipfile import ZipFile
 
+from specprefill_cli.documents.archive import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.html import visible_text
-from specprefill_cli.documents.office import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.reader import Pages, SourceFile
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"

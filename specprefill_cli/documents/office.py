@@ -1,4 +1,4 @@
-"""DOCX and PPTX: ZIP archives of XML, with guards against hostile archives.
+"""DOCX and PPTX: the text of documents and slides.
 
 Both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, each in its own namespace.
 """
@@ -6,19 +6,16 @@ Both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, e
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from io import BytesIO
 from itertools import chain
-from urllib.parse import unquote, urlsplit
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
+from specprefill_cli.documents.archive import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.document import hold
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
 
-MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
@@ -30,38 +27,10 @@ HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 Levels = Mapping[str, int]
 
 
-def open_archive(file: SourceFile) -> ZipFile:
-    """Open an archive. Raises DocumentError if its declared sizes make it a ZIP bomb.
-
-    The declared sizes can be trusted: zipfile never unpacks more of an entry.
-    """
-    archive = ZipFile(BytesIO(file.data))
-    entries = archive.infolist()
-    xml_bytes = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
-    sizes = (
-        (sum(entry.file_size for entry in entries), file.limits.max_unpacked_bytes, "bytes"),
-        (xml_bytes, file.limits.max_xml_bytes, "bytes of XML"),
-    )
-    for size, limit, unit in sizes:
-        if size > limit:
-            raise file.error(f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
-    return archive
-
-
-def parse_entry(archive: ZipFile, entry: str) -> Element:
-    """Parse an XML entry. Raises ParseError for entities that expand without bound: expat limits them."""
-    return ElementTree.fromstring(archive.read(entry))
-
-
-def entry_name(folder: str, link: str) -> str:
-    """The name of the entry that a link leads to. folder: of the entry with the link."""
-    return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
-
-
 def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
-        warn_of_struck_text(file, archive.read(main_part(archive)))
+        warn_of_struck_text(file, archive, [main_part(archive)])
         yield file.page_text([*property_lines(archive), *document_lines(archive)])
 
 
@@ -73,22 +42,21 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
+        warn_of_struck_text(file, archive, slides)
         empty = []
         for number, slide in enumerate(slides, start=1):
-            warn_of_struck_text(file, archive.read(slide))
             text = file.page_text([*(property_lines(archive) if number == 1 else ()), *slide_lines(archive, slide)])
             if not text.strip():
                 empty.append(number)
             yield text
     if empty:
-        file.warnings.append(f"{page_ranges(empty)} {'holds' if len(empty) == 1 else 'hold'} no text (pictures?)")
+        file.warnings.append(f"{hold(empty)} no text (pictures?)")
 
 
-def warn_of_struck_text(file: SourceFile, markup: bytes) -> None:
-    """Warn once if an entry has struck text."""
-    warning = "struck text is left out"
-    if STRUCK.search(markup) and warning not in file.warnings:
-        file.warnings.append(warning)
+def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
+    """Warn if one of the entries has struck text."""
+    if any(STRUCK.search(archive.read(entry)) for entry in entries):
+        file.warnings.append("struck text is left out")
 
 
 def property_lines(archive: ZipFile) -> Iterator[str]:
@@ -114,14 +82,12 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
 
 def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
     """Parse the entries that `entry` refers to by relations of these types."""
-    return [
-        parse_entry(archive, name) for _, relation_type, name in relations(archive, entry) if relation_type in types
-    ]
+    return [parse_entry(archive, name) for _, kind, name in relations(archive, entry) if kind in types]
 
 
 def main_part(archive: ZipFile) -> str:
     """The entry that holds a document's body, or the list of slides."""
-    return next(entry for _, relation_type, entry in relations(archive, "") if relation_type == "officeDocument")
+    return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
 
 
 def document_lines(archive: ZipFile) -> Iterator[str]:

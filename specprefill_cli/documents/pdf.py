@@ -1,12 +1,11 @@
 """PDF: pages of text through PDFium, and clear errors for PDFs without text."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from specprefill_cli.documents import recognition
 from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, restore_ligatures
-from specprefill_cli.documents.document import page_ranges
+from specprefill_cli.documents.document import hold, page_ranges
 from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.errors import first_line
@@ -100,8 +99,3 @@ def add_warnings(file: SourceFile, problems: Problems) -> None:
         recognised = f"the text of {page_ranges(problems.recognised)} was recognised in pictures"
         causes.append((recognised, "check numbers and names"))
     file.warnings += [f"{cause}; {remedy}" for cause, remedy in causes]
-
-
-def hold(numbers: Sequence[int]) -> str:
-    """The pages and the verb."""
-    return f"{page_ranges(numbers)} {'holds' if len(numbers) == 1 else 'hold'}"

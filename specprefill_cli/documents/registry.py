@@ -114,7 +114,9 @@ def read_document(
 def read_file(file: SourceFile) -> None:
     """Read the pages of a file with the reader that fits. Raises DocumentError, and Abandoned once it should stop."""
     try:
-        read_pages(choose_reader(file.data, file.name), file)
+        with closing(choose_reader(file.data, file.name)(file)) as texts:
+            for page_text in texts:
+                file.add_page(page_text)
     except (Abandoned, DocumentError):
         raise
     except Exception as error:
@@ -122,13 +124,6 @@ def read_file(file: SourceFile) -> None:
         raise file.error(
             f"the file is damaged or of another kind ({first_line(error)})", "open it and save it again"
         ) from error
-
-
-def read_pages(reader: Reader, file: SourceFile) -> None:
-    """Read the pages into `file`."""
-    with closing(reader(file)) as texts:
-        for page_text in texts:
-            file.add_page(page_text)
 
 
 def choose_reader(data: bytes, name: str) -> Reader:
