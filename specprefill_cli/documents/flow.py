@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.tables import Cell, filled_rows, table_lines
+from specprefill_cli.documents.tables import Cell, filled_rows, span_of, table_lines
 
 NOTHING, SPACE, LINE = range(3)
 SEPARATORS = ("", " ", "\n")
 # Characters before raised text that decide how it is written.
 MARKED_TAIL = 20
-LARGEST_SPAN = 1000
 Attributes = Mapping[str, str]
 
 
@@ -79,10 +78,4 @@ class Table:
         rows, heads = list(compress(self.rows, filled)), [*compress(self.heads, filled), False]
         if self.has_blocks or max(map(len, rows), default=0) < 2:
             return [cell.text for row in rows for cell in row if cell.text.strip()]
-        texts = ([*map(str.strip, row)] for row in filled_rows(rows))
-        return list(table_lines(texts, marked=heads.index(False) % len(rows)))
-
-
-def span_of(value: str) -> int:
-    """The columns or rows that an attribute says a cell spans."""
-    return max(1, min(int(value), LARGEST_SPAN)) if value.isdecimal() and len(value) < 9 else 1
+        return list(table_lines(filled_rows(rows), marked=heads.index(False) % len(rows)))

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.encoding import decode_text
-from specprefill_cli.documents.flow import LINE, NOTHING, SPACE, Attributes, Flow, Table, span_of
+from specprefill_cli.documents.flow import LINE, NOTHING, SPACE, Attributes, Flow, Table
 from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
+from specprefill_cli.documents.tables import span_of
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
 HIDING = re.compile(

@@ -14,14 +14,13 @@ from specprefill_cli.documents.archive import entry_name, open_archive, parse_en
 from specprefill_cli.documents.cleaning import superscript
 from specprefill_cli.documents.document import hold
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.documents.tables import table_lines
+from specprefill_cli.documents.tables import Cell, filled_rows, span_of, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
 OFF = ("0", "false", "off", "none")
-WIDEST_SPAN = 100
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # The level of each heading style, by style id: ids depend on the program's language, names do not.
 Levels = Mapping[str, int]
@@ -178,32 +177,24 @@ def parts(parent: Element, *names: str) -> Iterator[Element]:
 def table_block(table: Element, levels: Levels) -> Iterator[str]:
     """Yield the rows of a table; the lines of its cells, where it only arranges parts of the page."""
     rows = list(parts(table, "tr"))
-    cells = [list(parts(row, "tc")) for row in rows]
-    if max(map(len, cells), default=0) < 2 or any(cell.find(".//{*}tbl") is not None for cell in chain(*cells)):
-        for cell in chain(*cells):
+    cells = list(chain.from_iterable(parts(row, "tc") for row in rows))
+    if len(cells) == len(rows) or any(cell.find(".//{*}tbl") is not None for cell in cells):
+        for cell in cells:
             yield from block_lines(cell, levels)
         return
     heads = [row.find("{*}trPr/{*}tblHeader") is not None for row in rows] + [False]
-    yield from table_lines(merged_rows(cells, levels), marked=heads.index(False) % len(rows))
+    yield from table_lines(filled_rows([*cells_of(row, levels)] for row in rows), marked=heads.index(False) % len(rows))
 
 
-def merged_rows(table: list[list[Element]], levels: Levels) -> Iterator[list[str]]:
-    """Yield the texts of a table's rows, that of a merged cell in each of its places."""
-    above: list[str] = []
-    for cells in table:
-        row: list[str] = []
-        for cell in cells:
+def cells_of(row: Element, levels: Levels) -> Iterator[Cell]:
+    """Yield the cells of a row. In slides the cells that another one covers are there, too."""
+    for cell in parts(row, "tc"):
+        if "1" not in (cell.get("hMerge"), cell.get("vMerge")):
             merge = cell.find("{*}tcPr/{*}vMerge")
-            if cell.get("hMerge") == "1" and row:
-                text = row[-1]
-            elif cell.get("vMerge") == "1" or (merge is not None and attribute(merge, "val") != "restart"):
-                text = above[len(row)] if len(row) < len(above) else ""
-            else:
-                text = " ".join(filter(None, map(str.strip, block_lines(cell, levels))))
-            width = attribute(cell.find("{*}tcPr/{*}gridSpan"), "val")
-            row += [text] * (min(int(width), WIDEST_SPAN) if width.isdecimal() and len(width) < 9 else 1)
-        yield row
-        above = row
+            is_above = merge is not None and attribute(merge, "val") != "restart"
+            text = " ".join(filter(None, map(str.strip, block_lines(cell, levels))))
+            columns = attribute(cell.find("{*}tcPr/{*}gridSpan"), "val") or cell.get("gridSpan", "")
+            yield Cell(text, span_of(columns), span_of(cell.get("rowSpan", "")), is_above)
 
 
 def paragraph_text(paragraph: Element, levels: Levels) -> str:
