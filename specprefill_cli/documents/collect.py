@@ -91,8 +91,7 @@ def expand_folder(folder: str) -> Expansion:
         cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
         raise document_error(folder, cause, "name the files")
     others = len(found) - len(files)
-    subject = "file of another kind" if others == 1 else "files of other kinds"
-    verb = "was" if others == 1 else "were"
+    subject, verb = ("file of another kind", "was") if others == 1 else ("files of other kinds", "were")
     return Expansion(files, warnings=[one_line(f"{others} {subject} in {folder} {verb} not read")] if others else [])
 
 

@@ -14,12 +14,13 @@ from specprefill_cli.errors import DocumentError, document_error, first_line, on
 
 # The PDF standard allows up to 1024 bytes of other data before the header.
 HEADER_BYTES = 1024
+ZIP_SIGNATURE = b"PK\x03\x04"
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old or encrypted Microsoft Office file"),
+    (foreign.OLD_OFFICE, "an old or encrypted Microsoft Office file"),
     (b"%!PS", "a PostScript file"),
+    (ZIP_SIGNATURE, "a ZIP archive"),
 )
-ZIP_SIGNATURE = b"PK\x03\x04"
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
@@ -66,14 +67,9 @@ def is_html(data: bytes) -> bool:
 
 def binary_format(data: bytes) -> str | None:
     """Name the format of binary data; None for text in any encoding."""
-    for signature, format_name in BINARY_SIGNATURES:
-        if data.startswith(signature):
-            return format_name
-    if data.startswith(ZIP_SIGNATURE):
-        return "a ZIP archive"
-    if b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS)):
-        return "binary data (it holds NUL bytes)"
-    return None
+    has_nul = b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS))
+    named = (format_name for signature, format_name in BINARY_SIGNATURES if data.startswith(signature))
+    return next(named, "binary data (it holds NUL bytes)" if has_nul else None)
 
 
 def office_reader(data: bytes) -> Reader | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
+NO_VALUES = "formulas without a stored value are skipped; open the file, save it, and read it again"
 MERGED = re.compile(rb"<mergeCell\b[^<>]*\bref=\"([A-Z]+\d+:[A-Z]+\d+)\"")
 # Cells of a sheet that merged ranges may fill.
 MERGED_CELLS = 20_000
@@ -49,12 +50,12 @@ def pages(file: SourceFile) -> Pages:
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
     workbook = openpyxl.load_workbook(BytesIO(file.data), read_only=True, data_only=True)
     with open_archive(file) as archive:
-        sources = [archive.read(sheet._worksheet_path) for sheet in workbook.worksheets]
-    # Files written by programs hold no values.
-    if any(map(UNCALCULATED.search, sources)):
-        file.warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
-    for sheet, source in zip(workbook.worksheets, sources, strict=True):
-        yield file.page_text(sheet_lines(sheet, merged_cells(source)))
+        for sheet in workbook.worksheets:
+            source = archive.read(sheet._worksheet_path)
+            # Files written by programs hold no values.
+            if UNCALCULATED.search(source) and NO_VALUES not in file.warnings:
+                file.warnings.append(NO_VALUES)
+            yield file.page_text(sheet_lines(sheet, merged_cells(source)))
 
 
 def merged_cells(sheet: bytes) -> Merged:

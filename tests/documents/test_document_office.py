@@ -8,6 +8,7 @@ import docx
 import openpyxl
 import pytest
 
+from specprefill_cli.documents import recognition
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
@@ -156,9 +157,18 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
     assert "more than the limit of 5,000 characters of text" in message
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
-    assert refusal(workbook(), "a.xlsx").endswith(f"; install it with {pip_command('openpyxl')}")
+@pytest.mark.parametrize(
+    ("data", "name", "packages"),
+    [
+        (workbook(), "a.xlsx", ["openpyxl"]),
+        (b"{\\rtf1 x}", "a.rtf", ["kreuzberg"]),
+        (b"\xff\xd8\xffrest", "a.jpg", ["rapidocr", "onnxruntime"]),
+    ],
+)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, data: bytes, name: str, packages: list[str]) -> None:
+    monkeypatch.setattr(recognition, "is_installed", lambda: False)
+    monkeypatch.setitem(sys.modules, packages[0], None)
+    assert f"; install it with {pip_command(*packages)}" in refusal(data, name)
 
 
 def test_xlsx_rounds_like_spreadsheets_and_keeps_empty_texts() -> None:

@@ -47,10 +47,6 @@ def test_scanned_pages_and_pictures_are_recognised(recogniser: list[object]) -> 
     assert len(recogniser) == 2
 
 
-def test_a_picture_needs_the_package() -> None:
-    assert "pip install rapidocr onnxruntime" in document_files.refusal(b"\xff\xd8\xffrest", "a.jpg")
-
-
 def refusal(data: bytes, limits: Limits | None = None) -> str:
     message = document_files.refusal(data, "report.pdf", limits)
     assert message.startswith("report.pdf: ")
@@ -135,10 +131,8 @@ def test_a_pdf_beyond_the_limits_is_refused() -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
     message = refusal(make_pdf(TEXTS), Limits(max_characters=20))
     assert "the limit of 20 characters of text (reached on page 2)" in message
-    assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
-@pytest.mark.slow
 def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     read = PdfiumFile.page_text
@@ -150,7 +144,7 @@ def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(PdfiumFile, "page_text", hang)
     try:
-        message = refusal(make_pdf(TEXTS), Limits(max_seconds=2))
+        message = refusal(make_pdf(TEXTS), Limits(max_seconds=0.5))
     finally:
         forever.set()
-    assert "reading took longer than 2 s (page 1 of 3 read)" in message
+    assert "reading took longer than 0.5 s (page 1 of 3 read)" in message
