@@ -101,12 +101,9 @@ def pieces_of(page: PdfTextPage, grids: Sequence[Grid]) -> list[Piece]:
             continue
         if mark:
             last.text, mark = superscript(last.text, mark), ""
-        if (
-            is_raised(Piece("", 0, 0, base, height), last.base, last.height)
-            and len(last.text) < 4
-            and 0 <= gap < height
-        ):
-            # A mark at the beginning of a note.
+        is_mark = len(last.text) < 4 and is_raised(Piece("", 0, 0, base, height), last.base, last.height)
+        if is_mark and 0 <= gap < height:
+            # At the beginning of a note.
             last.text, last.base, last.height, blank = superscript("", last.text), base, height, " "
         is_near = last.text and last.is_level(base) and -last.height < gap < COLUMN_GAP * last.height
         if is_near and not any(grid.parts(last.right, box.left, base) for grid in grids):

@@ -137,9 +137,8 @@ def choose_reader(data: bytes, name: str) -> Reader:
     binary_name = binary_format(data)
     if binary_name:
         contradiction = f", not a {suffix} file" if suffix in READERS else ""
-        raise document_error(
-            name, f"this is {binary_name}{contradiction}", "save it as PDF, HTML, Markdown or UTF-8 text"
-        )
+        cause = f"this is {binary_name}{contradiction}"
+        raise document_error(name, cause, "save it as PDF, HTML, Markdown or UTF-8 text")
     if suffix in BINARY_READERS:
         cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
         raise document_error(name, cause, "rename it, or fetch the file again")
