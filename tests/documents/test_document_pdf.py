@@ -60,9 +60,6 @@ def test_pages_have_their_text_and_range() -> None:
     assert page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
     assert (document.name, document.warnings) == ("report.pdf", ())
-    start = document.text.index("second")
-    assert document.pages_between(start, start + 6) == (2,)
-    assert document.pages_between(0, len(document.text)) == (1, 2, 3)
 
 
 def test_lines_of_a_paragraph_are_joined() -> None:
@@ -75,8 +72,7 @@ def test_an_encrypted_pdf_is_refused_unless_its_user_password_is_empty(method: E
     document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
     assert document.text == "\n\n".join(TEXTS)
     message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
-    assert "the PDF is encrypted; remove the password first" in message
-    assert "qpdf" in message
+    assert "the PDF is encrypted; remove the password first (for example: qpdf" in message
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95, None])
