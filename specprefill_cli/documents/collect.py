@@ -55,9 +55,8 @@ def expand_source(source: str) -> Expansion:
     fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts)))
     files = match_pattern(Path(*parts[:fixed_parts]), parts[fixed_parts:])
     if not files:
-        raise document_error(
-            source, "no file matches this pattern", "check it; quotes keep the shell from expanding it"
-        )
+        remedy = "check it; quotes keep the shell from expanding it"
+        raise document_error(source, "no file matches this pattern", remedy)
     return Expansion(files)
 
 
@@ -91,8 +90,7 @@ def expand_folder(folder: str) -> Expansion:
         cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
         raise document_error(folder, cause, "name the files")
     others = len(found) - len(files)
-    subject = "file of another kind" if others == 1 else "files of other kinds"
-    verb = "was" if others == 1 else "were"
+    subject, verb = ("file of another kind", "was") if others == 1 else ("files of other kinds", "were")
     return Expansion(files, warnings=[one_line(f"{others} {subject} in {folder} {verb} not read")] if others else [])
 
 
@@ -157,7 +155,6 @@ def read_file(path: Path, step: Callable[[str], None]) -> Document:
         with path.open("rb") as stream:
             data = stream.read(LIMITS.max_bytes + 1)
     except OSError as error:
-        raise document_error(
-            name, f"cannot be read: {error.strerror or error}", "check its name and its permissions"
-        ) from error
+        cause = f"cannot be read: {error.strerror or error}"
+        raise document_error(name, cause, "check its name and its permissions") from error
     return read_document(data, name, step=step)

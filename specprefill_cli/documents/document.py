@@ -80,6 +80,12 @@ def page_ranges(numbers: Iterable[int]) -> str:
     return f"page {text}" if text.isdigit() else f"pages {text}"
 
 
+def hold(numbers: Iterable[int]) -> str:
+    """Write ascending page numbers and the verb: `page 4 holds` or `pages 1-3, 7 hold`."""
+    text = page_ranges(numbers)
+    return f"{text} holds" if text.startswith("page ") else f"{text} hold"
+
+
 @dataclass(frozen=True)
 class DocumentPages:
     """Some pages of a document, by number."""
@@ -134,12 +140,9 @@ class Collection:
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         """The documents that characters [start, end) of `text` touch, each with the pages touched."""
-        touched_ranges = [
-            (self.documents[number], first, last) for number, first, last in self.ranges_by_document(start, end)
-        ]
         return [
-            DocumentPages(document.name, list(document.pages_between(first, last)))
-            for document, first, last in touched_ranges
+            DocumentPages(self.documents[number].name, list(self.documents[number].pages_between(first, last)))
+            for number, first, last in self.ranges_by_document(start, end)
         ]
 
     def pages(self, start: int, end: int) -> list[int]:

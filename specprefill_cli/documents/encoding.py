@@ -54,9 +54,8 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     damaged_places = text.count("\ufffd") - file.data.count("\ufffd".encode())
     valid_characters = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
     is_cut = damaged_places == 1 and text.endswith("\ufffd") and valid_characters
-    if is_cut or valid_characters >= damaged_places * (
-        VALID_PER_DAMAGE_DECLARED if declared == "utf-8" else VALID_PER_DAMAGE
-    ):
+    needed = VALID_PER_DAMAGE_DECLARED if declared == "utf-8" else VALID_PER_DAMAGE
+    if is_cut or valid_characters >= damaged_places * needed:
         return decode_with_replacement(file, "utf-8")
     return decode_guessed(file)
 

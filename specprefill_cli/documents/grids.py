@@ -7,13 +7,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specprefill_cli.documents.pieces import Piece
 from specprefill_cli.documents.tables import table_lines
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
+
+    from specprefill_cli.documents.layout import Piece
 
 Point = tuple[float, float]
 # In points: the shortest line, and how far two lines at one place may be apart.
@@ -94,15 +95,21 @@ def strokes(page: PdfPage) -> Iterator[tuple[Point, Point]]:
     """Yield the ends of each straight line that a page draws."""
     import pypdfium2.raw as pdfium
 
+    x, y, matrix = ctypes.c_float(), ctypes.c_float(), pdfium.FS_MATRIX()
     count = pdfium.FPDFPage_CountObjects(page.raw)
     for index in range(count if count <= MOST_DRAWINGS else 0):
         drawing = pdfium.FPDFPage_GetObject(page.raw, index)
         if pdfium.FPDFPageObj_GetType(drawing) != pdfium.FPDF_PAGEOBJ_PATH:
             continue
+        pdfium.FPDFPageObj_GetMatrix(drawing, ctypes.byref(matrix))
         start = before = (0.0, 0.0)
         for number in range(min(pdfium.FPDFPath_CountSegments(drawing), MOST_DRAWINGS)):
             segment = pdfium.FPDFPath_GetPathSegment(drawing, number)
-            point = place_of(drawing, segment)
+            pdfium.FPDFPathSegment_GetPoint(segment, ctypes.byref(x), ctypes.byref(y))
+            point = (
+                matrix.a * x.value + matrix.c * y.value + matrix.e,
+                matrix.b * x.value + matrix.d * y.value + matrix.f,
+            )
             if pdfium.FPDFPathSegment_GetType(segment) == pdfium.FPDF_SEGMENT_MOVETO:
                 start = point
             else:
@@ -110,16 +117,3 @@ def strokes(page: PdfPage) -> Iterator[tuple[Point, Point]]:
             if pdfium.FPDFPathSegment_GetClose(segment):
                 yield point, start
             before = point
-
-
-def place_of(drawing: Any, segment: Any) -> Point:
-    """Where a segment of a drawing ends on the page."""
-    import pypdfium2.raw as pdfium
-
-    x, y, matrix = ctypes.c_float(), ctypes.c_float(), pdfium.FS_MATRIX()
-    pdfium.FPDFPathSegment_GetPoint(segment, ctypes.byref(x), ctypes.byref(y))
-    pdfium.FPDFPageObj_GetMatrix(drawing, ctypes.byref(matrix))
-    return (
-        matrix.a * x.value + matrix.c * y.value + matrix.e,
-        matrix.b * x.value + matrix.d * y.value + matrix.f,
-    )

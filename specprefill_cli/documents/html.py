@@ -4,16 +4,13 @@ import html
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
 from html.parser import HTMLParser
-from itertools import compress
 
-from specprefill_cli.documents.cleaning import clean_characters, clean_text, superscript
+from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.encoding import decode_text
+from specprefill_cli.documents.flow import LINE, NOTHING, SPACE, Attributes, Flow, Table
 from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
-from specprefill_cli.documents.tables import Cell, filled_rows, table_lines
+from specprefill_cli.documents.tables import span_of
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
 HIDING = re.compile(
@@ -26,9 +23,10 @@ STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
 # Rules of a style sheet, without those for print or narrow screens.
 CONDITIONAL_RULES = re.compile(r"/\*.*?\*/|@[^{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-PREFORMATTED = ("pre", "textarea")
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 CELLS = frozenset({"td", "th"})
+LISTS = ("ol", "ul", "menu")
+SILENT_INPUTS = ("hidden", "password", "file", "color", "range")
 BLOCKS = frozenset(
     "address article aside blockquote body br button caption center dd details dialog dir div dl dt fieldset figcaption "
     "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr iframe legend li main menu nav ol optgroup option p pre section "
@@ -41,103 +39,24 @@ ENDED_BY = {
     **{tag: frozenset({tag}) for tag in ("tr", "li", "option")},
     **dict.fromkeys(("dt", "dd"), frozenset({"dt", "dd"})),
 }
-SILENT_INPUTS = frozenset({"hidden", "password", "file", "color", "range"})
-TICKS = frozenset({"checkbox", "radio"})
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
-# Characters before raised text that decide how it is written.
-MARKED_TAIL = 20
-LARGEST_SPAN = 1000
-Attributes = Mapping[str, str]
-
 UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
 
 
-class Gap(IntEnum):
-    """The separator of two pieces of text; the strongest of several wins."""
+class Element:
+    """An open element. is_hidden, is_raised: whether it or one around it is; children: number of elements in it so far."""
 
-    NOTHING = 0
-    SPACE = 1
-    LINE = 2
-
-
-@dataclass
-class Flow:
-    """Text of the page, or of a cell. gap: the strongest gap since the last piece; prefix: number of a list item."""
-
-    pieces: list[str] = field(default_factory=list)
-    gap: Gap = Gap.NOTHING
-    prefix: str = ""
-
-    def separate(self, gap: Gap) -> None:
-        self.gap = max(self.gap, gap)
-
-    def write(self, text: str) -> None:
-        separator = {Gap.LINE: "\n", Gap.SPACE: " "}.get(self.gap, "") if self.pieces else ""
-        self.pieces += [separator, self.prefix + text]
-        self.gap, self.prefix = Gap.NOTHING, ""
-
-    def write_raised(self, text: str) -> None:
-        if self.pieces and self.gap is Gap.NOTHING:
-            tail = self.pieces[-1][-MARKED_TAIL:]
-            self.pieces.append(superscript(tail, text).removeprefix(tail))
-        else:
-            self.write(superscript("", text))
-
-
-@dataclass
-class Table:
-    """An open table. heads: rows that are a header; flow: text of the open cell, with its spans in `span`."""
-
-    rows: list[list[Cell]] = field(default_factory=list)
-    heads: list[bool] = field(default_factory=list)
-    flow: Flow | None = None
-    span: tuple[int, int] = (1, 1)
-    has_blocks: bool = False
-
-    def start_row(self) -> None:
-        self.end_cell()
-        self.rows.append([])
-        self.heads.append(True)
-
-    def start_cell(self, is_head: bool, attributes: Attributes) -> None:
-        self.end_cell()
-        if not self.rows:
-            self.start_row()
-        self.heads[-1] &= is_head
-        columns, rows = (attributes.get(name, "") for name in ("colspan", "rowspan"))
-        self.flow, self.span = Flow(), (span_of(columns), span_of(rows))
-
-    def end_cell(self) -> None:
-        if self.flow is not None:
-            self.rows[-1].append(Cell("".join(self.flow.pieces), *self.span))
-            self.flow = None
-
-    def lines(self) -> list[str]:
-        """The rows; or the texts of the cells, where the table only arranges parts of the page."""
-        self.end_cell()
-        filled = [any(cell.text.strip() for cell in row) for row in self.rows]
-        rows = list(compress(self.rows, filled))
-        if self.has_blocks or max(map(len, rows), default=0) < 2:
-            return [cell.text for row in rows for cell in row if cell.text.strip()]
-        heads = list(compress(self.heads, filled))
-        marked = heads.index(False) if False in heads else 0
-        texts = ([*map(str.strip, row)] for row in filled_rows(rows))
-        return list(table_lines(texts, marked=marked))
-
-
-def span_of(value: str) -> int:
-    """The columns or rows that an attribute says a cell spans."""
-    return max(1, min(int(value), LARGEST_SPAN)) if value.isdecimal() and len(value) < 9 else 1
+    def __init__(self, tag: str, is_hidden: bool = False, is_raised: bool = False) -> None:
+        self.tag, self.is_hidden, self.is_raised, self.children = tag, is_hidden, is_raised, 0
 
 
 class TextExtractor(HTMLParser):
     """Collects the text that a browser would show, and keeps the first title separate.
 
-    open_tags: open elements, the innermost last, each with whether it is hidden; depths: number of open elements by tag
-    hidden: number of open hidden elements; hidden_names: classes and identifiers that the style sheet hides
-    raised_at: number of elements around each open raised one
-    lists: number of the next item of each open list; 0 for a list without numbers; powers: parts so far of each open power
+    open: open elements, the innermost last; depths: number of open elements by tag; raised: text of the open raised one
+    hidden_names: classes and identifiers that the style sheet hides
+    lists: number of the next item of each open list; 0 for a list without numbers
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -147,37 +66,32 @@ class TextExtractor(HTMLParser):
         self.tables: list[Table] = []
         self.title, self.title_ended, self.author = "", False, ""
         self.style = self.raised = ""
-        self.open_tags: list[tuple[str, bool]] = []
+        self.open = [Element("")]
         self.depths: Counter[str] = Counter()
-        self.hidden = 0
         self.hidden_names: set[str] = set()
         self.lists: list[int] = []
-        self.powers: list[int] = []
-        self.raised_at: list[int] = []
 
     @property
     def flow(self) -> Flow:
         return next((table.flow for table in reversed(self.tables) if table.flow is not None), self.page)
 
-    def is_inside(self, tags: tuple[str, ...]) -> bool:
-        return any(self.depths[tag] for tag in tags)
-
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         check_stop(self.stop)
         attributes = {name: value or "" for name, value in attrs}
-        while self.open_tags and tag in ENDED_BY.get(self.open_tags[-1][0], ()):
-            self.handle_endtag(self.open_tags[-1][0])
+        while tag in ENDED_BY.get(self.open[-1].tag, ()):
+            self.handle_endtag(self.open[-1].tag)
+        parent = self.open[-1]
+        parent.children += 1
         if tag == "meta" and attributes.get("name", "").lower() == "author":
             self.author = attributes.get("content", "")
-        is_hidden = self.is_hidden(tag, attributes)
-        if not (self.hidden or is_hidden):
+        is_hidden = parent.is_hidden or self.is_hidden(tag, attributes)
+        if not is_hidden:
             self.start(tag, attributes)
         if tag not in VOID:
-            if tag == "sup" or RAISED.search(attributes.get("style", "")):
-                self.raised_at.append(len(self.open_tags))
-            self.open_tags.append((tag, is_hidden))
+            is_power = parent.tag == "msup" and parent.children == 2
+            is_raised = tag == "sup" or is_power or RAISED.search(attributes.get("style", "")) is not None
+            self.open.append(Element(tag, is_hidden, parent.is_raised or is_raised))
             self.depths[tag] += 1
-            self.hidden += is_hidden
 
     def is_hidden(self, tag: str, attributes: Attributes) -> bool:
         names = {f".{name}" for name in attributes.get("class", "").split()} | {f"#{attributes.get('id')}"}
@@ -198,49 +112,31 @@ class TextExtractor(HTMLParser):
         elif self.tables and tag in CELLS:
             self.tables[-1].start_cell(tag == "th" or self.depths["thead"] > 0, attributes)
         if tag in BLOCKS:
-            self.flow.separate(Gap.LINE)
-        self.count_power(tag)
-        if tag in ("ol", "ul", "menu"):
+            self.flow.separate(LINE)
+        if tag in LISTS:
             self.lists.append(span_of(attributes.get("start", "")) if tag == "ol" else 0)
         elif tag == "li" and self.lists and self.lists[-1]:
             number = span_of(attributes.get("value", "")) if "value" in attributes else self.lists[-1]
             self.lists[-1] = number + 1
             self.flow.prefix = f"{number}. "
         elif tag == "iframe":
-            self.write_words(visible_text(attributes.get("srcdoc", ""), self.stop)[1], Gap.LINE)
+            self.flow.write_apart(visible_text(attributes.get("srcdoc", ""), self.stop)[1], LINE)
         else:
-            self.write_words(attribute_text(tag, attributes), Gap.SPACE)
-
-    def count_power(self, tag: str) -> None:
-        """Write `^` before the second part of a power in a formula."""
-        if self.powers and self.open_tags[-1][0] == "msup":
-            self.powers[-1] += 1
-            if self.powers[-1] == 2:
-                self.flow.gap = Gap.NOTHING
-                self.flow.write("^")
-        if tag == "msup":
-            self.powers.append(0)
-
-    def write_words(self, text: str, gap: Gap) -> None:
-        if text.strip():
-            self.flow.separate(gap)
-            self.flow.write(text)
-            self.flow.separate(gap)
+            self.flow.write_apart(attribute_text(tag, attributes), SPACE)
 
     def handle_endtag(self, tag: str) -> None:
         """Close the innermost element with this tag, and the open elements inside it."""
         while self.depths[tag]:
-            closed, was_hidden = self.open_tags.pop()
-            self.depths[closed] -= 1
-            self.hidden -= was_hidden
-            self.title_ended |= closed == "title"
-            if self.raised_at[-1:] == [len(self.open_tags)]:
+            closed = self.open.pop()
+            self.depths[closed.tag] -= 1
+            self.title_ended |= closed.tag == "title"
+            if closed.is_raised and not self.open[-1].is_raised:
                 self.end_raised()
-            if closed == "style":
+            if closed.tag == "style":
                 self.read_style()
-            elif not (self.hidden or was_hidden):
-                self.end(closed)
-            if closed == tag:
+            elif not closed.is_hidden:
+                self.end(closed.tag)
+            if closed.tag == tag:
                 return
 
     def end(self, tag: str) -> None:
@@ -249,22 +145,22 @@ class TextExtractor(HTMLParser):
             self.tables[-1].end_cell()
         elif self.tables and tag == "table" and self.depths["table"] < DEEPEST_TABLE:
             lines = self.tables.pop().lines()
-            self.write_words("\n".join(lines), Gap.LINE)
+            self.flow.write_apart("\n".join(lines), LINE)
             if self.tables and lines:
                 self.tables[-1].has_blocks = True
-        elif self.lists and tag in ("ol", "ul", "menu"):
+        elif self.lists and tag in LISTS:
             self.lists.pop()
-        elif self.powers and tag == "msup":
-            self.powers.pop()
         if tag in BLOCKS:
-            self.flow.separate(Gap.LINE)
+            self.flow.separate(LINE)
 
     def end_raised(self) -> None:
-        """End a raised element, and write its text if no other is around it."""
-        self.raised_at.pop()
-        if self.raised.strip() and not self.raised_at:
+        """Write the text of a raised element."""
+        if self.open[-1].tag == "msup":
+            self.flow.gap = NOTHING
+            self.flow.write(f"^{self.raised.strip()}")
+        elif self.raised.strip():
             self.flow.write_raised(self.raised)
-            self.raised = ""
+        self.raised = ""
 
     def read_style(self) -> None:
         """Note the classes and identifiers that a style sheet hides."""
@@ -279,18 +175,18 @@ class TextExtractor(HTMLParser):
             self.style += data
         elif self.depths["title"] and not self.title_ended:
             self.title += data
-        elif self.hidden:
+        elif self.open[-1].is_hidden:
             return
-        elif self.raised_at:
+        elif self.open[-1].is_raised:
             self.raised += data
-        elif self.is_inside(PREFORMATTED):
+        elif self.depths["pre"] or self.depths["textarea"]:
             self.flow.write(data)
         else:
             if data[:1].isspace():
-                self.flow.separate(Gap.SPACE)
+                self.flow.separate(SPACE)
             if words := data.split():
                 self.flow.write(" ".join(words))
-                self.flow.gap = Gap.SPACE if data[-1].isspace() else Gap.NOTHING
+                self.flow.gap = SPACE if data[-1].isspace() else NOTHING
 
     def unknown_decl(self, data: str) -> None:
         if data.startswith("CDATA["):
@@ -298,22 +194,20 @@ class TextExtractor(HTMLParser):
 
     def close(self) -> None:
         super().close()
-        while self.open_tags:
-            self.handle_endtag(self.open_tags[-1][0])
+        while len(self.open) > 1:
+            self.handle_endtag(self.open[-1].tag)
 
 
 def attribute_text(tag: str, attributes: Attributes) -> str:
     """What an element shows from its attributes: the value of a field, a tick, the text in place of a picture."""
-    kind = attributes.get("type", "text").lower()
-    if tag == "img" or (tag == "input" and kind == "image"):
+    kind = attributes.get("type", "text").lower() if tag == "input" else tag
+    if kind in ("img", "image"):
         return attributes.get("alt", "")
-    if tag == "option":
-        return "[x]" if "selected" in attributes else ""
-    if tag != "input" or kind in SILENT_INPUTS:
-        return ""
-    if kind in TICKS:
+    if kind in ("checkbox", "radio"):
         return "[x]" if "checked" in attributes else "[ ]"
-    return attributes.get("value", "")
+    if kind == "option":
+        return "[x]" if "selected" in attributes else ""
+    return attributes.get("value", "") if tag == "input" and kind not in SILENT_INPUTS else ""
 
 
 def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:

@@ -1,72 +1,35 @@
-"""DOCX, PPTX and EPUB: ZIP archives of XML, with guards against hostile archives.
+"""DOCX and PPTX: the text of documents and slides.
 
-DOCX and PPTX write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, each in its own namespace.
+Both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, each in its own namespace.
 """
 
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from io import BytesIO
 from itertools import chain
-from urllib.parse import unquote, urlsplit
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
+from specprefill_cli.documents.archive import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.encoding import decode_text
-from specprefill_cli.documents.html import visible_text
+from specprefill_cli.documents.document import hold
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.documents.tables import table_lines
+from specprefill_cli.documents.tables import Cell, filled_rows, span_of, table_lines
 
-MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
-CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-# Text that a program added as the name of a picture's file says nothing.
-FILE_NAME = re.compile(r"\S+\.\w{3,4}")
 STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
 OFF = ("0", "false", "off", "none")
-WIDEST_SPAN = 100
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # The level of each heading style, by style id: ids depend on the program's language, names do not.
 Levels = Mapping[str, int]
 
 
-def open_archive(file: SourceFile) -> ZipFile:
-    """Open an archive. Raises DocumentError if its declared sizes make it a ZIP bomb.
-
-    The declared sizes can be trusted: zipfile never unpacks more of an entry.
-    """
-    archive = ZipFile(BytesIO(file.data))
-    entries = archive.infolist()
-    xml_bytes = sum(entry.file_size for entry in entries if entry.filename.lower().endswith(MARKUP_SUFFIXES))
-    sizes = (
-        (sum(entry.file_size for entry in entries), file.limits.max_unpacked_bytes, "bytes"),
-        (xml_bytes, file.limits.max_xml_bytes, "bytes of XML"),
-    )
-    for size, limit, unit in sizes:
-        if size > limit:
-            raise file.error(f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
-    return archive
-
-
-def parse_entry(archive: ZipFile, entry: str) -> Element:
-    """Parse an XML entry. Raises ParseError for entities that expand without bound: expat limits them."""
-    return ElementTree.fromstring(archive.read(entry))
-
-
-def entry_name(folder: str, link: str) -> str:
-    """The name of the entry that a link leads to. folder: of the entry with the link."""
-    return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
-
-
 def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
-        warn_of_struck_text(file, archive.read(main_part(archive)))
+        warn_of_struck_text(file, archive, [main_part(archive)])
         yield file.page_text([*property_lines(archive), *document_lines(archive)])
 
 
@@ -78,24 +41,21 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
-        empty_slides = []
+        warn_of_struck_text(file, archive, slides)
+        empty = []
         for number, slide in enumerate(slides, start=1):
-            warn_of_struck_text(file, archive.read(slide))
             text = file.page_text([*(property_lines(archive) if number == 1 else ()), *slide_lines(archive, slide)])
             if not text.strip():
-                empty_slides.append(number)
+                empty.append(number)
             yield text
-    if empty_slides:
-        file.warnings.append(
-            f"{page_ranges(empty_slides)} {'holds' if len(empty_slides) == 1 else 'hold'} no text (pictures?)"
-        )
+    if empty:
+        file.warnings.append(f"{hold(empty)} no text (pictures?)")
 
 
-def warn_of_struck_text(file: SourceFile, markup: bytes) -> None:
-    """Warn once if an entry has struck text."""
-    warning = "struck text is left out"
-    if STRUCK.search(markup) and warning not in file.warnings:
-        file.warnings.append(warning)
+def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
+    """Warn if one of the entries has struck text."""
+    if any(STRUCK.search(archive.read(entry)) for entry in entries):
+        file.warnings.append("struck text is left out")
 
 
 def property_lines(archive: ZipFile) -> Iterator[str]:
@@ -121,14 +81,12 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
 
 def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
     """Parse the entries that `entry` refers to by relations of these types."""
-    return [
-        parse_entry(archive, name) for _, relation_type, name in relations(archive, entry) if relation_type in types
-    ]
+    return [parse_entry(archive, name) for _, kind, name in relations(archive, entry) if kind in types]
 
 
 def main_part(archive: ZipFile) -> str:
     """The entry that holds a document's body, or the list of slides."""
-    return next(entry for _, relation_type, entry in relations(archive, "") if relation_type == "officeDocument")
+    return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
 
 
 def document_lines(archive: ZipFile) -> Iterator[str]:
@@ -168,11 +126,8 @@ def drawing_lines(archive: ZipFile, entry: str) -> Iterator[str]:
 
 def points(series: Element, *names: str) -> dict[str, str]:
     """The values of a chart's series by their place."""
-    return {
-        point.get("idx", ""): point.findtext("{*}v") or ""
-        for name in names
-        for point in series.iterfind(f"{{*}}{name}//{{*}}pt")
-    }
+    found = (point for name in names for point in series.iterfind(f"{{*}}{name}//{{*}}pt"))
+    return {point.get("idx", ""): point.findtext("{*}v") or "" for point in found}
 
 
 def slide_lines(archive: ZipFile, slide: str) -> Iterator[str]:
@@ -200,68 +155,46 @@ def attribute(element: Element | None, name: str) -> str:
 
 def block_lines(parent: Element, levels: Levels) -> Iterator[str]:
     """Yield the lines of paragraphs and table rows, and the texts in place of pictures."""
+    for block in parts(parent, "p", "tbl", "cNvPr"):
+        if name_of(block.tag) == "p":
+            yield paragraph_text(block, levels)
+        elif name_of(block.tag) == "tbl":
+            yield from table_block(block, levels)
+        else:
+            yield from filter(None, [block.get("descr")])
+
+
+def parts(parent: Element, *names: str) -> Iterator[Element]:
+    """Yield the outermost elements with these names, including those inside a content control."""
     for child in parent:
         name = name_of(child.tag)
-        if name == "p":
-            yield paragraph_text(child, levels)
-        elif name == "tbl":
-            yield from table_block(child, levels)
-        elif name == "cNvPr":
-            yield from filter(None, [picture_text(child)])
+        if name in names:
+            yield child
         elif name not in SKIPPED:
-            yield from block_lines(child, levels)
+            yield from parts(child, *names)
 
 
 def table_block(table: Element, levels: Levels) -> Iterator[str]:
     """Yield the rows of a table; the lines of its cells, where it only arranges parts of the page."""
-    rows = list(table_rows(table))
-    cells = [list(row_cells(row)) for row in rows]
-    if max(map(len, cells), default=0) < 2 or any(cell.find(".//{*}tbl") is not None for row in cells for cell in row):
-        for cell in chain(*cells):
+    rows = list(parts(table, "tr"))
+    cells = list(chain.from_iterable(parts(row, "tc") for row in rows))
+    if len(cells) == len(rows) or any(cell.find(".//{*}tbl") is not None for cell in cells):
+        for cell in cells:
             yield from block_lines(cell, levels)
         return
-    heads = [row.find("{*}trPr/{*}tblHeader") is not None for row in rows]
-    marked = heads.index(False) if False in heads else 0
-    yield from table_lines(merged_rows(cells, levels), marked=marked)
+    heads = [row.find("{*}trPr/{*}tblHeader") is not None for row in rows] + [False]
+    yield from table_lines(filled_rows([*cells_of(row, levels)] for row in rows), marked=heads.index(False) % len(rows))
 
 
-def merged_rows(table: list[list[Element]], levels: Levels) -> Iterator[list[str]]:
-    """Yield the texts of a table's rows, that of a merged cell in each of its places."""
-    above: list[str] = []
-    for cells in table:
-        row: list[str] = []
-        for cell in cells:
+def cells_of(row: Element, levels: Levels) -> Iterator[Cell]:
+    """Yield the cells of a row. In slides the cells that another one covers are there, too."""
+    for cell in parts(row, "tc"):
+        if "1" not in (cell.get("hMerge"), cell.get("vMerge")):
             merge = cell.find("{*}tcPr/{*}vMerge")
-            if cell.get("hMerge") == "1" and row:
-                text = row[-1]
-            elif cell.get("vMerge") == "1" or (merge is not None and attribute(merge, "val") != "restart"):
-                text = above[len(row)] if len(row) < len(above) else ""
-            else:
-                text = " ".join(filter(None, map(str.strip, block_lines(cell, levels))))
-            width = attribute(cell.find("{*}tcPr/{*}gridSpan"), "val")
-            row += [text] * (min(int(width), WIDEST_SPAN) if width.isdecimal() and len(width) < 9 else 1)
-        yield row
-        above = row
-
-
-def table_rows(parent: Element) -> Iterator[Element]:
-    """Yield the rows of a table, including those inside a content control."""
-    for child in parent:
-        name = name_of(child.tag)
-        if name == "tr":
-            yield child
-        elif name not in SKIPPED:
-            yield from table_rows(child)
-
-
-def row_cells(row: Element) -> Iterator[Element]:
-    """Yield the cells of a table row, including those inside a content control."""
-    for child in row:
-        name = name_of(child.tag)
-        if name == "tc":
-            yield child
-        elif name not in SKIPPED:
-            yield from row_cells(child)
+            is_above = merge is not None and attribute(merge, "val") != "restart"
+            text = " ".join(filter(None, map(str.strip, block_lines(cell, levels))))
+            columns = attribute(cell.find("{*}tcPr/{*}gridSpan"), "val") or cell.get("gridSpan", "")
+            yield Cell(text, span_of(columns), span_of(cell.get("rowSpan", "")), is_above)
 
 
 def paragraph_text(paragraph: Element, levels: Levels) -> str:
@@ -292,94 +225,20 @@ def add_inline(pieces: list[str], node: Element, levels: Levels) -> None:
             pieces.append(CHARACTERS[name])
         elif name == "txbxContent":
             pieces.append("\n" + "\n".join(block_lines(child, levels)) + "\n")
-        elif name == "docPr" and picture_text(child):
-            pieces.append(f"\n{picture_text(child)}\n")
-        elif name == "sup":
-            pieces.append("^")  # in a formula
-            add_inline(pieces, child, levels)
-        elif name in ("checkBox", "ddList"):
-            pieces.append(field_text(child))
+        elif name == "docPr":
+            pieces += [f"\n{text}\n" for text in (child.get("descr"),) if text]
         else:
             add_inline(pieces, child, levels)
 
 
-def field_text(field: Element) -> str:
-    """The tick of a box in a form, or the chosen entry of a list."""
-    if name_of(field.tag) == "ddList":
-        chosen = attribute(field.find("{*}result"), "val") or "0"
-        return "".join(attribute(entry, "val") for entry in field.findall("{*}listEntry")[int(chosen) :][:1])
-    states = [state for state in (field.find("{*}checked"), field.find("{*}default")) if state is not None]
-    return "[x] " if states and attribute(states[0], "val") not in OFF else "[ ] "
-
-
 def is_hidden(run: Element) -> bool:
     """Whether a run is hidden or struck."""
-    properties = run.find("{*}rPr")
-    if properties is None:
-        return False
-    marks = (properties.find(f"{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
-    is_struck = properties.get("strike", "noStrike") != "noStrike"
+    marks = (run.find(f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
+    is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
     return is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks)
 
 
 def is_raised(run: Element) -> bool:
     """Whether a run is superscript."""
-    properties = run.find("{*}rPr")
-    if properties is None:
-        return False
-    baseline = properties.get("baseline", "0")
-    return attribute(properties.find("{*}vertAlign"), "val") == "superscript" or baseline[:1] in "123456789"
-
-
-def picture_text(properties: Element) -> str:
-    """The text in place of a picture."""
-    text = properties.get("descr", "").strip()
-    return "" if FILE_NAME.fullmatch(text) else text
-
-
-def chapter_pages(file: SourceFile) -> Pages:
-    """Yield the chapters in reading order. Raises DocumentError for a book with copy protection."""
-    with open_archive(file) as book:
-        entries = set(book.namelist())
-        chapters = reading_order(book)
-        if ENCRYPTION in entries and set(chapters) & encrypted_entries(book):
-            raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
-        missing = [chapter for chapter in chapters if chapter not in entries]
-        if missing:
-            file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-        titles = [*book_titles(book), ""]
-        for chapter in chapters:
-            if chapter in entries:
-                page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
-                _, text = visible_text(decode_text(page, is_markup=True), file.stop)
-                file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
-                lines, titles = [*(titles if len(titles) > 1 else []), *text.split("\n")], []
-                yield file.page_text(lines)
-
-
-def package_entry(book: ZipFile) -> str:
-    """The entry that lists a book's parts."""
-    return next(parse_entry(book, CONTAINER).iterfind(".//{*}rootfile")).get("full-path", "")
-
-
-def book_titles(book: ZipFile) -> Iterator[str]:
-    """Yield a book's title and authors."""
-    metadata = parse_entry(book, package_entry(book))
-    yield from filter(None, (metadata.findtext(".//{http://purl.org/dc/elements/1.1/}title") or "",))
-    authors = (author.text or "" for author in metadata.iterfind(".//{http://purl.org/dc/elements/1.1/}creator"))
-    yield from (f"Author: {author}" for author in authors if author.strip())
-
-
-def reading_order(book: ZipFile) -> list[str]:
-    """Return the names of the entries that hold the chapters, in the order of the package document's spine."""
-    package = package_entry(book)
-    package_document = parse_entry(book, package)
-    links = {item.get("id"): item.get("href", "") for item in package_document.iterfind(".//{*}item")}
-    identifiers = [itemref.get("idref") for itemref in package_document.iterfind(".//{*}itemref")]
-    return [entry_name(posixpath.dirname(package), links[name]) for name in identifiers if name in links]
-
-
-def encrypted_entries(book: ZipFile) -> set[str]:
-    """Return the names of the encrypted entries; in many books these are only the fonts."""
-    references = parse_entry(book, ENCRYPTION).iterfind(".//{*}CipherReference")
-    return {entry_name("", reference.get("URI", "")) for reference in references}
+    is_superscript = attribute(run.find("{*}rPr/{*}vertAlign"), "val") == "superscript"
+    return is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] in tuple("123456789")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import foreign, html, mail, office, pdf, recognition, text, xlsx
+from specprefill_cli.documents import epub, foreign, html, mail, office, pdf, recognition, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
@@ -14,17 +14,18 @@ from specprefill_cli.errors import DocumentError, document_error, first_line, on
 
 # The PDF standard allows up to 1024 bytes of other data before the header.
 HEADER_BYTES = 1024
+ZIP_SIGNATURE = b"PK\x03\x04"
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old or encrypted Microsoft Office file"),
+    (foreign.OLD_OFFICE, "an old or encrypted Microsoft Office file"),
     (b"%!PS", "a PostScript file"),
+    (ZIP_SIGNATURE, "a ZIP archive"),
 )
-ZIP_SIGNATURE = b"PK\x03\x04"
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
-    (b"META-INF/container.xml", office.chapter_pages),
-    (b"application/epub+zip", office.chapter_pages),
+    (b"META-INF/container.xml", epub.pages),
+    (b"application/epub+zip", epub.pages),
     (b"word/", office.document_pages),
     (b"ppt/", office.slide_pages),
     (b"xl/", xlsx.pages),
@@ -36,7 +37,7 @@ BINARY_READERS: Mapping[str, Reader] = {
     ".docx": office.document_pages,
     ".pptx": office.slide_pages,
     ".xlsx": xlsx.pages,
-    ".epub": office.chapter_pages,
+    ".epub": epub.pages,
     **dict.fromkeys(foreign.SUFFIXES, foreign.pages),
 }
 READERS: Mapping[str, Reader] = {
@@ -66,14 +67,9 @@ def is_html(data: bytes) -> bool:
 
 def binary_format(data: bytes) -> str | None:
     """Name the format of binary data; None for text in any encoding."""
-    for signature, format_name in BINARY_SIGNATURES:
-        if data.startswith(signature):
-            return format_name
-    if data.startswith(ZIP_SIGNATURE):
-        return "a ZIP archive"
-    if b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS)):
-        return "binary data (it holds NUL bytes)"
-    return None
+    has_nul = b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS))
+    named = (format_name for signature, format_name in BINARY_SIGNATURES if data.startswith(signature))
+    return next(named, "binary data (it holds NUL bytes)" if has_nul else None)
 
 
 def office_reader(data: bytes) -> Reader | None:
@@ -114,7 +110,9 @@ def read_document(
 def read_file(file: SourceFile) -> None:
     """Read the pages of a file with the reader that fits. Raises DocumentError, and Abandoned once it should stop."""
     try:
-        read_pages(choose_reader(file.data, file.name), file)
+        with closing(choose_reader(file.data, file.name)(file)) as texts:
+            for page_text in texts:
+                file.add_page(page_text)
     except (Abandoned, DocumentError):
         raise
     except Exception as error:
@@ -122,13 +120,6 @@ def read_file(file: SourceFile) -> None:
         raise file.error(
             f"the file is damaged or of another kind ({first_line(error)})", "open it and save it again"
         ) from error
-
-
-def read_pages(reader: Reader, file: SourceFile) -> None:
-    """Read the pages into `file`."""
-    with closing(reader(file)) as texts:
-        for page_text in texts:
-            file.add_page(page_text)
 
 
 def choose_reader(data: bytes, name: str) -> Reader:
@@ -146,9 +137,8 @@ def choose_reader(data: bytes, name: str) -> Reader:
     binary_name = binary_format(data)
     if binary_name:
         contradiction = f", not a {suffix} file" if suffix in READERS else ""
-        raise document_error(
-            name, f"this is {binary_name}{contradiction}", "save it as PDF, HTML, Markdown or UTF-8 text"
-        )
+        cause = f"this is {binary_name}{contradiction}"
+        raise document_error(name, cause, "save it as PDF, HTML, Markdown or UTF-8 text")
     if suffix in BINARY_READERS:
         cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
         raise document_error(name, cause, "rename it, or fetch the file again")

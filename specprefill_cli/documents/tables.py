@@ -12,6 +12,7 @@ SAMPLE_ROWS = 50
 LONGEST_NAME = 60
 # Places that merged cells may fill in a table, and more of them for each cell.
 FILLED_CELLS, FILLED_PER_CELL = 1000, 10
+LARGEST_SPAN = 1000
 YEARS = range(1900, 2101)
 # A text with as many letters is a name, whatever digits it has; codes have fewer.
 NAME_LETTERS = 3
@@ -40,33 +41,39 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
 
 
 class Cell(NamedTuple):
-    """A cell, and the number of columns and rows that it spans."""
+    """A cell, and the number of columns and rows that it spans. is_above: whether it goes on with the cell above."""
 
     text: str
     columns: int = 1
     rows: int = 1
+    is_above: bool = False
+
+
+def span_of(value: str) -> int:
+    """The columns or rows that an attribute says a cell spans."""
+    return max(1, min(int(value), LARGEST_SPAN)) if value.isdecimal() and len(value) < 9 else 1
 
 
 def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
     """Yield the rows of a table with the text of a merged cell in each of its places, as far as that stays in proportion."""
     below: dict[int, Cell] = {}
+    above: Row = []
     room = FILLED_CELLS
     for cells in rows:
         row: Row = []
-        pending = iter(cells)
-        cell = next(pending, None)
-        while cell or len(row) in below:
-            merged = below.pop(len(row), None)
-            if merged is None and cell:
-                merged, cell = cell, next(pending, None)
+        pending = list(reversed(cells))
+        while pending or len(row) in below:
+            cell = below.pop(len(row), None)
+            if cell is None:
+                cell = pending.pop()
                 room += FILLED_PER_CELL
-            assert merged is not None
-            width = min(merged.columns, room + 1)
+            width = min(cell.columns, room + 1)
             room -= width
             for column in range(len(row), len(row) + width):
-                row.append(merged.text)
-                if merged.rows > 1:
-                    below[column] = merged._replace(columns=1, rows=merged.rows - 1)
+                row.append("".join(above[column : column + 1]) if cell.is_above else cell.text.strip())
+                if cell.rows > 1:
+                    below[column] = cell._replace(columns=1, rows=cell.rows - 1)
+        above = row
         yield row
 
 

@@ -100,20 +100,15 @@ def is_closed(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def likely_delimiter(text: str) -> str:
-    """Return the delimiter that divides the largest share of the rows into the same number of cells, or `,`.
-
-    Of several, the one that gives the most cells.
+    """Return the delimiter that divides the largest share of the rows into the same number of cells, and the most; or `,`.
 
     A comma between two digits may belong to a number: it counts only where no other delimiter divides as many rows.
     """
 
     def agreement(delimiter: str) -> tuple[float, int]:
         lines = StringIO(NUMBER_COMMA.sub("", text) if delimiter == "," else text, newline="")
-        counts = Counter(
-            len(row)
-            for row in islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), SAMPLE_ROWS)
-            if row
-        )
+        sample = islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), SAMPLE_ROWS)
+        counts = Counter(len(row) for row in sample if row)
         rows, cells = max(((rows, cells) for cells, rows in counts.items() if cells > 1), default=(0, 0))
         return rows / max(counts.total(), 1), cells
 

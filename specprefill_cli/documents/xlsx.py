@@ -10,9 +10,8 @@ from datetime import datetime, time, timedelta
 from io import BytesIO
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
 
-from specprefill_cli.documents.office import open_archive
+from specprefill_cli.documents.archive import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
 from specprefill_cli.installation import pip_command
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
+NO_VALUES = "formulas without a stored value are skipped; open the file, save it, and read it again"
 MERGED = re.compile(rb"<mergeCell\b[^<>]*\bref=\"([A-Z]+\d+:[A-Z]+\d+)\"")
 # Cells of a sheet that merged ranges may fill.
 MERGED_CELLS = 20_000
@@ -50,18 +50,12 @@ def pages(file: SourceFile) -> Pages:
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
     workbook = openpyxl.load_workbook(BytesIO(file.data), read_only=True, data_only=True)
     with open_archive(file) as archive:
-        uncalculated = has_uncalculated(archive)
-        merged = [merged_cells(archive.read(sheet._worksheet_path)) for sheet in workbook.worksheets]
-    if uncalculated:
-        file.warnings.append("formulas without a stored value are skipped; open the file, save it, and read it again")
-    for sheet, anchors in zip(workbook.worksheets, merged, strict=True):
-        yield file.page_text(sheet_lines(sheet, anchors))
-
-
-def has_uncalculated(archive: ZipFile) -> bool:
-    """Whether a sheet holds formulas without a stored value; files written by programs may."""
-    sheets = [entry for entry in archive.namelist() if re.fullmatch(r"xl/worksheets/[^/]+\.xml", entry)]
-    return any(UNCALCULATED.search(archive.read(sheet)) for sheet in sheets)
+        for sheet in workbook.worksheets:
+            source = archive.read(sheet._worksheet_path)
+            # Files written by programs hold no values.
+            if UNCALCULATED.search(source) and NO_VALUES not in file.warnings:
+                file.warnings.append(NO_VALUES)
+            yield file.page_text(sheet_lines(sheet, merged_cells(source)))
 
 
 def merged_cells(sheet: bytes) -> Merged:

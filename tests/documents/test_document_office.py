@@ -8,6 +8,7 @@ import docx
 import openpyxl
 import pytest
 
+from specprefill_cli.documents import recognition
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
@@ -26,19 +27,19 @@ def test_docx_text_is_complete_and_in_order() -> None:
 
 def test_docx_footnotes_stand_at_the_end() -> None:
     source, stream = zipfile.ZipFile(io.BytesIO(word())), io.BytesIO()
-    namespace = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    note = (
-        f"<w:footnotes {namespace}><w:footnote><w:p><w:r><w:t>As agreed.</w:t></w:r></w:p></w:footnote></w:footnotes>"
+    schema = "http://schemas.openxmlformats.org/%s/2006/%s"
+    text = "<w:p><w:r><w:t>As agreed.</w:t></w:r></w:p>"
+    note = f'<w:footnotes xmlns:w="{schema % ("wordprocessingml", "main")}">{text}</w:footnotes>'
+    relation = (
+        f'<Relationship Id="r" Type="{schema % ("officeDocument", "relationships/footnotes")}" Target="notes.xml"/>'
     )
-    relation_type = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
     with zipfile.ZipFile(stream, "w") as archive:
         for name in source.namelist():
             data = source.read(name)
             if name == "word/_rels/document.xml.rels":
-                relation = f'<Relationship Id="rId99" Type="{relation_type}" Target="footnotes.xml"/>'.encode()
-                data = data.replace(b"</Relationships>", relation + b"</Relationships>")
+                data = data.replace(b"</Relationships>", f"{relation}</Relationships>".encode())
             archive.writestr(name, data)
-        archive.writestr("word/footnotes.xml", note)
+        archive.writestr("word/notes.xml", note)
     assert read_document(stream.getvalue(), "a.docx").text.endswith("months.\n\nAs agreed.")
 
 
@@ -104,11 +105,7 @@ def test_entities_that_expand_without_bound_are_refused() -> None:
         ("one\ntwo, three", "a.csv", "one\ntwo | three"),
         ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
         ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
-        (
-            "Fee 2023,Fee 2024\n1,2\n3,4",
-            "a.csv",
-            "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2\nFee 2023: 3 | Fee 2024: 4",
-        ),
+        ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
         ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
         ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
     ],
@@ -160,9 +157,18 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
     assert "more than the limit of 5,000 characters of text" in message
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
-    assert refusal(workbook(), "a.xlsx").endswith(f"; install it with {pip_command('openpyxl')}")
+@pytest.mark.parametrize(
+    ("data", "name", "packages"),
+    [
+        (workbook(), "a.xlsx", ["openpyxl"]),
+        (b"{\\rtf1 x}", "a.rtf", ["kreuzberg"]),
+        (b"\xff\xd8\xffrest", "a.jpg", ["rapidocr", "onnxruntime"]),
+    ],
+)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, data: bytes, name: str, packages: list[str]) -> None:
+    monkeypatch.setattr(recognition, "is_installed", lambda: False)
+    monkeypatch.setitem(sys.modules, packages[0], None)
+    assert f"; install it with {pip_command(*packages)}" in refusal(data, name)
 
 
 def test_xlsx_rounds_like_spreadsheets_and_keeps_empty_texts() -> None:

@@ -1,19 +1,17 @@
 """PDFs: text by page, and failures."""
 
-import itertools
 import threading
 from types import SimpleNamespace
 
 import numpy as np
-import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 from pypdfium2 import PdfiumError
 
-from specprefill_cli.documents import pdf, recognition
+from specprefill_cli.documents import recognition
 from specprefill_cli.documents.pdfium import PdfiumFile
-from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
-from specprefill_cli.documents.registry import read_document, read_pages
+from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.registry import read_document
 from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
@@ -49,10 +47,6 @@ def test_scanned_pages_and_pictures_are_recognised(recogniser: list[object]) -> 
     assert len(recogniser) == 2
 
 
-def test_a_picture_needs_the_package() -> None:
-    assert "pip install rapidocr onnxruntime" in document_files.refusal(b"\xff\xd8\xffrest", "a.jpg")
-
-
 def refusal(data: bytes, limits: Limits | None = None) -> str:
     message = document_files.refusal(data, "report.pdf", limits)
     assert message.startswith("report.pdf: ")
@@ -60,13 +54,12 @@ def refusal(data: bytes, limits: Limits | None = None) -> str:
 
 
 def test_pages_have_their_text_and_range() -> None:
-    document = read_document(make_pdf(TEXTS), "report.pdf")
+    steps: list[str] = []
+    document = read_document(make_pdf(TEXTS), "report.pdf", step=steps.append)
+    assert steps == [f"reading report.pdf: page {page} of 3" for page in (1, 2, 3)]
     assert page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
     assert (document.name, document.warnings) == ("report.pdf", ())
-    start = document.text.index("second")
-    assert document.pages_between(start, start + 6) == (2,)
-    assert document.pages_between(0, len(document.text)) == (1, 2, 3)
 
 
 def test_lines_of_a_paragraph_are_joined() -> None:
@@ -79,18 +72,14 @@ def test_an_encrypted_pdf_is_refused_unless_its_user_password_is_empty(method: E
     document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
     assert document.text == "\n\n".join(TEXTS)
     message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
-    assert "the PDF is encrypted; remove the password first" in message
-    assert "qpdf" in message
+    assert "the PDF is encrypted; remove the password first (for example: qpdf" in message
 
 
-@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_a_truncated_pdf_is_refused(share: float) -> None:
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95, None])
+def test_a_truncated_or_damaged_pdf_is_refused(share: float | None) -> None:
     data = make_pdf(TEXTS)
-    assert "the PDF is damaged" in refusal(data[: int(len(data) * share)])
-
-
-def test_a_damaged_pdf_is_refused() -> None:
-    assert "the PDF is damaged" in refusal(b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF")
+    garbage = b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF"
+    assert "the PDF is damaged" in refusal(data[: int(len(data) * share)] if share else garbage)
 
 
 @pytest.mark.parametrize("filter_name", ["JBIG2Decode", "A85"])
@@ -101,40 +90,28 @@ def test_a_page_in_an_unsupported_encoding_is_a_warning(filter_name: str) -> Non
     assert any("page 1" in warning for warning in document.warnings)
 
 
-# Beside its own PyPdfError, pypdf raises errors of other families on hostile files.
-PAGE_ERRORS = [
-    KeyError("/Font"),
-    RecursionError(),
-]
+def test_the_other_pages_survive_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = PdfiumFile.page_text
 
+    def fail(file: PdfiumFile, number: int) -> str:
+        if number == 2:
+            raise PdfiumError("Failed to load page.")
+        return read(file, number)
 
-@pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
-def test_the_other_pages_survive_whatever_pypdf_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    fail_on_page(monkeypatch, 2, error)
+    monkeypatch.setattr(PdfiumFile, "page_text", fail)
     document = read_document(make_pdf(TEXTS), "report.pdf")
     assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
-    (warning,) = document.warnings
-    assert warning.startswith("page 2 could not be read (")
-    assert (str(error) or type(error).__name__) in warning
+    assert document.warnings[0].startswith("page 2 could not be read (Failed to load page.)")
 
 
-def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_on_page(monkeypatch, 1, KeyError("/Font"))
-    assert "page 1 could not be read (" in refusal(make_pdf(TEXTS[:1]))
-
-
-def test_a_scanned_pdf_is_refused() -> None:
-    message = refusal(make_pdf([None, None, None]))
-    assert message.startswith(
-        "report.pdf: pages 1-3 hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
-    )
-    assert "pip install rapidocr" in message
-
-
-def test_scanned_pages_are_a_warning() -> None:
+def test_pages_without_text_are_a_warning_and_without_any_text_an_error() -> None:
+    remedy = "hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
-    assert document.warnings[0].startswith("pages 1, 3-4 hold no text (scanned?); run OCR first, for example ocrmypdf")
+    assert document.warnings[0].startswith(f"pages 1, 3-4 {remedy}")
     assert document.text == "Alpha\n\nBeta"
+    message = refusal(make_pdf([None, None, None]))
+    assert message.startswith(f"report.pdf: pages 1-3 {remedy}")
+    assert "pip install rapidocr" in message
 
 
 def test_repaired_damage_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
@@ -150,10 +127,8 @@ def test_a_pdf_beyond_the_limits_is_refused() -> None:
     assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
     message = refusal(make_pdf(TEXTS), Limits(max_characters=20))
     assert "the limit of 20 characters of text (reached on page 2)" in message
-    assert "larger than 100 bytes" in refusal(make_pdf(TEXTS), Limits(max_bytes=100))
 
 
-@pytest.mark.slow
 def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     read = PdfiumFile.page_text
@@ -165,47 +140,7 @@ def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(PdfiumFile, "page_text", hang)
     try:
-        message = refusal(make_pdf(TEXTS), Limits(max_seconds=2))
+        message = refusal(make_pdf(TEXTS), Limits(max_seconds=0.5))
     finally:
         forever.set()
-    assert "reading took longer than 2 s (page 1 of 3 read)" in message
-
-
-def test_an_abandoned_pypdf_stops_inside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_to_pypdf(monkeypatch)
-
-    class StopOnSecondPage(threading.Event):
-        def is_set(self) -> bool:
-            return len(file.texts) == 1 and next(checks) > 3
-
-    checks = itertools.count()
-    file = SourceFile(make_pdf(TEXTS), "report.pdf", Limits(), StopOnSecondPage())
-    with pytest.raises(Abandoned):
-        read_pages(pdf.pages, file)
-    assert file.texts == TEXTS[:1]
-    assert next(checks) == 5  # checked at each of the page's operators
-
-
-def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(file: PdfiumFile, data: bytes) -> None:
-        raise PdfiumError("damaged")
-
-    monkeypatch.setattr(PdfiumFile, "__init__", refuse)
-
-
-def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
-    leave_to_pypdf(monkeypatch)
-    extract = pypdf.PageObject.extract_text
-
-    def fail(page: pypdf.PageObject, **options: object) -> str:
-        if page.page_number == number - 1:
-            raise error
-        return extract(page, **options)
-
-    monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
-
-
-def test_pages_are_counted_while_they_are_read() -> None:
-    steps: list[str] = []
-    read_document(make_pdf(["One.", "Two.", "Three."]), "a.pdf", step=steps.append)
-    assert steps == [f"reading a.pdf: page {page} of 3" for page in (1, 2, 3)]
+    assert "reading took longer than 0.5 s (page 1 of 3 read)" in message
