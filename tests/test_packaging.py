@@ -20,7 +20,7 @@ IMPORTS = """
 import importlib, sys
 for module in sys.argv[1:]:
     importlib.import_module(f"specprefill_cli.{module}")
-    heavy = {"torch", "transformers", "ray", "pypdfium2", "charset_normalizer"} & {*sys.modules}
+    heavy = {"torch", "transformers", "ray", "pypdf", "charset_normalizer"} & {*sys.modules}
     assert not heavy, f"{module} imports {heavy}"
 """
 

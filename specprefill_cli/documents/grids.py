@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from specprefill_cli.documents.pieces import Piece
 from specprefill_cli.documents.tables import table_lines
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
-
-    from specprefill_cli.documents.layout import Piece
 
 Point = tuple[float, float]
 # In points: the shortest line, and how far two lines at one place may be apart.

@@ -5,23 +5,20 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from specprefill_cli.documents.cleaning import UNDECODED, superscript
+from specprefill_cli.documents.grids import Grid
+from specprefill_cli.documents.pieces import Box, Piece
 from specprefill_cli.documents.tables import is_number
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfTextPage
 
-    from specprefill_cli.documents.grids import Grid
-
 # PDFium writes a hyphen that divides a word at a line end as this character.
 LINE_HYPHEN = 2
-# Share of a line's height by which the baselines of one line may differ.
-SAME_LINE = 0.3
 # In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
 COLUMN_GAP, MARK_GAP = 0.8, 0.4
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
@@ -33,29 +30,6 @@ LINE_OFFSET = 0.6
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
 MOST_PIECES = 0.25
 LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
-
-
-class Box(NamedTuple):
-    """The edges of a text, in points, y upwards."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-
-@dataclass
-class Piece:
-    """Text on one line without a wide gap. left, right, base, height: in points, y upwards."""
-
-    text: str
-    left: float
-    right: float
-    base: float
-    height: float
-
-    def is_level(self, base: float) -> bool:
-        return abs(base - self.base) < SAME_LINE * self.height
 
 
 def is_simple(boxes: Sequence[Box]) -> bool:

@@ -6,7 +6,6 @@ import ctypes
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from typing import Any
 
 import pypdfium2
@@ -15,7 +14,7 @@ import pypdfium2.raw as pdfium
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
 from specprefill_cli.documents.grids import grids_of
-from specprefill_cli.documents.layout import Box
+from specprefill_cli.documents.pieces import Box
 
 # PDFium is not thread-safe.
 LOCK = threading.Lock()
@@ -23,8 +22,6 @@ LOCK = threading.Lock()
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
-SILENT = {pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP}
-PASSWORD = pdfium.FPDF_ERR_PASSWORD
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
 Note = tuple[str, str, Box]
@@ -47,22 +44,24 @@ class PdfiumFile:
         with LOCK:
             self.document.close()
 
-    @contextmanager
-    def page(self, number: int) -> Iterator[pypdfium2.PdfPage]:
-        """Open a page, from 1 on. Raises PdfiumError."""
-        with LOCK, closing(self.document[number - 1]) as page:
-            yield page
-
     def page_text(self, number: int) -> str:
-        """The text of a page. Raises PdfiumError, and Undecoded for a page whose text means nothing."""
-        with self.page(number) as page:
-            return page_text(page)
+        """The text of a page, from 1 on. Raises PdfiumError, and Undecoded for a page whose text means nothing."""
+        with LOCK:
+            page = self.document[number - 1]
+            try:
+                return page_text(page)
+            finally:
+                page.close()
 
     def picture(self, number: int, dots_per_inch: int) -> Any:
         """A picture of a page as an array of its pixels; None for an empty page."""
-        with self.page(number) as page:
-            is_empty = pdfium.FPDFPage_CountObjects(page.raw) < 1
-            return None if is_empty else page.render(scale=dots_per_inch / 72).to_numpy().copy()
+        with LOCK:
+            page = self.document[number - 1]
+            try:
+                is_empty = pdfium.FPDFPage_CountObjects(page.raw) < 1
+                return None if is_empty else page.render(scale=dots_per_inch / 72).to_numpy().copy()
+            finally:
+                page.close()
 
     def attachments(self) -> list[tuple[str, bytes]]:
         """The name and the content of each attached file."""
@@ -81,7 +80,8 @@ def attached_bytes(file: pypdfium2.PdfAttachment) -> bytes:
 
 def page_text(page: pypdfium2.PdfPage) -> str:
     """The text of a page in reading order, with the values of its fields and its notes."""
-    with closing(page.get_textpage()) as text_page:
+    text_page = page.get_textpage()
+    try:
         text: str = text_page.get_text_range()
         # The mark makes the reader warn of the page.
         mark = UNDECODED if undecoded_share(text_page, text) else ""
@@ -92,6 +92,8 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         ordered = None if is_simple else layout.ordered_text(text_page, notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
+    finally:
+        text_page.close()
     return ordered + mark
 
 
@@ -124,12 +126,17 @@ def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
         annotation = pdfium.FPDFPage_GetAnnot(page.raw, index)
         try:
             kind = pdfium.FPDFAnnot_GetSubtype(annotation)
-            if pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN or kind in SILENT:
+            if pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN or kind in (
+                pdfium.FPDF_ANNOT_LINK,
+                pdfium.FPDF_ANNOT_POPUP,
+            ):
                 continue
-            if kind == pdfium.FPDF_ANNOT_WIDGET:
-                name, text = field(page, annotation)
-            else:
-                name, text = "", string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
+            is_field = kind == pdfium.FPDF_ANNOT_WIDGET
+            name, text = (
+                field(page, annotation)
+                if is_field
+                else ("", string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents"))
+            )
             if text.strip():
                 box = pdfium.FS_RECTF()
                 pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))

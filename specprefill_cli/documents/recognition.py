@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.layout import Piece, lines_of
+from specprefill_cli.documents.layout import lines_of
+from specprefill_cli.documents.pieces import Piece
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.installation import pip_command
 

@@ -21,7 +21,7 @@ def test_a_question_imports_nothing_that_it_does_not_need():
 def test_help_imports_nothing_heavy():
     done = run_main("--help")
     assert "ask" in done.out
-    assert not {"torch", "transformers", "tokenizers", "numpy", "pypdfium2", "bs4", "accelerate"} & done.modules
+    assert not {"torch", "transformers", "tokenizers", "numpy", "pypdf", "bs4", "accelerate"} & done.modules
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,19 @@
 """PDFs: text by page, and failures."""
 
+import itertools
 import threading
 from types import SimpleNamespace
 
 import numpy as np
+import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
 from pypdfium2 import PdfiumError
 
 from specprefill_cli.documents import recognition
 from specprefill_cli.documents.pdfium import PdfiumFile
-from specprefill_cli.documents.reader import Limits
-from specprefill_cli.documents.registry import read_document
+from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
+from specprefill_cli.documents.registry import read_document, read_file
 from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
@@ -90,18 +92,26 @@ def test_a_page_in_an_unsupported_encoding_is_a_warning(filter_name: str) -> Non
     assert any("page 1" in warning for warning in document.warnings)
 
 
-def test_the_other_pages_survive_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = PdfiumFile.page_text
+# Beside its own PyPdfError, pypdf raises errors of other families on hostile files.
+PAGE_ERRORS = [
+    KeyError("/Font"),
+    RecursionError(),
+]
 
-    def fail(file: PdfiumFile, number: int) -> str:
-        if number == 2:
-            raise PdfiumError("Failed to load page.")
-        return read(file, number)
 
-    monkeypatch.setattr(PdfiumFile, "page_text", fail)
+@pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
+def test_the_other_pages_survive_whatever_pypdf_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    fail_on_page(monkeypatch, 2, error)
     document = read_document(make_pdf(TEXTS), "report.pdf")
     assert document.text == f"{TEXTS[0]}\n\n{TEXTS[2]}"
-    assert document.warnings[0].startswith("page 2 could not be read (Failed to load page.)")
+    (warning,) = document.warnings
+    assert warning.startswith("page 2 could not be read (")
+    assert (str(error) or type(error).__name__) in warning
+
+
+def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_on_page(monkeypatch, 1, KeyError("/Font"))
+    assert "page 1 could not be read (" in refusal(make_pdf(TEXTS[:1]))
 
 
 def test_pages_without_text_are_a_warning_and_without_any_text_an_error() -> None:
@@ -144,3 +154,43 @@ def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
     finally:
         forever.set()
     assert "reading took longer than 0.5 s (page 1 of 3 read)" in message
+
+
+def test_an_abandoned_pypdf_stops_inside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_to_pypdf(monkeypatch)
+
+    class StopOnSecondPage(threading.Event):
+        def is_set(self) -> bool:
+            return len(file.texts) == 1 and next(checks) > 3
+
+    checks = itertools.count()
+    file = SourceFile(make_pdf(TEXTS), "report.pdf", Limits(), StopOnSecondPage())
+    with pytest.raises(Abandoned):
+        read_file(file)
+    assert file.texts == TEXTS[:1]
+    assert next(checks) == 5  # checked at each of the page's operators
+
+
+def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: PdfiumFile, data: bytes) -> None:
+        raise PdfiumError("damaged")
+
+    monkeypatch.setattr(PdfiumFile, "__init__", refuse)
+
+
+def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+    leave_to_pypdf(monkeypatch)
+    extract = pypdf.PageObject.extract_text
+
+    def fail(page: pypdf.PageObject, **options: object) -> str:
+        if page.page_number == number - 1:
+            raise error
+        return extract(page, **options)
+
+    monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
+
+
+def test_pages_are_counted_while_they_are_read() -> None:
+    steps: list[str] = []
+    read_document(make_pdf(["One.", "Two.", "Three."]), "a.pdf", step=steps.append)
+    assert steps == [f"reading a.pdf: page {page} of 3" for page in (1, 2, 3)]
