@@ -94,7 +94,9 @@ def open_draft(settings: Settings, upstream: EndpointRef) -> Session:
 
 def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
-    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
+    # A connection serves one request: bytes that an upstream sends beyond a reply would be read as the next one.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=limits))
     return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward_request, proxy=proxy)})
 
 

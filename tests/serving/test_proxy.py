@@ -12,6 +12,7 @@ from tests.helpers.samples import HANDBOOK, QUESTION
 from tests.helpers.upstream import (
     completion,
     error,
+    leave_bytes,
     reply_with,
     running_upstream,
     says,
@@ -167,6 +168,14 @@ def test_a_reply_that_is_cut_off_is_cut_for_the_client(client, upstream):
     upstream.script = lambda _body: stream_parts(b"data: {}\n\n", length=5_000)
     with pytest.raises(httpx.RemoteProtocolError):
         client.post("/v1/chat/completions", json=chat(QUESTION))
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_bytes_beyond_a_reply_reach_no_other_request(client, upstream, method):
+    upstream.script = lambda _body: leave_bytes
+    assert client.request(method, "/v1/models").status_code == 200
+    for _ in range(3):
+        assert client.get("/v1/models").text == "own"
 
 
 @pytest.mark.parametrize("reply", [wait_until_left, stream_until_left])
