@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -27,10 +27,11 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Record
-from specprefill_cli.serving.api import TASKS, ServerContext, ask, build_application, event_stream
+from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ServerContext, ask, build_application, event_stream
 from specprefill_cli.serving.body import json_body, override_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.thinning import REASON, Untouched, find_long_texts, texts_of
+from specprefill_cli.settings import SETTINGS
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that are not supported, each with the values that change nothing.
@@ -44,17 +45,17 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }
+# Fields with the most tokens of the answer, the first one first.
+LIMITS = ("max_new_tokens", "max_completion_tokens", "max_tokens")
 # Further fields of the API; those about storage and accounting change nothing.
 KNOWN = (
-    *("model", "messages", "stream", "stream_options", "stop", "cache_salt", "max_tokens", "max_completion_tokens"),
+    *("model", "messages", "stream", "stream_options", "stop", "cache_salt", *LIMITS),
     *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"),
     *REFUSED,
 )
 MOST_STOP_TEXTS = 4
 PARAGRAPH = "\n\n"
 NAME = "conversation"
-# Most characters of a client's value in an error message.
-MAX_SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +88,7 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
     check_model_name(body.get("model"), context)
     check_fields(body)
     chat = await asyncio.to_thread(chat_of, body.get("messages"))
-    limits = [body[name] for name in ("max_new_tokens", "max_completion_tokens", "max_tokens") if body.get(name)]
-    # Some clients write -1 for no limit.
-    max_new_tokens = limits[0] if limits and limits[0] != -1 else None
-    settings = override_settings(context.session.settings, {**body, "max_new_tokens": max_new_tokens})
+    settings = override_settings(context.session.settings, {**body, "max_new_tokens": answer_limit(body)})
     if chat.reason:
         settings = settings.varied(mode=BASELINE)
     question = Question(
@@ -144,6 +142,16 @@ def check_fields(body: Mapping[str, Any]) -> None:
             raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
     if not isinstance(body.get("stream_options"), dict | None):
         raise ApiError(400, "stream_options must be an object")
+
+
+def answer_limit(body: Mapping[str, Any]) -> int | None:
+    """The most tokens of the answer; None for the server's own limit. Raises UsageError with the client's own field."""
+    name = next((name for name in LIMITS if body.get(name)), None)
+    # Some clients write -1 for no limit.
+    if name is None or body[name] == -1:
+        return None
+    limit: int = replace(SETTINGS["max_new_tokens"], name=name).parse(body[name], "the request")
+    return limit
 
 
 def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import ServerContext, build_application, while_connected
-from specprefill_cli.serving.body import body_bytes, override_settings
+from specprefill_cli.serving.body import body_bytes, is_gzip, override_settings
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.thinning import REASON, LongText, Untouched, find_long_texts, texts_of
 from specprefill_cli.settings import OFF, Settings
@@ -65,7 +65,9 @@ class Proxy:
         else:
             base = base.removesuffix(USUAL_PATH)
         query = incoming.scope["query_string"].decode("latin-1")
-        headers = [(name, value) for name, value in incoming.headers.raw if name not in NOT_SENT]
+        # `body_bytes` has unpacked gzip.
+        left_out = NOT_SENT | {b"content-encoding"} if is_gzip(incoming.headers) else NOT_SENT
+        headers = [(name, value) for name, value in incoming.headers.raw if name not in left_out]
         if key := os.environ.get(KEY_VARIABLE):
             headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
         return httpx.Request(

@@ -96,6 +96,22 @@ def test_token_and_host_are_checked(server):
     assert state.json() == {"status": "ok"}
 
 
+def test_pages_of_an_allowed_origin_may_ask(server):
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for origin, allowed in (("http://page.example", "http://page.example"), ("http://other.example", None)):
+        with httpx.Client(base_url=server.address, headers={"Origin": origin}, trust_env=False) as client:
+            preflight = client.options("/v1/chat/completions", headers=asked)
+            refused = client.get("/v1/models")
+        assert preflight.status_code == (200 if allowed else 400)
+        assert refused.status_code == 401
+        assert [reply.headers.get("access-control-allow-origin") for reply in (preflight, refused)] == [allowed] * 2
+
+
+def test_an_origin_with_a_path_is_refused(call):
+    code, _, err = call("serve", "--http", "127.0.0.1:0", "--allow-origin", "http://page.example/")
+    assert (code, "--allow-origin http://page.example/: no origin" in err) == (2, True)
+
+
 @pytest.fixture
 def chat(server):
     client = httpx.Client(trust_env=False, timeout=60)
@@ -151,6 +167,8 @@ def test_openai_errors_are_clear(chat):
         ({"messages": image}, "content must be text"),
         ({"messages": messages, "tools": tools}, "tools: not supported"),
         ({"messages": messages, "n": 2}, "n: not supported"),
+        ({"messages": messages, "max_tokens": -5}, "the request: max_tokens -5"),
+        ({"messages": messages, "max_completion_tokens": "x"}, "setting max_completion_tokens"),
         ({"messages": messages, "stop": [""]}, "stop must be a string or a list"),
         ({"messages": messages, "extra_body": {"confirm": True}}, "confirm: only `specprefill ask` and `compare`"),
         ({"messages": [*messages, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
@@ -161,3 +179,4 @@ def test_openai_errors_are_clear(chat):
     with pytest.raises(openai.NotFoundError, match="not loaded"):
         chat.chat.completions.create(model="gpt-5", messages=messages)
     assert chat.chat.completions.create(model="tiny", messages=messages, max_tokens=4).usage.completion_tokens <= 4
+    assert chat.chat.completions.create(model="tiny", messages=messages, max_tokens=-1).usage.completion_tokens > 0

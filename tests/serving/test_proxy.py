@@ -1,5 +1,6 @@
 """The proxy in front of a scripted server: requests that reach it, and replies that come back; with real clients."""
 
+import gzip
 import json
 
 import httpx
@@ -119,6 +120,14 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields
     assert (reply.headers["x-specprefill-kept"], reply.headers["x-specprefill-reason"]) == ("untouched", reason)
 
 
+def test_a_gzip_request_is_thinned(client, upstream, handbook):
+    content = gzip.compress(json.dumps(chat(handbook, QUESTION)).encode())
+    reply = client.post("/v1/chat/completions", content=content, headers={"content-encoding": "gzip"})
+    assert "/" in reply.headers["x-specprefill-kept"]
+    assert upstream.sent.endswith(QUESTION)
+    assert "content-encoding" not in upstream.requests[0][2]
+
+
 def test_keep_1_is_sent_unthinned_without_the_settings_of_the_proxy(client, upstream, handbook):
     body = chat(handbook, QUESTION)
     reply = client.post("/v1/chat/completions", json=body | {"specprefill": {"keep": 1}})
@@ -197,6 +206,8 @@ def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, re
 def test_the_token_is_needed_and_not_passed_on(servers, upstream):
     address = servers[1].address
     assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 401
+    preflight = httpx.options(f"{address}/v1/models", headers={"Origin": "http://page.example"}, trust_env=False)
+    assert (preflight.status_code, "access-control-allow-origin" in preflight.headers) == (401, False)
     assert httpx.get(f"{address}/healthz", trust_env=False).json() == {"status": "ok"}
     assert upstream.requests == []
 
