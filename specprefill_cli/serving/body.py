@@ -34,6 +34,8 @@ MAX_BODY_BYTES = 32 * 2**20
 PATTERN = re.compile(r"[*?\[]")
 # Documents of the most recently read lists of files.
 READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
+# The key of a chat request's body that holds what no other server knows.
+SETTINGS_KEY = "specprefill"
 KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells", "cache_salt")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
@@ -56,7 +58,8 @@ async def body_bytes(request: Request) -> bytes:
                     raise too_large()
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
-    return await asyncio.to_thread(unpack, content) if is_gzip(request.headers) else bytes(content)
+    received = bytes(content)
+    return await asyncio.to_thread(unpack, received) if is_gzip(request.headers) else received
 
 
 def is_gzip(headers: Mapping[str, str]) -> bool:
@@ -86,6 +89,18 @@ async def json_body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")
     return body
+
+
+def own_settings(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Take the settings and the document under SETTINGS_KEY out of the body of a chat request. Raises ApiError."""
+    own = body.pop(SETTINGS_KEY, None)
+    if not isinstance(own, dict | None):
+        raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
+    overrides = dict(own or {})
+    document = overrides.pop("document", None)
+    if not isinstance(document, str | None):
+        raise ApiError(400, f"{SETTINGS_KEY}.document must be text")
+    return overrides, document or ""
 
 
 def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:

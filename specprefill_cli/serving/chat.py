@@ -28,9 +28,17 @@ from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ServerContext, ask, build_application, event_stream
-from specprefill_cli.serving.body import json_body, override_settings
+from specprefill_cli.serving.body import SETTINGS_KEY, json_body, override_settings, own_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.thinning import REASON, Untouched, find_long_texts, texts_of
+from specprefill_cli.serving.thinning import (
+    REASON,
+    SHORT_CHARACTERS,
+    Untouched,
+    asked_in,
+    find_long_texts,
+    name_document,
+    texts_of,
+)
 from specprefill_cli.settings import SETTINGS
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -87,8 +95,10 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
     body = await json_body(request)
     check_model_name(body.get("model"), context)
     check_fields(body)
-    chat = await asyncio.to_thread(chat_of, body.get("messages"))
-    settings = override_settings(context.session.settings, {**body, "max_new_tokens": answer_limit(body)})
+    overrides, document = own_settings(body)
+    chat = await asyncio.to_thread(chat_of, body.get("messages"), document)
+    given = {**body, "max_new_tokens": answer_limit(body), **overrides}
+    settings = override_settings(context.session.settings, given)
     if chat.reason:
         settings = settings.varied(mode=BASELINE)
     question = Question(
@@ -99,7 +109,8 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
         stop_texts=stop_texts_in(body),
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
-    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
+    unknown = [*unknown_keys(body, KNOWN), *(f"{SETTINGS_KEY}.{name}" for name in unknown_keys(overrides, ()))]
+    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown]
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": context.pair_name}
     headers = {REASON: chat.reason} if chat.reason else {}
     if body.get("stream") is not True:
@@ -164,8 +175,11 @@ def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def chat_of(messages: object) -> Chat:
-    """Turn messages into a prompt. Raises ApiError for messages that are not text."""
+def chat_of(messages: object, named: str = "") -> Chat:
+    """Turn messages into a prompt. named: the document, where the client names it.
+
+    Raises ApiError for messages that are not text.
+    """
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
     try:
@@ -176,14 +190,14 @@ def chat_of(messages: object) -> Chat:
         ) from None
     document, reason = "", ""
     try:
-        _, long_texts = find_long_texts({"messages": messages})
+        _, long_texts = name_document(messages, named) if named else find_long_texts({"messages": messages})
         document = PARAGRAPH.join(text.document for text in long_texts)
         for text in reversed(long_texts):
             text.replace("")
     except Untouched as untouched:
         reason = str(untouched)
     turns = [
-        (role, "\n".join(holder[key] for *_, holder, key in group))
+        (role, PARAGRAPH.join(question_last([holder[key] for *_, holder, key in group])))
         for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
     ]
     if any(role not in ROLES for role, _ in turns):
@@ -198,6 +212,12 @@ def chat_of(messages: object) -> Chat:
     before, _, question = dialogue[-1][1].rpartition(PARAGRAPH)
     document = PARAGRAPH.join([*earlier, *filter(None, [before])])
     return Chat(system=system, document=document, question=question, reason=reason)
+
+
+def question_last(parts: Sequence[str]) -> Sequence[str]:
+    """Move the first part of a message behind the others where it alone asks."""
+    asks = [len(part) <= SHORT_CHARACTERS and bool(asked_in([part])) for part in parts]
+    return [*parts[1:], parts[0]] if asks[0] and not any(asks[1:]) else parts
 
 
 def chat_template(chat: Chat, question_template: Template) -> Template:

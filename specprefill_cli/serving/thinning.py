@@ -15,6 +15,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from specprefill_cli.documents.sentences import sentences_of
+from specprefill_cli.serving.guard import ApiError
 from specprefill_cli.serving.wording import (
     ASKING_LABEL,
     ASKING_TAGS,
@@ -80,11 +81,13 @@ class LongText:
 class Division:
     """A text divided into what is asked and what is surely document.
 
-    asked: what may be the question, in paragraphs or sentences; documents: character ranges
+    asked: what may be the question, in paragraphs or sentences; inner: requests inside the document, which count where
+    nothing else of the message is asked; documents: character ranges
     is_unclear: whether the text is short, asks nothing that is known, and is no thanks
     """
 
     asked: Sequence[str]
+    inner: Sequence[str] = ()
     documents: Sequence[tuple[int, int]] = ()
     is_unclear: bool = False
 
@@ -120,12 +123,38 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     return question, long_texts
 
 
+def name_document(messages: object, document: str) -> tuple[str, list[LongText]]:
+    """Find the question of a request whose client names its document, and the place of the document.
+
+    The document is put before the last user message where no message holds it.
+
+    Raises ApiError for other content than text, and for a request that asks nothing.
+    """
+    try:
+        texts = [text for text in texts_of(messages) if text[0] in ROLES]
+    except Untouched as untouched:
+        raise ApiError(400, f"specprefill.document: the messages must be text alone, but hold {untouched}") from None
+    last = max((number for role, number, *_ in texts if role == "user"), default=None)
+    own = [(holder, key) for _, number, holder, key in texts if number == last]
+    question = "\n".join(holder[key].replace(document, "").strip() for holder, key in own).strip()
+    if not question:
+        raise ApiError(400, "specprefill.document: the last user message asks nothing about it")
+    place = next(((holder, key) for *_, holder, key in texts if document in holder[key]), None)
+    holder, key = place or own[0]
+    if place is None:
+        holder[key] = f"{document}\n\n{holder[key]}"
+    start = holder[key].find(document)
+    return question[-SHORT_CHARACTERS:], [LongText(holder=holder, key=key, start=start, end=start + len(document))]
+
+
 def find_question(places: Sequence[tuple[str, int]], divisions: Sequence[Division]) -> str:
     """The question of a request. places: role and number of the message of each text. Raises Untouched."""
     users = sorted({number for role, number in places if role == "user"}, reverse=True)
     for numbers in (*([number] for number in users), [number for role, number in places if role != "user"]):
         own = [division for (_, number), division in zip(places, divisions, strict=True) if number in numbers]
-        asked = [text for division in own for text in division.asked]
+        asked = [text for division in own for text in division.asked] or [
+            text for division in own for text in division.inner
+        ]
         if any(map(WHOLE.search, asked)):
             raise Untouched("the question needs everything")
         if clear := [text for text in asked if is_clear(text)]:
@@ -177,13 +206,13 @@ def divide(text: str, is_system: bool) -> Division:
     if len(inner) > MOST_INNER_QUESTIONS:
         # They are the document's own, for example those of a list of questions and answers.
         inner = []
-    asked = asked or asked_in([text[group[0][0] : group[-1][1]] for group in inner])
+    inner_asked = asked_in([text[group[0][0] : group[-1][1]] for group in inner])
     kept = {*outer, *chain(*inner)}
     is_kept = [
         sentence in kept or any(start < sentence[1] and sentence[0] < end for start, end in labelled)
         for sentence in sentences
     ]
-    return Division(asked=asked, documents=ranges_not_kept(sentences, is_kept))
+    return Division(asked=asked, inner=inner_asked, documents=ranges_not_kept(sentences, is_kept))
 
 
 def inner_requests(text: str, groups: Sequence[Sequence[tuple[int, int]]]) -> list[Sequence[tuple[int, int]]]:

@@ -137,6 +137,20 @@ def test_openai_completion_and_stream_agree(chat, asked):
     assert chunks[-1].usage.total_tokens == reply.usage.total_tokens
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_parts_in_any_order_and_a_named_document_are_answered(chat, asked, step):
+    document = asked["messages"][0]["content"].removesuffix(f"\n\n{QUESTION}")
+    parts = [{"type": "text", "text": text} for text in (document, QUESTION)][::step]
+    own = {"mode": "select", "keep": 0.2}
+    for content, extra in ((parts, own), (QUESTION, {"specprefill": {"document": document, "kep": 1, **own}})):
+        reply = chat.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content}], extra_body=extra
+        )
+        assert "42 pence" in reply.choices[0].message.content
+        assert reply.usage.prompt_tokens_details.kept_tokens < 0.3 * reply.usage.prompt_tokens
+        assert any("'specprefill.kep'" in warning for warning in reply.warnings) == ("specprefill" in extra)
+
+
 def test_an_answer_ends_before_a_stop_text(chat, asked):
     for stop in (" pen", ["mile", "2 pence"]):
         reply = chat.chat.completions.create(**asked, stop=stop, extra_body={"mode": "full", "stp": "x"})

@@ -120,6 +120,15 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields
     assert (reply.headers["x-specprefill-kept"], reply.headers["x-specprefill-reason"]) == ("untouched", reason)
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_parts_in_any_order_are_thinned(client, upstream, handbook, step):
+    parts = [{"type": "text", "text": text} for text in (handbook, QUESTION)][::step]
+    body = {"messages": [{"role": "user", "content": parts}], "specprefill": {"keep": 0.1}}
+    kept, total = map(int, client.post("/v1/chat/completions", json=body).headers["x-specprefill-kept"].split("/"))
+    document, question = (part["text"] for part in upstream.sent[::step])
+    assert (question, ANSWER in document, kept < total / 4) == (QUESTION, True, True)
+
+
 def test_a_gzip_request_is_thinned(client, upstream, handbook):
     content = gzip.compress(json.dumps(chat(handbook, QUESTION)).encode())
     reply = client.post("/v1/chat/completions", content=content, headers={"content-encoding": "gzip"})
@@ -135,7 +144,16 @@ def test_keep_1_is_sent_unthinned_without_the_settings_of_the_proxy(client, upst
     assert reply.headers["x-specprefill-kept"] == "untouched"
 
 
-@pytest.mark.parametrize("overrides", [{"keep": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
+def test_a_named_document_is_thinned_or_sent_whole(client, upstream, handbook):
+    for keep, share in ((0.1, 0.25), (1, 1.01)):
+        body = chat(f"Tell me this: {QUESTION}", specprefill={"document": handbook, "keep": keep})
+        client.post("/v1/chat/completions", json=body)
+        assert upstream.sent.endswith(f"\n\nTell me this: {QUESTION}")
+        assert ANSWER in upstream.sent
+        assert share / 3 < len(upstream.sent) / len(handbook) < share
+
+
+@pytest.mark.parametrize("overrides", [{"keep": 7}, {"document": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
 def test_wrong_settings_are_refused_by_name(client, upstream, handbook, overrides):
     reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION, specprefill=overrides))
     assert reply.status_code == 400
