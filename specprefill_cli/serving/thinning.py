@@ -130,9 +130,8 @@ def name_document(messages: object, document: str) -> tuple[str, list[LongText]]
     question = "\n".join(holder[key].replace(document, "").strip() for holder, key in own).strip()
     if not question:
         raise ApiError(400, "specprefill.document: the last user message asks nothing about it")
-    place = next(((holder, key) for *_, holder, key in texts if document in holder[key]), None)
-    holder, key = place or own[0]
-    if place is None:
+    holder, key = next(((holder, key) for *_, holder, key in texts if document in holder[key]), own[0])
+    if document not in holder[key]:
         holder[key] = f"{document}\n\n{holder[key]}"
     start = holder[key].find(document)
     return question[-SHORT_CHARACTERS:], [LongText(holder=holder, key=key, start=start, end=start + len(document))]
@@ -143,9 +142,7 @@ def find_question(places: Sequence[tuple[str, int]], divisions: Sequence[Divisio
     users = sorted({number for role, number in places if role == "user"}, reverse=True)
     for numbers in (*([number] for number in users), [number for role, number in places if role != "user"]):
         own = [division for (_, number), division in zip(places, divisions, strict=True) if number in numbers]
-        asked = [text for division in own for text in division.asked] or [
-            text for division in own for text in division.inner
-        ]
+        asked = [*chain(*(division.asked for division in own))] or [*chain(*(division.inner for division in own))]
         if any(map(wording.WHOLE.search, asked)):
             raise Untouched("the question needs everything")
         if clear := [text for text in asked if is_clear(text)]:

@@ -263,25 +263,20 @@ def context_of(engine, is_private=False, **options):
     return ServerContext(engine=engine, documents=None, options=options, metrics=Metrics(), is_private=is_private)
 
 
-def post(context, path, values, count=1):
+def post(context, path, values, count=1, method="POST"):
     """Post a body `count` times at once, and return the responses."""
 
     async def run():
         transport = httpx.ASGITransport(chat_application(context))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await asyncio.gather(*(client.post(path, json=values) for _ in range(count)))
+            return await asyncio.gather(*(client.request(method, path, json=values) for _ in range(count)))
 
     return asyncio.run(run())
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/ask", 405)])
 def test_unknown_paths_and_methods_are_told_what_exists(method, path, status):
-    async def run():
-        transport = httpx.ASGITransport(chat_application(context_of(None, queue=1)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.request(method, path)
-
-    response = asyncio.run(run())
+    (response,) = post(context_of(None, queue=1), path, {}, method=method)
     assert response.status_code == status
     message = response.json()["error"]["message"]
     assert message.startswith(f"{method} {path}: ")

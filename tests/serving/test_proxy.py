@@ -121,19 +121,14 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_parts_in_any_order_are_thinned(client, upstream, handbook, step):
+def test_parts_in_any_order_of_a_gzip_request_are_thinned(client, upstream, handbook, step):
     parts = [{"type": "text", "text": text} for text in (handbook, QUESTION)][::step]
     body = {"messages": [{"role": "user", "content": parts}], "specprefill": {"keep": 0.1}}
-    kept, total = map(int, client.post("/v1/chat/completions", json=body).headers["x-specprefill-kept"].split("/"))
+    content = gzip.compress(json.dumps(body).encode())
+    reply = client.post("/v1/chat/completions", content=content, headers={"content-encoding": "gzip"})
+    kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
     document, question = (part["text"] for part in upstream.sent[::step])
     assert (question, ANSWER in document, kept < total / 4) == (QUESTION, True, True)
-
-
-def test_a_gzip_request_is_thinned(client, upstream, handbook):
-    content = gzip.compress(json.dumps(chat(handbook, QUESTION)).encode())
-    reply = client.post("/v1/chat/completions", content=content, headers={"content-encoding": "gzip"})
-    assert "/" in reply.headers["x-specprefill-kept"]
-    assert upstream.sent.endswith(QUESTION)
     assert "content-encoding" not in upstream.requests[0][2]
 
 
