@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from specprefill_cli.settings import Settings
 
 SERVER = "Server"
 PACKAGES = "httpx", "prometheus-client", "starlette", "uvicorn"
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 server_option = partial(typer.Option, rich_help_panel=SERVER)
 optional = partial(server_option, show_default="none")
 
@@ -43,6 +45,12 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         optional(help="Also accept this Host header, for proxies and containers; may be repeated."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        optional(
+            help="Let web pages of this origin ask, such as http://localhost:3000, or * for all; may be repeated."
+        ),
     ] = None,
     idle: Annotated[
         float | None,
@@ -87,6 +95,11 @@ def serve(
         raise UsageError("serve --upstream: give --http 127.0.0.1:8777, and no documents: requests bring them")
     if not HAS_UNIX_SOCKETS and http is None:
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
+    for origin in allow_origin or ():
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
+            )
     check_packages()
     from specprefill_cli.serving.api import ServeOptions
     from specprefill_cli.serving.start import run_server
@@ -99,6 +112,7 @@ def serve(
         http=http,
         token_file=token_file,
         allowed_hosts=tuple(allow_host or ()),
+        allowed_origins=tuple(allow_origin or ()),
         idle_seconds=idle,
         queue=queue,
         upstream=ref,

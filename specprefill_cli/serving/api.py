@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -47,6 +48,8 @@ RETRY_SECONDS = 5
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 # The engine counts as stuck after this many seconds with work but without a pass.
 STUCK_SECONDS = 300.0
+# Most characters of a client's value in an error message.
+MAX_SHOWN_CHARACTERS = 100
 TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
 
 
@@ -60,6 +63,7 @@ class ServeOptions:
     http: str | None = None
     token_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
     idle_seconds: float | None = None
     queue: int
     upstream: EndpointRef | None = None
@@ -142,7 +146,10 @@ def build_application(context: ServerContext, routes: Mapping[str, Any]) -> Star
             Route(name.split()[1], partial(endpoint, context=context), methods=name.split()[0].split(","))
             for name, endpoint in endpoints.items()
         ],
-        exception_handlers=dict.fromkeys((ApiError, SpecprefillError, ClientDisconnect, Exception), respond_to_error),
+        exception_handlers={
+            **dict.fromkeys((ApiError, SpecprefillError, ClientDisconnect, Exception), respond_to_error),
+            HTTPException: partial(respond_unknown, endpoints=", ".join(endpoints)),
+        },
     )
 
 
@@ -152,6 +159,14 @@ async def respond_to_error(_request: Request, error: Exception) -> Response:
     if api_error is error and api_error.status not in (400, 499):
         log_line(f"refused with {api_error.status}: {api_error}")
     return api_error.response()
+
+
+async def respond_unknown(request: Request, error: HTTPException, endpoints: str) -> Response:
+    """Respond to a path or a method that does not exist with those that do."""
+    message = f"{request.method} {request.url.path[:MAX_SHOWN_CHARACTERS]}: not here; this server has {endpoints}"
+    response = ApiError(error.status_code, message, "not_found_error").response()
+    response.headers.update(error.headers or {})
+    return response
 
 
 def to_api_error(error: BaseException) -> ApiError:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import glob
+import gzip
+import io
 import json
 import os
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,25 +34,48 @@ MAX_BODY_BYTES = 32 * 2**20
 PATTERN = re.compile(r"[*?\[]")
 # Documents of the most recently read lists of files.
 READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
+# The key of a chat request's body that holds what no other server knows.
+SETTINGS_KEY = "specprefill"
 KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells", "cache_salt")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
 
+def too_large() -> ApiError:
+    """The error for a body above the limit."""
+    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes; send less")
+
+
 async def body_bytes(request: Request) -> bytes:
-    """Read the body of a request. Raises ApiError for a body that is too large or too slow."""
-    too_large = ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes; send less")
+    """Read the body of a request, unpacked where it is gzip. Raises ApiError for one too large, too slow, or damaged."""
     if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
-        raise too_large
+        raise too_large()
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
                 content += piece
                 if len(content) > MAX_BODY_BYTES:
-                    raise too_large
+                    raise too_large()
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
-    return bytes(content)
+    received = bytes(content)
+    return await asyncio.to_thread(unpack, received) if is_gzip(request.headers) else received
+
+
+def is_gzip(headers: Mapping[str, str]) -> bool:
+    """Whether the body below these headers is gzip."""
+    return headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip")
+
+
+def unpack(content: bytes) -> bytes:
+    """Unpack gzip, and stop at the limit of bodies. Raises ApiError for a body that is too large or damaged."""
+    try:
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BODY_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        raise ApiError(400, "the body is damaged gzip; send it again, or as it is") from None
+    if len(unpacked) > MAX_BODY_BYTES:
+        raise too_large()
+    return unpacked
 
 
 async def json_body(request: Request) -> dict[str, Any]:
@@ -63,6 +89,18 @@ async def json_body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")
     return body
+
+
+def own_settings(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Take the settings and the document under SETTINGS_KEY out of the body of a chat request. Raises ApiError."""
+    own = body.pop(SETTINGS_KEY, None)
+    if not isinstance(own, dict | None):
+        raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
+    overrides = dict(own or {})
+    document = overrides.pop("document", None)
+    if not isinstance(document, str | None):
+        raise ApiError(400, f"{SETTINGS_KEY}.document must be text")
+    return overrides, document or ""
 
 
 def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -27,10 +27,19 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Record
-from specprefill_cli.serving.api import TASKS, ServerContext, ask, build_application, event_stream
-from specprefill_cli.serving.body import json_body, override_settings
+from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ServerContext, ask, build_application, event_stream
+from specprefill_cli.serving.body import SETTINGS_KEY, json_body, override_settings, own_settings
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.thinning import REASON, Untouched, find_long_texts, texts_of
+from specprefill_cli.serving.thinning import (
+    REASON,
+    SHORT_CHARACTERS,
+    Untouched,
+    asked_in,
+    find_long_texts,
+    name_document,
+    texts_of,
+)
+from specprefill_cli.settings import SETTINGS
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that are not supported, each with the values that change nothing.
@@ -44,17 +53,17 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }
+# Fields with the most tokens of the answer, the first one first.
+LIMITS = ("max_new_tokens", "max_completion_tokens", "max_tokens")
 # Further fields of the API; those about storage and accounting change nothing.
 KNOWN = (
-    *("model", "messages", "stream", "stream_options", "stop", "cache_salt", "max_tokens", "max_completion_tokens"),
+    *("model", "messages", "stream", "stream_options", "stop", "cache_salt", *LIMITS),
     *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"),
     *REFUSED,
 )
 MOST_STOP_TEXTS = 4
 PARAGRAPH = "\n\n"
 NAME = "conversation"
-# Most characters of a client's value in an error message.
-MAX_SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +95,10 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
     body = await json_body(request)
     check_model_name(body.get("model"), context)
     check_fields(body)
-    chat = await asyncio.to_thread(chat_of, body.get("messages"))
-    limits = [body[name] for name in ("max_new_tokens", "max_completion_tokens", "max_tokens") if body.get(name)]
-    # Some clients write -1 for no limit.
-    max_new_tokens = limits[0] if limits and limits[0] != -1 else None
-    settings = override_settings(context.session.settings, {**body, "max_new_tokens": max_new_tokens})
+    overrides, document = own_settings(body)
+    chat = await asyncio.to_thread(chat_of, body.get("messages"), document)
+    given = {**body, "max_new_tokens": answer_limit(body), **overrides}
+    settings = override_settings(context.session.settings, given)
     if chat.reason:
         settings = settings.varied(mode=BASELINE)
     question = Question(
@@ -101,7 +109,8 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
         stop_texts=stop_texts_in(body),
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
-    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown_keys(body, KNOWN)]
+    unknown = [*unknown_keys(body, KNOWN), *(f"{SETTINGS_KEY}.{name}" for name in unknown_keys(overrides, ()))]
+    ignored = [f"field '{name}' is unknown and was ignored" for name in unknown]
     heading = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": context.pair_name}
     headers = {REASON: chat.reason} if chat.reason else {}
     if body.get("stream") is not True:
@@ -146,6 +155,16 @@ def check_fields(body: Mapping[str, Any]) -> None:
         raise ApiError(400, "stream_options must be an object")
 
 
+def answer_limit(body: Mapping[str, Any]) -> int | None:
+    """The most tokens of the answer; None for the server's own limit. Raises UsageError with the client's own field."""
+    name = next((name for name in LIMITS if body.get(name)), None)
+    # Some clients write -1 for no limit.
+    if name is None or body[name] == -1:
+        return None
+    limit: int = replace(SETTINGS["max_new_tokens"], name=name).parse(body[name], "the request")
+    return limit
+
+
 def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts that end the answer. Raises ApiError for anything but a few strings."""
     stop = body.get("stop") or []
@@ -156,8 +175,11 @@ def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def chat_of(messages: object) -> Chat:
-    """Turn messages into a prompt. Raises ApiError for messages that are not text."""
+def chat_of(messages: object, named: str = "") -> Chat:
+    """Turn messages into a prompt. named: the document, where the client names it.
+
+    Raises ApiError for messages that are not text.
+    """
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
     try:
@@ -168,14 +190,14 @@ def chat_of(messages: object) -> Chat:
         ) from None
     document, reason = "", ""
     try:
-        _, long_texts = find_long_texts({"messages": messages})
+        _, long_texts = name_document(messages, named) if named else find_long_texts({"messages": messages})
         document = PARAGRAPH.join(text.document for text in long_texts)
         for text in reversed(long_texts):
             text.replace("")
     except Untouched as untouched:
         reason = str(untouched)
     turns = [
-        (role, "\n".join(holder[key] for *_, holder, key in group))
+        (role, PARAGRAPH.join(question_last([holder[key] for *_, holder, key in group])))
         for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
     ]
     if any(role not in ROLES for role, _ in turns):
@@ -190,6 +212,12 @@ def chat_of(messages: object) -> Chat:
     before, _, question = dialogue[-1][1].rpartition(PARAGRAPH)
     document = PARAGRAPH.join([*earlier, *filter(None, [before])])
     return Chat(system=system, document=document, question=question, reason=reason)
+
+
+def question_last(parts: Sequence[str]) -> Sequence[str]:
+    """Move the first part of a message behind the others where it alone asks."""
+    asks = [len(part) <= SHORT_CHARACTERS and bool(asked_in([part])) for part in parts]
+    return [*parts[1:], parts[0]] if asks[0] and not any(asks[1:]) else parts
 
 
 def chat_template(chat: Chat, question_template: Template) -> Template:

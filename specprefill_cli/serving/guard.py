@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -139,8 +140,15 @@ class SilentServer(uvicorn.Server):
         yield
 
 
-def http_server(application: ASGIApp) -> SilentServer:
-    """Build the server of an application. Its caller passes the listening socket."""
+def http_server(application: ASGIApp, allowed_origins: Sequence[str] = ()) -> SilentServer:
+    """Build the server of an application. Its caller passes the listening socket.
+
+    allowed_origins: of the web pages that may ask and read replies; `*` for all
+    """
+    if allowed_origins:
+        application = CORSMiddleware(
+            application, allowed_origins, allow_methods=("*",), allow_headers=("*",), expose_headers=("*",)
+        )
     return SilentServer(
         uvicorn.Config(
             application,

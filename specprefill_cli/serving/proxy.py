@@ -29,15 +29,13 @@ from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import ServerContext, build_application, while_connected
-from specprefill_cli.serving.body import body_bytes, override_settings
+from specprefill_cli.serving.body import SETTINGS_KEY, body_bytes, is_gzip, override_settings, own_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.thinning import REASON, LongText, Untouched, find_long_texts, texts_of
+from specprefill_cli.serving.thinning import REASON, LongText, Untouched, find_long_texts, name_document, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
 METHODS = "GET,POST,PUT,PATCH,DELETE,OPTIONS"
-# The key of a request's body that holds settings for this proxy.
-SETTINGS_KEY = "specprefill"
 KEPT = "x-specprefill-kept"
 # Headers that belong to a single connection.
 HOP_BY_HOP = frozenset(
@@ -65,7 +63,9 @@ class Proxy:
         else:
             base = base.removesuffix(USUAL_PATH)
         query = incoming.scope["query_string"].decode("latin-1")
-        headers = [(name, value) for name, value in incoming.headers.raw if name not in NOT_SENT]
+        # `body_bytes` has unpacked gzip.
+        left_out = NOT_SENT | {b"content-encoding"} if is_gzip(incoming.headers) else NOT_SENT
+        headers = [(name, value) for name, value in incoming.headers.raw if name not in left_out]
         if key := os.environ.get(KEY_VARIABLE):
             headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
         return httpx.Request(
@@ -94,7 +94,9 @@ def open_draft(settings: Settings, upstream: EndpointRef) -> Session:
 
 def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
-    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=httpx.Limits(max_connections=None)))
+    # A connection serves one request: bytes that an upstream sends beyond a reply would be read as the next one.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=limits))
     return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward_request, proxy=proxy)})
 
 
@@ -102,10 +104,13 @@ async def forward_request(request: Request, context: ServerContext, proxy: Proxy
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
-        body, overrides = await asyncio.to_thread(split_settings, content)
-        content = content if overrides is None else json.dumps(body).encode()
+        body = await asyncio.to_thread(object_in, content)
+        has_settings = SETTINGS_KEY in body
+        overrides, document = own_settings(body)
+        named = name_document(body.get("messages"), document) if document else None
+        content = json.dumps(body).encode() if has_settings else content
         try:
-            kept, total = await thin(request, body, overrides, context, proxy.upstream.model)
+            kept, total = await thin(request, body, overrides, named, context, proxy.upstream.model)
             headers_added = {KEPT: f"{kept}/{total}"}
             content = json.dumps(body).encode()
             context.metrics.kept.observe(kept / total)
@@ -132,31 +137,34 @@ async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
         await response.aclose()
 
 
-def split_settings(content: bytes) -> tuple[dict[str, Any], object]:
-    """Split a body into the upstream's part and the proxy's settings; ({}, None) where it is no JSON object."""
+def object_in(content: bytes) -> dict[str, Any]:
+    """Parse the JSON object in a body; {} where it is none."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
         body = None
-    return (body, body.pop(SETTINGS_KEY, None)) if isinstance(body, dict) else ({}, None)
+    return body if isinstance(body, dict) else {}
 
 
 async def thin(
-    incoming: Request, body: Mapping[str, Any], overrides: object, context: ServerContext, model: str
+    incoming: Request,
+    body: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    named: tuple[str, list[LongText]] | None,
+    context: ServerContext,
+    model: str,
 ) -> tuple[int, int]:
     """Thin the long texts in the body of a chat request; return its tokens afterwards and before.
 
-    overrides: settings for this request
+    overrides: settings for this request; named: its question and the document that the client names
 
-    Raises Untouched for a request to forward as it is, ApiError or UsageError for wrong settings, ApiError for a full queue.
+    Raises Untouched for a request to forward as it is, UsageError for wrong settings, ApiError for a full queue.
     """
-    if not isinstance(overrides, dict | None):
-        raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
-    settings = override_settings(context.session.settings, overrides or {}).varied(speculate=OFF)
+    settings = override_settings(context.session.settings, overrides).varied(speculate=OFF)
     check_possible(settings)
     if model not in ("", body.get("model")):
         raise Untouched("another model")
-    question, long_texts, collection = await asyncio.to_thread(documents_in, body, settings)
+    question, long_texts, collection = await asyncio.to_thread(documents_in, body, named, settings)
     try:
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
         passages = (await context.answer(incoming, request)).result.passages
@@ -172,11 +180,13 @@ async def thin(
     return await asyncio.to_thread(tokens_in, body), total
 
 
-def documents_in(body: Mapping[str, Any], settings: Settings) -> tuple[str, list[LongText], Collection]:
+def documents_in(
+    body: Mapping[str, Any], named: tuple[str, list[LongText]] | None, settings: Settings
+) -> tuple[str, list[LongText], Collection]:
     """The question of a chat request, its long texts, and a document for each of them. Raises Untouched."""
     if settings.mode == BASELINE or settings.keep == 1:
         raise Untouched("keep 1")
-    question, long_texts = find_long_texts(body)
+    question, long_texts = named or find_long_texts(body)
     if mode_by_length(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
         raise Untouched("short")
     documents = (one_page_document("", clean_characters(text.document)) for text in long_texts)

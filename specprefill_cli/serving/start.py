@@ -73,7 +73,7 @@ class Service:
                 loop.add_signal_handler(number, self.stopped.set)
         worker = threading.Thread(target=self.work, args=(loop,), name="engine", daemon=True)
         worker.start()
-        servers = [http_server(guard) for guard in self.guards]
+        servers = [http_server(guard, self.options.allowed_origins) for guard in self.guards]
         serving = [
             asyncio.create_task(server.serve([listener]))
             for server, (listener, _, _) in zip(servers, self.listeners, strict=True)

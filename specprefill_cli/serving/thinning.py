@@ -15,20 +15,8 @@ from itertools import chain, groupby
 from typing import Any
 
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.serving.wording import (
-    ASKING_LABEL,
-    ASKING_TAGS,
-    CLOSING,
-    DATA_LABEL,
-    DATA_TAGS,
-    INSTRUCTING,
-    LOOKUP,
-    OWN_WORDS,
-    QUESTION_MARK,
-    REQUEST,
-    WHOLE,
-    YES_OR_NO,
-)
+from specprefill_cli.serving import wording
+from specprefill_cli.serving.guard import ApiError
 
 # Texts and outer paragraphs up to this many characters count as questions or instructions.
 SHORT_CHARACTERS = 1_000
@@ -47,9 +35,13 @@ REASON = "x-specprefill-reason"
 ROLES = ("system", "developer", "user")
 GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=[-=`]{3})\s*\n|(?<=\"{3})\s*\n")
 LINE = re.compile(r"\n\s*")
-TAG = re.compile(rf"<(/?)({DATA_TAGS})\b[^<>\n]{{0,300}}>", re.IGNORECASE)
-ASKING_TAG = re.compile(rf"<({ASKING_TAGS})\b[^<>\n]{{0,100}}>", re.IGNORECASE)
+ASKING_TAG = re.compile(rf"<({wording.ASKING_TAGS})\b[^<>\n]{{0,100}}>", re.IGNORECASE)
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}|\"{3})", re.MULTILINE)
+MARK = re.compile(rf"{FENCE.pattern}|<({wording.DATA_TAGS})\b[^<>\n]{{0,300}}>", re.MULTILINE | re.IGNORECASE)
+
+
+# The characters [start, end) of a text.
+Range = tuple[int, int]
 
 
 class Untouched(Exception):
@@ -80,12 +72,14 @@ class LongText:
 class Division:
     """A text divided into what is asked and what is surely document.
 
-    asked: what may be the question, in paragraphs or sentences; documents: character ranges
+    asked: what may be the question, in paragraphs or sentences; inner: requests inside the document, which count where
+    nothing else of the message is asked; documents: character ranges
     is_unclear: whether the text is short, asks nothing that is known, and is no thanks
     """
 
     asked: Sequence[str]
-    documents: Sequence[tuple[int, int]] = ()
+    inner: Sequence[str] = ()
+    documents: Sequence[Range] = ()
     is_unclear: bool = False
 
 
@@ -120,13 +114,36 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     return question, long_texts
 
 
+def name_document(messages: object, document: str) -> tuple[str, list[LongText]]:
+    """Find the question of a request whose client names its document, and the place of the document.
+
+    The document is put before the last user message where no message holds it.
+
+    Raises ApiError for other content than text, and for a request that asks nothing.
+    """
+    try:
+        texts = [text for text in texts_of(messages) if text[0] in ROLES]
+    except Untouched as untouched:
+        raise ApiError(400, f"specprefill.document: the messages must be text alone, but hold {untouched}") from None
+    last = max((number for role, number, *_ in texts if role == "user"), default=None)
+    own = [(holder, key) for _, number, holder, key in texts if number == last]
+    question = "\n".join(holder[key].replace(document, "").strip() for holder, key in own).strip()
+    if not question:
+        raise ApiError(400, "specprefill.document: the last user message asks nothing about it")
+    holder, key = next(((holder, key) for *_, holder, key in texts if document in holder[key]), own[0])
+    if document not in holder[key]:
+        holder[key] = f"{document}\n\n{holder[key]}"
+    start = holder[key].find(document)
+    return question[-SHORT_CHARACTERS:], [LongText(holder=holder, key=key, start=start, end=start + len(document))]
+
+
 def find_question(places: Sequence[tuple[str, int]], divisions: Sequence[Division]) -> str:
     """The question of a request. places: role and number of the message of each text. Raises Untouched."""
     users = sorted({number for role, number in places if role == "user"}, reverse=True)
     for numbers in (*([number] for number in users), [number for role, number in places if role != "user"]):
         own = [division for (_, number), division in zip(places, divisions, strict=True) if number in numbers]
-        asked = [text for division in own for text in division.asked]
-        if any(map(WHOLE.search, asked)):
+        asked = [*chain(*(division.asked for division in own))] or [*chain(*(division.inner for division in own))]
+        if any(map(wording.WHOLE.search, asked)):
             raise Untouched("the question needs everything")
         if clear := [text for text in asked if is_clear(text)]:
             return "\n".join(dict.fromkeys(clear))[-SHORT_CHARACTERS:]
@@ -162,40 +179,37 @@ def divide(text: str, is_system: bool) -> Division:
     questions = [text[start:end].strip() for start, end in labelled]
     if len(text) <= SHORT_CHARACTERS:
         asked = questions or asked_in([text])
-        return Division(asked=asked, is_unclear=not asked and not CLOSING.match(text))
+        return Division(asked=asked, is_unclear=not asked and not wording.CLOSING.match(text))
     marks, paragraphs = marked_ranges(text), paragraphs_of(text)
-    groups: list[list[tuple[int, int]]] = [[] for _ in paragraphs]
+    groups: list[list[Range]] = [[] for _ in paragraphs]
     for start, end in sentences_of(text).tolist():
         groups[max(0, bisect_right(paragraphs, (start, sys.maxsize)) - 1)].append((start, end))
-    outer = outer_sentences(groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
     sentences = [*chain(*groups)]
     unmarked = [text[start:end] for start, end in sentences if not is_inside(start, marks)]
-    if is_in_own_words(unmarked, len(sentences), is_system and not marks and not DATA_LABEL.search(text)):
+    if is_in_own_words(unmarked, len(sentences), is_system and not marks and not wording.DATA_LABEL.search(text)):
         return Division(asked=questions or asked_in(unmarked))
-    asked = questions or asked_in([text[start:end] for start, end in joined(outer, paragraphs)])
-    inner = inner_requests(text, [group for group in groups if group and group[0] not in outer])
+    outer = outer_sentences(groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
+    asked = questions or asked_in([text[start:end] for own in outer for start, end in asked_together(own)])
+    kept = {*chain(*outer)}
+    inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
     if len(inner) > MOST_INNER_QUESTIONS:
         # They are the document's own, for example those of a list of questions and answers.
         inner = []
-    asked = asked or asked_in([text[group[0][0] : group[-1][1]] for group in inner])
-    kept = {*outer, *chain(*inner)}
+    inner_asked = asked_in([text[own[0][0] : own[-1][1]] for own in inner])
+    kept |= {*chain(*inner)}
     is_kept = [
         sentence in kept or any(start < sentence[1] and sentence[0] < end for start, end in labelled)
         for sentence in sentences
     ]
-    return Division(asked=asked, documents=ranges_not_kept(sentences, is_kept))
+    return Division(asked=asked, inner=inner_asked, documents=ranges_not_kept(sentences, is_kept))
 
 
-def inner_requests(text: str, groups: Sequence[Sequence[tuple[int, int]]]) -> list[Sequence[tuple[int, int]]]:
-    """The sentences of short paragraphs that may be asked; of longer ones each sentence that may be, and the next one."""
-    found: list[Sequence[tuple[int, int]]] = []
-    for group in groups:
-        flagged = [n for n, (start, end) in enumerate(group) if may_be_asked(text[start:end])]
-        if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS:
-            found.append(group)
-        else:
-            found += [group[n : n + 2] for n in flagged]
-    return found
+def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
+    """A short paragraph's sentences if one may be asked; of a longer one each sentence that may be, and the next one."""
+    flagged = [n for n, (start, end) in enumerate(group) if may_be_asked(text[start:end])]
+    if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS:
+        return [group]
+    return [group[n : n + 2] for n in flagged]
 
 
 def is_in_own_words(sentences: Sequence[str], total: int, is_system: bool) -> bool:
@@ -203,15 +217,15 @@ def is_in_own_words(sentences: Sequence[str], total: int, is_system: bool) -> bo
 
     total: of all sentences
     """
-    signs, share = (INSTRUCTING, INSTRUCTING_SHARE) if is_system else (OWN_WORDS, OWN_SHARE)
-    own = sum(bool(signs.search(sentence) or REQUEST.match(sentence)) for sentence in sentences)
+    signs, share = (wording.INSTRUCTING, INSTRUCTING_SHARE) if is_system else (wording.OWN_WORDS, OWN_SHARE)
+    own = sum(bool(signs.search(sentence) or wording.REQUEST.match(sentence)) for sentence in sentences)
     return own > max(OUTER_SENTENCES, share * total)
 
 
 def asked_in(texts: Sequence[str]) -> list[str]:
     """The texts that ask; where none does, those that begin as a question does."""
     return [text for text in texts if any(map(may_be_asked, text.splitlines()))] or [
-        text for text in texts if LOOKUP.match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")
+        text for text in texts if wording.LOOKUP.match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")
     ]
 
 
@@ -219,21 +233,21 @@ def is_clear(asked: str) -> bool:
     """Whether its lines that ask do so for something that one place of a document answers."""
     lines = asked.splitlines()
     asking = [line for line in lines if may_be_asked(line)] or lines
-    return all(LOOKUP.search(line) or YES_OR_NO.match(line) for line in asking[:1])
+    return all(wording.LOOKUP.search(line) or wording.YES_OR_NO.match(line) for line in asking[:1])
 
 
 def may_be_asked(sentence: str) -> bool:
     """Whether a sentence has a question mark, or begins as a request does."""
-    return bool(QUESTION_MARK.search(sentence) or REQUEST.match(sentence))
+    return bool(wording.QUESTION_MARK.search(sentence) or wording.REQUEST.match(sentence))
 
 
-def labelled_questions(text: str) -> list[tuple[int, int]]:
+def labelled_questions(text: str) -> list[Range]:
     """The ranges inside tags such as `<question>`, and after labels such as `Question:` up to the line's end; none if many."""
     found = []
     for tag in ASKING_TAG.finditer(text):
         end = text.find(f"</{tag[1]}", tag.end(), tag.end() + SHORT_CHARACTERS)
         found += [(tag.end(), end)] if end >= 0 else []
-    for label in ASKING_LABEL.finditer(text):
+    for label in wording.ASKING_LABEL.finditer(text):
         end = text.find("\n", label.end())
         found.append((label.end(), len(text) if end < 0 else end))
     return (
@@ -241,88 +255,75 @@ def labelled_questions(text: str) -> list[tuple[int, int]]:
     )
 
 
-def paragraphs_of(text: str) -> list[tuple[int, int]]:
+def paragraphs_of(text: str) -> list[Range]:
     """The character ranges of a text's paragraphs; of its lines where its first or last paragraph is long."""
     for gap in (GAP, LINE):
         edges = [0, *(position for match in gap.finditer(text) for position in match.span()), len(text)]
-        ranges = [(start, end) for start, end in batched_pairs(edges) if text[start:end].strip()]
+        pairs = zip(edges[::2], edges[1::2], strict=True)
+        ranges = [(start, end) for start, end in pairs if text[start:end].strip()]
         if ranges and max(end - start for start, end in (ranges[0], ranges[-1])) <= SHORT_CHARACTERS:
             break
     return ranges or [(0, len(text))]
 
 
-def batched_pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
-    """Pair neighbouring numbers."""
-    return [*zip(edges[::2], edges[1::2], strict=True)]
-
-
-def marked_ranges(text: str) -> list[tuple[int, int]]:
-    """The character ranges inside fences and tags of data, in order."""
-    fences = [match.start() for match in FENCE.finditer(text)]
-    ranges = batched_pairs(fences[: len(fences) // 2 * 2])
-    opened: list[int] = []
-    for tag in TAG.finditer(text):
-        if not tag[1]:
-            opened.append(tag.end())
-        elif opened:
-            start = opened.pop()
-            if not opened:
-                ranges.append((start, tag.start()))
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+def marked_ranges(text: str) -> list[Range]:
+    """The character ranges inside fences and tags of data, in order; of nested ones the outer one."""
+    ranges, position, unclosed = [], 0, set()
+    for mark in MARK.finditer(text):
+        name = (mark[2] or "").lower()
+        if mark.start() < position or name in unclosed:
+            continue
+        closing = re.compile(rf"</{name}\b", re.IGNORECASE) if name else FENCE
+        end = closing.search(text, mark.end())
+        if end is None:
+            unclosed.add(name)
         else:
-            merged.append((start, end))
-    return merged
+            ranges.append((mark.end(), end.start()))
+            position = end.end()
+    return ranges
 
 
-def is_inside(position: int, ranges: Sequence[tuple[int, int]]) -> bool:
+def is_inside(position: int, ranges: Sequence[Range]) -> bool:
     """Whether a position is inside one of these ranges, which are in order."""
     number = bisect_right(ranges, (position, position + 1)) - 1
     return number >= 0 and ranges[number][0] <= position < ranges[number][1]
 
 
 def outer_sentences(
-    groups: Sequence[Sequence[tuple[int, int]]], paragraphs: Sequence[tuple[int, int]], is_marked: Sequence[bool]
-) -> list[tuple[int, int]]:
-    """The sentences around a document, in order.
+    groups: Sequence[Sequence[Range]], paragraphs: Sequence[Range], is_marked: Sequence[bool]
+) -> list[Sequence[Range]]:
+    """The sentences around a document, by paragraph, in order.
 
     groups: the sentences of each paragraph
 
     At either end stand greetings, closings and a signature, and one longer paragraph; between marks every short paragraph.
     """
     lengths = [end - start for start, end in paragraphs]
-    outer = {
+    short = {
         n for n, length in enumerate(lengths) if any(is_marked) and not is_marked[n] and length <= SHORT_CHARACTERS
     }
-    ends: list[tuple[int, int]] = []
+    outer = {number: groups[number] for number in short}
     for step in (1, -1):
         for closings, number in enumerate(range(len(lengths))[::step]):
             if is_marked[number] and outer:
                 break
             if lengths[number] > SHORT_CHARACTERS:
-                ends += groups[number][::step][:OUTER_SENTENCES]
+                own = groups[number][::step][:OUTER_SENTENCES]
+                outer[number] = sorted({*own, *outer.get(number, ())})
                 break
-            outer.add(number)
+            outer[number] = groups[number]
             if lengths[number] > CLOSING_CHARACTERS or closings == MOST_CLOSINGS:
                 break
-    return sorted({*ends, *chain(*(groups[number] for number in outer))})
+    return [outer[number] for number in sorted(outer) if outer[number]]
 
 
-def joined(sentences: Sequence[tuple[int, int]], paragraphs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join neighbouring sentences of a short paragraph, which are asked together."""
-    result = []
-    for number, group in groupby(
-        sentences, key=lambda sentence: bisect_right(paragraphs, (sentence[0], sys.maxsize)) - 1
-    ):
-        ranges = [*group]
-        start, end = paragraphs[max(0, number)]
-        result += [(ranges[0][0], ranges[-1][1])] if end - start <= ASKED_CHARACTERS else ranges
-    return result
+def asked_together(sentences: Sequence[Range]) -> Sequence[Range]:
+    """Join the sentences of a short paragraph."""
+    start, end = sentences[0][0], sentences[-1][1]
+    return [(start, end)] if end - start <= ASKED_CHARACTERS else sentences
 
 
-def ranges_not_kept(sentences: Sequence[tuple[int, int]], is_kept: Sequence[bool]) -> list[tuple[int, int]]:
+def ranges_not_kept(sentences: Sequence[Range], is_kept: Sequence[bool]) -> list[Range]:
     """The character ranges of neighbouring sentences that are not kept, without short ones."""
     ranges = []
     for kept, group in groupby(zip(sentences, is_kept, strict=True), key=lambda pair: pair[1]):

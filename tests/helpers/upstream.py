@@ -65,6 +65,14 @@ def completion(text):
     return reply_with(200, {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
 
+def leave_bytes(handler):
+    """Reply, send another reply that nobody asked for, and keep the connection open."""
+    body = b"own" if handler.command == "GET" else b""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n%s" % body)
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nforeign")
+    handler.close_connection = False
+
+
 def wait_until_left(handler):
     """Send nothing until the client closes the connection."""
     handler.server.waits.set()
@@ -118,7 +126,7 @@ def running_upstream():
             upstream.keys.append(self.headers["authorization"])
             upstream.script(body)(self)
 
-        do_GET = do_POST  # noqa: N815
+        do_GET = do_HEAD = do_POST  # noqa: N815
 
         def log_message(self, *_arguments):
             """Say nothing."""

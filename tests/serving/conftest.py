@@ -89,5 +89,5 @@ def running_server(*options, ready=True, **variables):
 
 @pytest.fixture(scope="session")
 def server():
-    with running_server("--http", "127.0.0.1:0") as running:
+    with running_server("--http", "127.0.0.1:0", "--allow-origin", "http://page.example") as running:
         yield running

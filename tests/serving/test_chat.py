@@ -5,6 +5,7 @@ import pytest
 from specprefill_cli.prompting import Template, chat_parts
 from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
 from specprefill_cli.serving.guard import ApiError
+from specprefill_cli.serving.thinning import name_document
 
 REPORT = "The gate is green."
 
@@ -34,6 +35,32 @@ def test_only_what_is_surely_document_may_be_thinned():
     assert "harbour" in chat.document
     assert chat.question.startswith("User: Read this.")
     assert chat.question.endswith("It is old.\n\nAssistant: Yes.\n\nWhen does it open?")
+
+
+DOCUMENT = "The kiosk sells rope. The harbour opens at nine.\n\n" * 40
+
+
+@pytest.mark.parametrize("document", [DOCUMENT, REPORT])
+@pytest.mark.parametrize("step", [1, -1])
+def test_text_parts_may_come_in_any_order(document, step):
+    parts = [{"type": "text", "text": text} for text in (document, "When does it open?")][::step]
+    chat = chat_of([{"role": "user", "content": parts}])
+    assert REPORT in chat.document or "harbour" in chat.document
+    assert chat.question.endswith("When does it open?")
+
+
+@pytest.mark.parametrize("text", ["Summarise it.", f"{REPORT}\n\nSummarise it.", f"Summarise it.\n\n{REPORT}"])
+def test_a_document_that_the_client_names_may_be_thinned(text):
+    chat = chat_of([{"role": "user", "content": text}], REPORT)
+    assert (chat.document, chat.question, chat.reason) == (REPORT, "Summarise it.", "")
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "user", "content": REPORT}], [{"role": "user", "content": [{"type": "image_url"}]}]]
+)
+def test_a_named_document_needs_a_question(messages):
+    with pytest.raises(ApiError, match=r"^specprefill\.document: the"):
+        name_document(messages, REPORT)
 
 
 def test_a_short_message_has_no_document():

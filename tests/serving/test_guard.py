@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import socket
 import tempfile
@@ -103,6 +104,21 @@ def test_large_bodies_are_refused_with_and_without_a_length(monkeypatch):
         async with httpx.AsyncClient(trust_env=False) as client:
             for content in (b"x" * 2000, chunks()):
                 assert (await client.post(f"http://{host}:{port}/", content=content)).status_code == 413
+
+    run_with_server(check)
+
+
+def test_gzip_is_unpacked_up_to_the_limit(monkeypatch):
+    monkeypatch.setattr(body, "MAX_BODY_BYTES", 1_000)
+    packed = gzip.compress(b'{"a": 1}')
+    bodies = {packed: 200, gzip.compress(b"[" * 1_001): 413, packed[:-9]: 400, b"{}": 400}
+
+    async def check(host, port):
+        async with httpx.AsyncClient(trust_env=False, headers={"content-encoding": "gzip"}) as client:
+            for content, status in bodies.items():
+                reply = await client.post(f"http://{host}:{port}/", content=content)
+                assert reply.status_code == status, content
+                assert status != 200 or reply.json() == {"a": 1}
 
     run_with_server(check)
 
@@ -247,15 +263,25 @@ def context_of(engine, is_private=False, **options):
     return ServerContext(engine=engine, documents=None, options=options, metrics=Metrics(), is_private=is_private)
 
 
-def post(context, path, values, count=1):
+def post(context, path, values, count=1, method="POST"):
     """Post a body `count` times at once, and return the responses."""
 
     async def run():
         transport = httpx.ASGITransport(chat_application(context))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await asyncio.gather(*(client.post(path, json=values) for _ in range(count)))
+            return await asyncio.gather(*(client.request(method, path, json=values) for _ in range(count)))
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/ask", 405)])
+def test_unknown_paths_and_methods_are_told_what_exists(method, path, status):
+    (response,) = post(context_of(None, queue=1), path, {}, method=method)
+    assert response.status_code == status
+    message = response.json()["error"]["message"]
+    assert message.startswith(f"{method} {path}: ")
+    assert "POST /v1/chat/completions" in message
+    assert response.headers.get("allow") == ("POST" if status == 405 else None)
 
 
 @contextlib.contextmanager

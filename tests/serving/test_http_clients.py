@@ -96,6 +96,22 @@ def test_token_and_host_are_checked(server):
     assert state.json() == {"status": "ok"}
 
 
+def test_pages_of_an_allowed_origin_may_ask(server):
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for origin, allowed in (("http://page.example", "http://page.example"), ("http://other.example", None)):
+        with httpx.Client(base_url=server.address, headers={"Origin": origin}, trust_env=False) as client:
+            preflight = client.options("/v1/chat/completions", headers=asked)
+            refused = client.get("/v1/models")
+        assert preflight.status_code == (200 if allowed else 400)
+        assert refused.status_code == 401
+        assert [reply.headers.get("access-control-allow-origin") for reply in (preflight, refused)] == [allowed] * 2
+
+
+def test_an_origin_with_a_path_is_refused(call):
+    code, _, err = call("serve", "--http", "127.0.0.1:0", "--allow-origin", "http://page.example/")
+    assert (code, "--allow-origin http://page.example/: no origin" in err) == (2, True)
+
+
 @pytest.fixture
 def chat(server):
     client = httpx.Client(trust_env=False, timeout=60)
@@ -119,6 +135,20 @@ def test_openai_completion_and_stream_agree(chat, asked):
     chunks = list(chat.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == reply.choices[0].message.content
     assert chunks[-1].usage.total_tokens == reply.usage.total_tokens
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_parts_in_any_order_and_a_named_document_are_answered(chat, asked, step):
+    document = asked["messages"][0]["content"].removesuffix(f"\n\n{QUESTION}")
+    parts = [{"type": "text", "text": text} for text in (document, QUESTION)][::step]
+    own = {"mode": "select", "keep": 0.2}
+    for content, extra in ((parts, own), (QUESTION, {"specprefill": {"document": document, "kep": 1, **own}})):
+        reply = chat.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content}], extra_body=extra
+        )
+        assert "42 pence" in reply.choices[0].message.content
+        assert reply.usage.prompt_tokens_details.kept_tokens < 0.3 * reply.usage.prompt_tokens
+        assert any("'specprefill.kep'" in warning for warning in reply.warnings) == ("specprefill" in extra)
 
 
 def test_an_answer_ends_before_a_stop_text(chat, asked):
@@ -151,6 +181,8 @@ def test_openai_errors_are_clear(chat):
         ({"messages": image}, "content must be text"),
         ({"messages": messages, "tools": tools}, "tools: not supported"),
         ({"messages": messages, "n": 2}, "n: not supported"),
+        ({"messages": messages, "max_tokens": -5}, "the request: max_tokens -5"),
+        ({"messages": messages, "max_completion_tokens": "x"}, "setting max_completion_tokens"),
         ({"messages": messages, "stop": [""]}, "stop must be a string or a list"),
         ({"messages": messages, "extra_body": {"confirm": True}}, "confirm: only `specprefill ask` and `compare`"),
         ({"messages": [*messages, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "tool calls"),
@@ -161,3 +193,4 @@ def test_openai_errors_are_clear(chat):
     with pytest.raises(openai.NotFoundError, match="not loaded"):
         chat.chat.completions.create(model="gpt-5", messages=messages)
     assert chat.chat.completions.create(model="tiny", messages=messages, max_tokens=4).usage.completion_tokens <= 4
+    assert chat.chat.completions.create(model="tiny", messages=messages, max_tokens=-1).usage.completion_tokens > 0

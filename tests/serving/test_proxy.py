@@ -1,5 +1,6 @@
 """The proxy in front of a scripted server: requests that reach it, and replies that come back; with real clients."""
 
+import gzip
 import json
 
 import httpx
@@ -12,6 +13,7 @@ from tests.helpers.samples import HANDBOOK, QUESTION
 from tests.helpers.upstream import (
     completion,
     error,
+    leave_bytes,
     reply_with,
     running_upstream,
     says,
@@ -118,6 +120,18 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields
     assert (reply.headers["x-specprefill-kept"], reply.headers["x-specprefill-reason"]) == ("untouched", reason)
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_parts_in_any_order_of_a_gzip_request_are_thinned(client, upstream, handbook, step):
+    parts = [{"type": "text", "text": text} for text in (handbook, QUESTION)][::step]
+    body = {"messages": [{"role": "user", "content": parts}], "specprefill": {"keep": 0.1}}
+    content = gzip.compress(json.dumps(body).encode())
+    reply = client.post("/v1/chat/completions", content=content, headers={"content-encoding": "gzip"})
+    kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
+    document, question = (part["text"] for part in upstream.sent[::step])
+    assert (question, ANSWER in document, kept < total / 4) == (QUESTION, True, True)
+    assert "content-encoding" not in upstream.requests[0][2]
+
+
 def test_keep_1_is_sent_unthinned_without_the_settings_of_the_proxy(client, upstream, handbook):
     body = chat(handbook, QUESTION)
     reply = client.post("/v1/chat/completions", json=body | {"specprefill": {"keep": 1}})
@@ -125,7 +139,16 @@ def test_keep_1_is_sent_unthinned_without_the_settings_of_the_proxy(client, upst
     assert reply.headers["x-specprefill-kept"] == "untouched"
 
 
-@pytest.mark.parametrize("overrides", [{"keep": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
+def test_a_named_document_is_thinned_or_sent_whole(client, upstream, handbook):
+    for keep, share in ((0.1, 0.25), (1, 1.01)):
+        body = chat(f"Tell me this: {QUESTION}", specprefill={"document": handbook, "keep": keep})
+        client.post("/v1/chat/completions", json=body)
+        assert upstream.sent.endswith(f"\n\nTell me this: {QUESTION}")
+        assert ANSWER in upstream.sent
+        assert share / 3 < len(upstream.sent) / len(handbook) < share
+
+
+@pytest.mark.parametrize("overrides", [{"keep": 7}, {"document": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])
 def test_wrong_settings_are_refused_by_name(client, upstream, handbook, overrides):
     reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION, specprefill=overrides))
     assert reply.status_code == 400
@@ -169,6 +192,14 @@ def test_a_reply_that_is_cut_off_is_cut_for_the_client(client, upstream):
         client.post("/v1/chat/completions", json=chat(QUESTION))
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_bytes_beyond_a_reply_reach_no_other_request(client, upstream, method):
+    upstream.script = lambda _body: leave_bytes
+    assert client.request(method, "/v1/models").status_code == 200
+    for _ in range(3):
+        assert client.get("/v1/models").text == "own"
+
+
 @pytest.mark.parametrize("reply", [wait_until_left, stream_until_left])
 def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, reply):
     upstream.script = lambda _body: reply
@@ -188,6 +219,8 @@ def test_a_client_that_leaves_cancels_the_request(client, upstream, handbook, re
 def test_the_token_is_needed_and_not_passed_on(servers, upstream):
     address = servers[1].address
     assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 401
+    preflight = httpx.options(f"{address}/v1/models", headers={"Origin": "http://page.example"}, trust_env=False)
+    assert (preflight.status_code, "access-control-allow-origin" in preflight.headers) == (401, False)
     assert httpx.get(f"{address}/healthz", trust_env=False).json() == {"status": "ok"}
     assert upstream.requests == []
 

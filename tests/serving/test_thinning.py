@@ -76,3 +76,11 @@ def test_questions_of_one_place_are_thinned(question):
 def test_blanks_without_end_take_linear_time():
     with pytest.raises(Untouched):
         find_long_texts(request(("user", "\n" + " " * 2_000_000 + "x")))
+
+
+def test_a_question_inside_a_single_long_paragraph_stays():
+    body = request(("user", f"{PARAGRAPH * 4}{QUESTION} {PARAGRAPH * 4}"))
+    question, long_texts = find_long_texts(body)
+    assert question.startswith(QUESTION)
+    assert len(long_texts) == 2
+    assert not any(QUESTION in text.document for text in long_texts)
