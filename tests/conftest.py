@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from io import BytesIO, TextIOWrapper
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,6 +15,9 @@ os.environ["SPECPREFILL_CONFIG"] = os.devnull
 os.environ["SPECPREFILL_SERVER"] = "off"
 # What the tests see does not depend on which models are installed.
 os.environ["SPECPREFILL_PAIR"] = "tiny"
+# No test may fill the user's cache with converted models.
+CONVERTED = tempfile.TemporaryDirectory()
+os.environ.setdefault("SPECPREFILL_MODELS", CONVERTED.name)
 # Tests that run beside each other share the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"

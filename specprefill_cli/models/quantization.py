@@ -6,8 +6,6 @@ Decoding on a CPU is bound by reading the weights, and int8 is a quarter of floa
 from __future__ import annotations
 
 import logging
-import timeit
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from transformers.initialization import no_init_weights
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import pip_command
-from specprefill_cli.models.processor import cpu_has_bfloat16
+from specprefill_cli.models.processor import cpu_multiplies_int8
 from specprefill_cli.models.supported import model_class
 
 NONE, AUTO = "none", "auto"
@@ -34,8 +32,6 @@ ROUNDED_ROWS = 16
 ALIASED, GAP = 1024, 64
 # Steps in which what rounding left is expressed: half a step becomes 127.
 REST = 254
-# Width of the trial's matrix, too large for a core's cache, and its runs; the first is not counted.
-TRIAL_WIDTH, TRIAL_RUNS = 4096, 4
 # Endings of the names of a stored matrix and its scales, and what the configuration of such a model says.
 PACKED, SCALES = ".packed", ".scales"
 STORED = {"quant_method": "int8-rows", "bits": 8}
@@ -64,7 +60,7 @@ def check_quantization(name: str, device_type: str, shards: int) -> None:
 def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
     """Whether large GGUF files are kept and run in int8 under a `--quantization`: on a CPU, by default where it is faster."""
     on_cpu = device_type == "cpu" and shards == 1
-    return on_cpu and (name == "int8" or (name == AUTO and int8_gain() > 1))
+    return on_cpu and (name == "int8" or (name == AUTO and cpu_multiplies_int8()))
 
 
 def quantization_config(
@@ -178,17 +174,6 @@ class Int8Embedding(nn.Module):
             self.dtype
         )
         return vectors if self.multiplier == 1 else vectors * self.multiplier
-
-
-@cache
-def int8_gain() -> float:
-    """By what factor a row's product in integers beats that with unpacked weights on this CPU, by a short trial."""
-    dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
-    weight, row = torch.ones(TRIAL_WIDTH, TRIAL_WIDTH, dtype=dtype), torch.ones(1, TRIAL_WIDTH, dtype=dtype)
-    layer = Int8Linear(*pack_rows(weight.float()), TRIAL_WIDTH, None)
-    ways = (lambda: F.linear(row, weight), lambda: layer.rounded_product(row))
-    plain, rounded = (min(timeit.repeat(way, repeat=TRIAL_RUNS, number=1)[1:]) for way in ways)
-    return plain / rounded
 
 
 def quantize_on_cpu(model: PreTrainedModel) -> None:
