@@ -70,12 +70,14 @@ NAME = "conversation"
 class Chat:
     """A conversation as a prompt.
 
-    document: the text that may be thinned, empty for a single short message; reason: why nothing may be thinned
+    document: the text that may be thinned, empty for a single short message; context: further text, which stays
+    reason: why nothing may be thinned
     """
 
     system: str
     document: str
     question: str
+    context: str = ""
     reason: str = ""
 
 
@@ -188,9 +190,9 @@ def chat_of(messages: object, named: str = "") -> Chat:
         raise ApiError(
             400, "messages: content must be text or a list of text parts; tool calls are not supported"
         ) from None
-    document, reason = "", ""
+    document, question, reason = "", "", ""
     try:
-        _, long_texts = name_document(messages, named) if named else find_long_texts({"messages": messages})
+        question, long_texts = name_document(messages, named) if named else find_long_texts({"messages": messages})
         document = PARAGRAPH.join(text.document for text in long_texts)
         for text in reversed(long_texts):
             text.replace("")
@@ -208,7 +210,12 @@ def chat_of(messages: object, named: str = "") -> Chat:
         raise ApiError(400, "the last message must be the user's, and not empty")
     earlier = [f"{role.capitalize()}: {text}" for role, text in dialogue[:-1] if text]
     if not reason:
-        return Chat(system=system, document=document, question=PARAGRAPH.join([*earlier, dialogue[-1][1]]).strip())
+        # Only the question is scored for; the rest of the message stands before it.
+        rest = dialogue[-1][1]
+        for line in question.splitlines():
+            rest = rest.replace(line, "", 1)
+        context = PARAGRAPH.join([*earlier, *filter(None, [rest.strip()])])
+        return Chat(system=system, document=document, context=context, question=question)
     before, _, question = dialogue[-1][1].rpartition(PARAGRAPH)
     document = PARAGRAPH.join([*earlier, *filter(None, [before])])
     return Chat(system=system, document=document, question=question, reason=reason)
@@ -225,11 +232,13 @@ def chat_template(chat: Chat, question_template: Template) -> Template:
 
     A pair without a chat format keeps the text of `question_template`, the template of the server's questions.
     """
-    between = PARAGRAPH if chat.document else ""
+    context = PARAGRAPH + chat.context.replace("$", "$$") if chat.context else ""
+    between = context + (PARAGRAPH if chat.document else "")
     if question_template.text is None:
         return Template("chat", None, chat.system or None, f"$document{between}$question")
     system = chat.system.replace("$", "$$") + PARAGRAPH if chat.system else ""
-    return Template("chat", system + question_template.text, None, None)
+    text = question_template.text.replace("$document", f"$document{context}")
+    return Template("chat", system + text, None, None)
 
 
 def completion(heading: Mapping[str, Any], answer: Record, ignored: Sequence[str]) -> dict[str, Any]:

@@ -33,8 +33,9 @@ def test_only_what_is_surely_document_may_be_thinned():
     )
     assert (chat.system, chat.reason) == ("Be brief.", "")
     assert "harbour" in chat.document
-    assert chat.question.startswith("User: Read this.")
-    assert chat.question.endswith("It is old.\n\nAssistant: Yes.\n\nWhen does it open?")
+    assert chat.context.startswith("User: Read this.")
+    assert chat.context.endswith("It is old.\n\nAssistant: Yes.")
+    assert chat.question == "When does it open?"
 
 
 DOCUMENT = "The kiosk sells rope. The harbour opens at nine.\n\n" * 40
@@ -70,18 +71,20 @@ def test_a_short_message_has_no_document():
 
 @pytest.mark.parametrize("document", ["", REPORT])
 def test_chat_models_get_system_and_question_whole(document):
-    chat = Chat(system="Costs $5.", document=document, question="Who?")
+    chat = Chat(system="Costs $5.", document=document, context="It is $6." if document else "", question="Who?")
     template = chat_template(chat, Template("ask", None, "unused", "$document $question"))
     prefix, between, suffix = chat_parts(template, EchoTokenizer())
     assert prefix == "<system>Costs $5.<user>"
-    assert between == ("\n\n" if document else "")
+    assert between == ("\n\nIt is $6.\n\n" if document else "")
     assert suffix == "<assistant>"
 
 
 def test_a_pair_without_chat_format_keeps_its_template():
     question_template = Template("tiny", "Read this.\n\n$document\n\nQuestion: $question", None, None)
-    template = chat_template(Chat(system="Costs $5.", document="d", question="q"), question_template)
-    assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nQuestion: ", "")
+    template = chat_template(
+        Chat(system="Costs $5.", document="d", context="It is $6.", question="q"), question_template
+    )
+    assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nIt is $6.\n\nQuestion: ", "")
 
 
 @pytest.mark.parametrize(
