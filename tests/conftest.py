@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from io import BytesIO, TextIOWrapper
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,9 +14,6 @@ os.environ["SPECPREFILL_CONFIG"] = os.devnull
 os.environ["SPECPREFILL_SERVER"] = "off"
 # What the tests see does not depend on which models are installed.
 os.environ["SPECPREFILL_PAIR"] = "tiny"
-# No test may fill the user's cache with converted models.
-CONVERTED = tempfile.TemporaryDirectory()
-os.environ.setdefault("SPECPREFILL_MODELS", CONVERTED.name)
 # Tests that run beside each other share the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -50,6 +46,12 @@ def pytest_addoption(parser):
     group = parser.getgroup("specprefill")
     group.addoption("--device", default="cpu", help="device of tests/models/test_device.py: cpu, cuda, mps or auto")
     group.addoption("--dtype", default="float32", help="dtype of tests/models/test_device.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def converted_models(tmp_path_factory):
+    """No test may fill the user's cache with converted models."""
+    os.environ["SPECPREFILL_MODELS"] = str(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(autouse=True)
