@@ -12,7 +12,7 @@ from itertools import chain
 from transformers import LlamaConfig
 
 from specprefill_cli.answering.session import WARM_UP, Session
-from specprefill_cli.answering.stream import TextStream
+from specprefill_cli.answering.text_stream import TextStream
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document

@@ -48,7 +48,7 @@ def test_only_strict_replaces_a_doubtful_answer(
     random_session, monkeypatch, not_found, intercept, answerable, replaced
 ):
     models = (ConfidenceModel(intercept=intercept, weights={}),)
-    monkeypatch.setattr("specprefill_cli.answering.stream.ANSWERABLE", models)
+    monkeypatch.setattr("specprefill_cli.answering.text_stream.ANSWERABLE", models)
     plain = ask(random_session, not_found="never").finished().answer
     stream = ask(random_session, not_found=not_found)
     pieces = list(stream)

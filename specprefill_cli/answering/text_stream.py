@@ -1,0 +1,163 @@
+"""What all answers have in common: text that arrives piece by piece, the evidence for it, and its record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from specprefill_cli.answering.cells import document_cells, span_records
+from specprefill_cli.answering.citations import cite
+from specprefill_cli.answering.confidence import (
+    ANSWERABLE,
+    DENIED,
+    DOUBTFUL,
+    estimate,
+)
+from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.models.memory import peak_memory_bytes
+from specprefill_cli.prefill.bm25 import absent_names
+from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.record import Cell, Citation, Record
+from specprefill_cli.settings import NEVER, STRICT, Settings
+
+
+@dataclass(kw_only=True)
+class TextStream(ABC):
+    """An answer that arrives piece by piece: iterate over its text, then call `result`.
+
+    prefilled: the prefilled or sent prompt
+    settings: resolved for this question
+    """
+
+    prefilled: Any
+    startup_seconds: float = 0.0
+    pieces: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    settings: Settings
+
+    @property
+    @abstractmethod
+    def request(self) -> PrefillRequest:
+        """The prompt and how it was prefilled."""
+
+    @property
+    def collection(self) -> Collection:
+        """The documents."""
+        return self.request.collection
+
+    @abstractmethod
+    def __iter__(self) -> Generator[str, None, None]:
+        """Yield pieces of text as they arrive; Ctrl-C ends the answer and keeps the text so far."""
+
+    @abstractmethod
+    def result(self) -> Record:
+        """The finished answer with all its measurements."""
+
+    def finished(self) -> Record:
+        """Wait for the end and return the answer. Raises KeyboardInterrupt if Ctrl-C ended it."""
+        for _ in self:
+            pass
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.result()
+
+    def emit(self, text: str) -> Iterator[str]:
+        """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it."""
+        text = text if self.pieces else text.lstrip()
+        if text:
+            self.pieces.append(text)
+            yield text
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """What is known before the answer, for the regressions.
+
+        names: the share of the question's names and numbers that the documents lack
+        """
+        text, starts = self.collection.text, self.sentences.ranges[:, 0]
+        return {"names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0}
+
+    @cached_property
+    def answerable(self) -> float | None:
+        """The probability that the documents state an answer; None where it is not asked for."""
+        return None if self.settings.not_found == NEVER else estimate(ANSWERABLE, self.evidence)
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether `not found` takes the place of the answer."""
+        return self.settings.not_found == STRICT and self.answerable is not None and self.answerable < DENIED
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.pieces).strip()
+
+    @property
+    def citations(self) -> list[Citation]:
+        """Where the answer's text stands in the documents."""
+        offsets = self.request.prompt.offsets
+        return cite(self.text, self.collection, self.plan_read, offsets, self.prefilled.importance)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every chunk with its fate, for the HTML page."""
+        request, prefilled = self.request, self.prefilled
+        offsets, importance = request.prompt.offsets, prefilled.importance
+        return document_cells(self.collection, offsets, prefilled.plan, importance, request.chunk_size)
+
+    @property
+    def plan_read(self) -> Plan:
+        """The fates of the spans that the target read for the answer."""
+        return self.prefilled.plan
+
+    @property
+    def interruption(self) -> list[str]:
+        """The warning that the answer was interrupted, if it was."""
+        return ["interrupted: the answer is incomplete"] if self.interrupted else []
+
+    @cached_property
+    def sentences(self) -> Sentences:
+        """The sentences of the documents with their relevance to the question."""
+        request = self.request
+        return rank_sentences(self.collection, request.question, request.prompt.offsets, self.prefilled.importance)
+
+    def places(self, citations: Sequence[Citation]) -> list[int]:
+        """The positions in the collection's text where citations begin."""
+        return [self.collection.starts[source.number] + source.start for source in citations]
+
+    def end_warnings(self, length_stop: str | None) -> list[str]:
+        """Warnings about the answer's end; length_stop: the length at which it was cut, in words; None if it was not."""
+        cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
+        return [*cut, *self.interruption]
+
+    def record(self, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
+        """Build the record of the answer from its measurements."""
+        request, plan, passages, settings = self.request, self.prefilled.plan, [], self.settings
+        if isinstance(settings.passages, int):
+            # What the answer quotes comes first.
+            leading = trusted_quotes(self.sentences, self.places(citations))
+            passages = best_passages(self.sentences, settings.passages, leading)
+        return Record(
+            id="",
+            question=request.question,
+            answer=self.text,
+            target=request.pair.target.name,
+            prompt_tokens=request.prompt.length,
+            kept_tokens=plan.kept_tokens,
+            kept_ratio=plan.kept_ratio,
+            startup_seconds=self.startup_seconds,
+            spans=span_records(self.collection, request.prompt, plan),
+            peak_memory_bytes=peak_memory_bytes(),
+            citations=citations,
+            stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
+            reused=[*request.reused, *self.prefilled.reused],
+            passages=passages,
+            answerable=None if self.answerable is None else self.answerable >= DOUBTFUL,
+            answerable_probability=self.answerable,
+            **measured,
+        )
