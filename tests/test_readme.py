@@ -58,6 +58,7 @@ def test_first_example_prints_the_shown_output(call, monkeypatch):
 
     arguments, (answer, *notes) = first_example()
     monkeypatch.chdir(ROOT)
+    smollm2.ensure_converted(smollm2.TARGET)
     code, out, err = call("ask", *arguments, "--pair", "smollm2")
     assert (code, out.strip()) == (0, answer)
     assert without_times(err.splitlines()) == without_times(notes)
