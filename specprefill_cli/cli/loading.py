@@ -184,6 +184,9 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
 
 def keeps_packed(settings: Settings) -> bool:
     """Whether a large GGUF file is kept in int8 under these settings."""
+    from specprefill_cli.models.memory import import_transformers
+
+    import_transformers()
     from specprefill_cli.models.placement import choose_placement
     from specprefill_cli.models.quantization import stores_packed
 

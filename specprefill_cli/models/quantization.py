@@ -26,7 +26,7 @@ NONE, AUTO = "none", "auto"
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
-ROUNDED_ROWS = 16
+ROUNDED_ROWS = 64
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
 ALIASED, GAP = 1024, 64
