@@ -129,7 +129,7 @@ def test_only_rows_under_a_header_carry_names(text: str, name: str, expected: st
     assert read(text.encode(), name) == expected
 
 
-def test_unclosed_quotes_are_said() -> None:
+def test_an_unclosed_quote_is_a_warning() -> None:
     document = read_document(b'boat,note\n7,"new sail\n8,"one,\ntwo"\n9,old\n', "a.csv")
     assert document.text == 'boat | note\nboat: 7 | note: "new sail\nboat: 8 | note: one, two\nboat: 9 | note: old'
     assert "line 2: a quote is not closed" in document.warnings[0]
