@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
