@@ -5,6 +5,7 @@ Decoding on a CPU is bound by reading the weights, and int8 is a quarter of floa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,6 +22,9 @@ from specprefill_cli.models.running.supported import model_class
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
 ROUNDED_ROWS = 64
+# Most rows that are multiplied unrounded, and what the columns must be a multiple of: of other matrices, torch's product reads
+# past the end, which faults in a mapped file.
+WHOLE_ROWS, SAFE_COLUMNS = 4, 64
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
 ALIASED, GAP = 1024, 64
@@ -58,9 +62,20 @@ class Int8Linear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """States [..., in] -> [..., out] in their dtype."""
         rows = states.reshape(-1, self.in_features)
-        output = self.rounded_product(rows) if len(rows) <= ROUNDED_ROWS else self.unpacked_product(rows)
+        output = self.product(rows)(rows)
         output = output.view(*states.shape[:-1], self.out_features)
         return output if self.bias is None else output.add_(self.bias)
+
+    def product(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """The fastest way to multiply rows [n, in]."""
+        if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16 and self.packed.shape[1] % SAFE_COLUMNS == 0:
+            return self.whole_product
+        return self.rounded_product if len(rows) <= ROUNDED_ROWS else self.unpacked_product
+
+    def whole_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] in bfloat16 -> [n, out], by weights that are unpacked in registers."""
+        gap = self.packed.shape[1] - self.in_features
+        return torch._weight_int8pack_mm(F.pad(rows, (0, gap)) if gap else rows, self.packed, self.scales)
 
     def unpacked_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
@@ -68,7 +83,6 @@ class Int8Linear(nn.Module):
 
     def rounded_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
-        # torch's product of unrounded rows reads past the end of the matrix, which faults in a mapped file.
         scales = (rows.abs().amax(1, keepdim=True).float() / 127).clamp_(min=1e-12)
         steps = rows.float() / scales
         whole = steps.round()
