@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.answering.stream import AnswerStream, Confirmation
-from specprefill_cli.decoding.rounds import DecodeLog, decode
+from specprefill_cli.decoding.rounds import DecodeLog, choose_speculator, decode
 from specprefill_cli.decoding.runner import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
@@ -64,7 +63,7 @@ def exact_answer(
     stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation
 ) -> ForwardGenerator[list[int]]:
     """The answer's tokens after full prefill, decoded only from where they differ from the provisional tokens."""
-    request, decoding = stream.request, stream.resolved.decoding
+    request, settings = stream.request, stream.settings
     # Use a new clock: the question's clock already holds its TTFT.
     request = replace(request, clock=PhaseClock())
     with request.pair.ranks.run_on_all_ranks(partial(prefill_shard, BASELINE, request.portable())):
@@ -72,7 +71,7 @@ def exact_answer(
     sampler, log = Sampler(), DecodeLog()
     first = sampler(prefilled.logits)
     speculator = choose_speculator(
-        request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation, provisional
+        request, prefilled, settings, sampler, stream.stop_tokens, stream.speculation, provisional
     )
     runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
     tokens: list[int] = []
@@ -81,8 +80,8 @@ def exact_answer(
         tokens.append(token)
         return iter(())
 
-    max_new_tokens = decoding.max_new_tokens
-    yield from decode(runner, first, stream.stop_tokens, max_new_tokens, sampler, log, speculator, emit=collect)
+    limit = settings.max_new_tokens
+    yield from decode(runner, first, stream.stop_tokens, limit, sampler, log, speculator, emit=collect)
     confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]).tolist() + log.log_probabilities
     return tokens
 

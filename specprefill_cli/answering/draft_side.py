@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
+from specprefill_cli.answering.places import document_cells, span_records
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.machine.cost import cost_of, measure_passes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DRAFT, TARGET = "draft", "target"
 
 
+@dataclass(eq=False)
 class SequenceRunner:
     """A transformers model with a cache of the prompt and of the answer's first `length` tokens.
 
@@ -36,20 +37,14 @@ class SequenceRunner:
     role: which of their models this is, DRAFT or TARGET
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        state: KvCacheState,
-        position: int,
-        ranks: Ranks = ALONE,
-        role: str = TARGET,
-    ) -> None:
-        self.model = model
-        self.state = state
-        self.position = position
-        self.ranks = ranks
-        self.role = role
-        self.prompt_slots = state.length
+    model: PreTrainedModel
+    state: KvCacheState
+    position: int
+    ranks: Ranks = ALONE
+    role: str = TARGET
+
+    def __post_init__(self) -> None:
+        self.prompt_slots = self.state.length
 
     @property
     def length(self) -> int:
@@ -74,7 +69,6 @@ class SequenceRunner:
         )
 
     def read_now(self, tokens: Sequence[int], rows: int = 1) -> Tensor:
-        """Read the answer's next tokens at once; returns what `read` does."""
         return run_steps(self.read(tokens, rows))
 
     def rollback(self, length: int) -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.answering.cells import document_cells
+from specprefill_cli.answering.places import document_cells
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Fate

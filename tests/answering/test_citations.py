@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from specprefill_cli.answering.citations import cite
+from specprefill_cli.answering.places import cite
 from specprefill_cli.documents.document import Collection, Document, Page
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Fate

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from specprefill_cli.decoding import rounds
-from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer
-from specprefill_cli.decoding.rounds import DecodeLog, decode, positive_part
-from specprefill_cli.decoding.sampling import Sampler, distribution
-from specprefill_cli.decoding.speculation import Speculator
+from specprefill_cli.decoding.rounds import DecodeLog, decode
+from specprefill_cli.decoding.sampling import Sampler, distribution, positive_part
+from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from tests.helpers.scripted import TableReader
 
 pytestmark = pytest.mark.slow

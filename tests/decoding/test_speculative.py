@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculation import Speculator
+from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from tests.helpers.scripted import ScriptReader, result_of
 
 SCRIPT = [number % 40 for number in range(200)]
