@@ -1,4 +1,6 @@
-"""Errors that a user can fix: each is printed as a single line and sets the exit code."""
+"""Errors that a user can fix, and the commands that they name: each is a single line and sets the exit code."""
+
+import sys
 
 # Exit codes without an error class: some but not all questions failed; Ctrl-C; SIGTERM.
 SOME_FAILED = 3
@@ -31,6 +33,11 @@ class UsageError(SpecprefillError):
     """The call itself is wrong: an option out of range, an empty question, an unknown name."""
 
     exit_code = 2
+
+
+def pip_command(*arguments: str) -> str:
+    """The `pip install` command line for the current interpreter."""
+    return f'"{sys.executable}" -m pip install {" ".join(arguments)}'
 
 
 def first_line(error: BaseException) -> str:

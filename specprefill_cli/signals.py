@@ -11,24 +11,16 @@ from contextlib import contextmanager
 SLICE_SECONDS = 0.2
 
 
-class Termination:
-    """Turns SIGTERM into KeyboardInterrupt, so that it ends a command like Ctrl-C, and records that it arrived."""
+def terminate_like_interrupt() -> threading.Event:
+    """From now on, SIGTERM ends the command like Ctrl-C; the event tells whether it arrived."""
+    terminated = threading.Event()
 
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self, *_: object) -> None:
-        self.requested = True
+    def terminate(*_: object) -> None:
+        terminated.set()
         raise KeyboardInterrupt
 
-    @contextmanager
-    def handle_signal(self) -> Iterator[None]:
-        """Handle SIGTERM during the block."""
-        before = signal.signal(signal.SIGTERM, self)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, terminate)
+    return terminated
 
 
 @contextmanager

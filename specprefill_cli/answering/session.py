@@ -39,7 +39,7 @@ from specprefill_cli.prefill.registry import MODES, check_names
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
-from specprefill_cli.prompting import Template, encode_prompt, load_template, render
+from specprefill_cli.prompting import Template, encode_prompt, load_template
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
@@ -174,12 +174,11 @@ class Session:
         cache = DocumentCache() if self.cache is None else self.cache
         with cache.encoding, clock.phase("tokenize"):
             reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
-            text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
-            prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, cache.encode)
+            text, tokenizer = collection.text, pair.target.tokenizer
+            prompt = draft_prompt = encode_prompt(self.template, text, question, tokenizer, opening, cache.encode)
             if needs_draft_prompt(settings, pair):
                 template, tokenizer = self.draft_template or self.template, pair.loaded_draft.tokenizer
-                text = render(template, collection.text, question, tokenizer, opening)
-                draft_prompt = encode_prompt(text, tokenizer, cache.encode)
+                draft_prompt = encode_prompt(template, text, question, tokenizer, opening, cache.encode)
         return EncodedQuestion(
             collection=collection,
             question=question,

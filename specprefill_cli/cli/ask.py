@@ -1,14 +1,16 @@
-"""`specprefill ask`: a question about documents."""
+"""`specprefill ask`, `passages` and `plan`: a question about documents, answered or read by the draft alone."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import (
     check_arguments,
     find_server,
@@ -17,11 +19,21 @@ from specprefill_cli.cli.loading import (
     read_inputs,
     write_page,
 )
-from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer, Question, Quiet, with_settings
-from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request, WaitingEngine
+from specprefill_cli.cli.options import (
+    OF_TARGET,
+    OUTPUT,
+    Documents,
+    Html,
+    Json,
+    NoServer,
+    Question,
+    Quiet,
+    with_settings,
+)
+from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import Comparison, ModeAnswer, Record
+from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
@@ -64,19 +76,12 @@ def ask(
 
       curl -s https://example.org | specprefill ask - "What is it about?"
     """
-    names, question = check_arguments("ask", documents, question)
+    documents, question = check_arguments("ask", documents, question)
     notes = Notes(quiet)
     # A server confirms no answers. A page needs the documents here, and standard input can be read only once.
-    is_read_here = no_server or settings.confirm or (html is not None and STANDARD_INPUT in names)
-    engine: WaitingEngine | None = None if is_read_here else find_server(settings, notes)
-    collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
-    sent_documents: Collection | tuple[str, ...] = tuple(names)
-    if engine is None and collection is not None:
-        engine, sent_documents = open_engine(open_ready_session([settings], notes, single=True), settings), collection
-    assert engine is not None, "a server, or an engine of this process"
-    events = engine.ask(
-        Request(documents=sent_documents, question=question, settings=settings, with_cells=html is not None)
-    )
+    no_server |= settings.confirm or (html is not None and STANDARD_INPUT in documents)
+    request = Request(documents=documents, question=question, settings=settings, with_cells=html is not None)
+    events, collection = send(request, notes, no_server, html)
     with notes.progress("prefill"):
         next(events)
     # Text written to a pipe cannot be corrected afterwards.
@@ -96,6 +101,23 @@ def ask(
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
+
+
+def send(
+    request: Request, notes: Notes, no_server: bool, html: Path | None = None
+) -> tuple[Iterator[Event], Collection | None]:
+    """Send a request to the running server, or to an engine opened here; return its events, and the documents if read here."""
+    settings, documents = request.settings, request.documents
+    assert isinstance(documents, tuple), "they are named"
+    server = None if no_server else find_server(settings, notes)
+    collection = read_inputs(documents, html, settings, notes) if server is None or html is not None else None
+    if server is not None or collection is None:
+        return server.ask(request), collection
+    if request.task == ANSWER:
+        session = open_ready_session([settings], notes, single=True)
+    else:
+        session = open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
+    return open_engine(session, settings).ask(replace(request, documents=collection)), collection
 
 
 def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
@@ -140,3 +162,86 @@ def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> P
         print("" if streaming else printable(text.strip()), flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
+
+
+@with_settings("documents", "models", "prefill", without=(*OF_TARGET, "positions"))
+def passages(
+    documents: Documents = None,
+    question: Question = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Print the best N passages of one to three sentences, instead of a share (--keep).",
+            show_default="none",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_server: NoServer = False,
+) -> None:
+    """Print the passages that matter for a question, in document order. Run only the draft.
+
+    Examples:
+      specprefill passages report.pdf "What is the fee?" --top 3
+
+      specprefill passages report.pdf "What is the fee?" | llm "What is the fee?"
+
+      specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
+    """
+    documents, question = check_arguments("passages", documents, question)
+    notes = Notes(quiet)
+    request = Request(documents=documents, question=question, settings=settings, task=PASSAGES, top=top)
+    retrieval = ask_draft(request, notes, no_server)
+    from specprefill_cli.reporting.evidence import by_page
+
+    for warning in retrieval.warnings:
+        notes.warn(warning)
+    if json:
+        print_json(asdict(retrieval))
+        return
+    texts = [
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in page_passages)
+        for place, page_passages in by_page(retrieval.passages)
+    ]
+    print(printable("\n\n".join(texts)), flush=True)
+
+
+@with_settings("documents", "models", "prefill", "max_new_tokens", without=OF_TARGET)
+def plan(
+    documents: Documents = None,
+    question: Question = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_server: NoServer = False,
+) -> None:
+    """Show how much `select` would keep, and on which pages, and estimate the time. Load no weights of the target.
+
+    The table estimates the time to first token for several keep ratios from counted operations. --json has every chunk.
+
+    Examples:
+      specprefill plan report.pdf "What is the notice period?" --keep 0.2
+
+      specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
+    """
+    documents, question = check_arguments("plan", documents, question)
+    request = Request(documents=documents, question=question, settings=settings, task=PLAN)
+    run = ask_draft(request, Notes(quiet), no_server)
+    if json:
+        print_json(asdict(run))
+        return
+    from specprefill_cli.reporting.table import plan_view
+
+    console(sys.stdout).print(plan_view(run))
+
+
+def ask_draft(request: Request, notes: Notes, no_server: bool) -> Any:
+    """Run a task that needs only the draft, and return its result."""
+    events, _ = send(request, notes, no_server)
+    with notes.progress("reading the documents with the draft"):
+        return next(event.result for event in events if isinstance(event, Done))

@@ -12,8 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import document_reader
 from specprefill_cli.cli.options import Quiet, with_settings, without_confirmation
-from specprefill_cli.errors import UsageError
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import UsageError, pip_command
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.settings import Settings
 

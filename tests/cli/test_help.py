@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import specprefill_cli
-from specprefill_cli.cli.main import command_line
+from specprefill_cli.__main__ import command_line
 from specprefill_cli.cli.options import complete
 from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
