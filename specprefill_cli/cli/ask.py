@@ -12,8 +12,8 @@ import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import (
-    check_arguments,
     find_server,
+    new_request,
     open_engine,
     open_ready_session,
     read_inputs,
@@ -76,11 +76,10 @@ def ask(
 
       curl -s https://example.org | specprefill ask - "What is it about?"
     """
-    documents, question = check_arguments("ask", documents, question)
+    request = new_request("ask", documents, question, settings, with_cells=html is not None)
     notes = Notes(quiet)
     # A server confirms no answers. A page needs the documents here, and standard input can be read only once.
-    no_server |= settings.confirm or (html is not None and STANDARD_INPUT in documents)
-    request = Request(documents=documents, question=question, settings=settings, with_cells=html is not None)
+    no_server |= settings.confirm or (html is not None and STANDARD_INPUT in (documents or ()))
     events, collection = send(request, notes, no_server, html)
     with notes.progress("prefill"):
         next(events)
@@ -97,7 +96,7 @@ def ask(
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
         answer = ModeAnswer(mode=settings.mode, answer=done.result, cells=done.cells)
-        write_page(html, collection, Comparison(question=question, answers=[answer]))
+        write_page(html, collection, Comparison(question=request.question, answers=[answer]))
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
@@ -110,9 +109,9 @@ def send(
     settings, documents = request.settings, request.documents
     assert isinstance(documents, tuple), "they are named"
     server = None if no_server else find_server(settings, notes)
-    collection = read_inputs(documents, html, settings, notes) if server is None or html is not None else None
-    if server is not None or collection is None:
-        return server.ask(request), collection
+    if server is not None:
+        return server.ask(request), None if html is None else read_inputs(documents, html, settings, notes)
+    collection = read_inputs(documents, html, settings, notes)
     if request.task == ANSWER:
         session = open_ready_session([settings], notes, single=True)
     else:
@@ -192,9 +191,8 @@ def passages(
 
       specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
     """
-    documents, question = check_arguments("passages", documents, question)
+    request = new_request("passages", documents, question, settings, task=PASSAGES, top=top)
     notes = Notes(quiet)
-    request = Request(documents=documents, question=question, settings=settings, task=PASSAGES, top=top)
     retrieval = ask_draft(request, notes, no_server)
     from specprefill_cli.reporting.evidence import by_page
 
@@ -229,8 +227,7 @@ def plan(
 
       specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
-    documents, question = check_arguments("plan", documents, question)
-    request = Request(documents=documents, question=question, settings=settings, task=PLAN)
+    request = new_request("plan", documents, question, settings, task=PLAN)
     run = ask_draft(request, Notes(quiet), no_server)
     if json:
         print_json(asdict(run))

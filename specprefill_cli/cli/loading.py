@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.engine.request import Engine, ReadDocuments
+from specprefill_cli.engine.request import Engine, ReadDocuments, Request
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
 from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
@@ -58,8 +58,10 @@ def write_page(path: Path, collection: Collection, comparison: Comparison) -> No
     write_whole(path, render_page(collection, comparison))
 
 
-def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[tuple[str, ...], str]:
-    """Return documents and question of a command; `-` reads the question from standard input. Raises UsageError."""
+def new_request(
+    command: str, documents: Sequence[str] | None, question: str | None, settings: Settings, **details: Any
+) -> Request:
+    """Check a command's arguments, and make them a request; `-` reads the question from standard input. Raises UsageError."""
     from specprefill_cli.documents.cleaning import clean_question
 
     # Typer takes a single argument as the question, whatever it is.
@@ -76,7 +78,7 @@ def check_arguments(command: str, documents: Sequence[str] | None, question: str
         raise UsageError(
             f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
         )
-    return tuple(documents), question
+    return Request(documents=tuple(documents), question=question, settings=settings, **details)
 
 
 def names_document(argument: str) -> bool:

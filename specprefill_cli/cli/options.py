@@ -45,7 +45,7 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
-# Documents and question are required; `check_arguments` reports a missing argument with an example.
+# Documents and question are required; `new_request` reports a missing argument with an example.
 Documents = Annotated[
     list[str] | None,
     typer.Argument(metavar="DOCUMENTS", help="Files, folders or globs; - is standard input.", show_default="required"),
