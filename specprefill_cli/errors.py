@@ -9,10 +9,7 @@ TERMINATED = 143
 
 
 class SpecprefillError(Exception):
-    """A failure that a single line explains: what, where, and the remedy.
-
-    The command line prints the message without a traceback and exits with `exit_code`.
-    """
+    """A failure that a single line explains: what, where, and the remedy. The command exits with `exit_code`."""
 
     exit_code = 1
     # The error's name in records, where it differs from the class name: an error that a server reported.
@@ -55,9 +52,5 @@ def document_error(name: str, cause: str, remedy: str) -> DocumentError:
 
 
 def one_line(text: str) -> str:
-    """Escape every unprintable character of `text`.
-
-    File names and parser messages are untrusted: a line break, a terminal escape or a lone surrogate in them must not
-    break the line, the terminal or the output's encoding.
-    """
+    """Escape every unprintable character: file names and parser messages must not break the line or the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -107,10 +107,7 @@ def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
 
 
 def resolve_request(
-    settings: Settings,
-    pair: CalibratedPair,
-    encoded: EncodedQuestion,
-    cache: DocumentCache | None = None,
+    settings: Settings, pair: CalibratedPair, encoded: EncodedQuestion, cache: DocumentCache | None = None
 ) -> PrefillRequest:
     """Build the request of a prompt. cache: work of earlier questions about the same documents."""
     scorer = resolve_scorer(settings.scorer, pair, settings.mode, encoded.document_tokens)

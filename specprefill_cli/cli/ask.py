@@ -70,8 +70,6 @@ def ask(
 
       specprefill ask docs/ notes.md "Who signed the lease?" --keep 0.2 --json
 
-      specprefill ask report.pdf "What is the fee?" --html answer.html
-
       specprefill ask report.pdf "Who signed?" --target http://host:8000/v1#model
 
       curl -s https://example.org | specprefill ask - "What is it about?"
@@ -186,8 +184,6 @@ def passages(
 
     Examples:
       specprefill passages report.pdf "What is the fee?" --top 3
-
-      specprefill passages report.pdf "What is the fee?" | llm "What is the fee?"
 
       specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
     """

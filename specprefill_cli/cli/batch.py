@@ -40,8 +40,7 @@ def batch(
         typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input."),
     ] = "-",  # type: ignore[assignment]
     document: Annotated[
-        list[str] | None,
-        typer.Option(help="File, folder or glob for rows without documents; may be repeated."),
+        list[str] | None, typer.Option(help="File, folder or glob for rows without documents; may be repeated.")
     ] = None,
     workers: Annotated[
         int | None,

@@ -40,8 +40,6 @@ def doctor(
 
       specprefill doctor --pair qwen2.5-7b --tokens 32768
 
-      specprefill doctor --draft ./small --target ./checkpoint
-
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
     with Notes(json).progress("checking"):
@@ -66,8 +64,6 @@ def pairs(json: Json = False) -> None:
     Examples:
       specprefill pairs
 
-      specprefill config set pair qwen2.5-7b
-
       specprefill pairs --json | jq -r '.pairs[].target'
     """
     if json:
@@ -87,8 +83,6 @@ def group() -> None:
     """Show and change settings. Defaults < config file < SPECPREFILL_* variables < flags.
 
     Examples:
-      specprefill config set pair qwen3-8b
-
       specprefill config show
     """
 
@@ -98,8 +92,6 @@ def show(json: Json = False) -> None:
     """Show the path of the config file, and every setting with its value and source: default, file or environment.
 
     Examples:
-      specprefill config show
-
       specprefill config show --json | jq '.settings[] | select(.source == "file")'
     """
     values = sourced_values()
@@ -123,8 +115,6 @@ def set_(
     """Write a setting into the config file; everything else in it stays. An editor can change the file too.
 
     Examples:
-      specprefill config set keep 0.2
-
       specprefill config set pair qwen2.5-7b
     """
     name = name.replace("-", "_")

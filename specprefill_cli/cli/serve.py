@@ -35,15 +35,10 @@ def serve(
         str | None, optional(help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.")
     ] = None,
     token_file: Annotated[
-        Path | None,
-        optional(
-            help="File with the token for --http.",
-            show_default="one in the runtime folder",
-        ),
+        Path | None, optional(help="File with the token for --http.", show_default="one in the runtime folder")
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        optional(help="Also accept this Host header, for proxies and containers; may be repeated."),
+        list[str] | None, optional(help="Also accept this Host header, for proxies and containers; may be repeated.")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
