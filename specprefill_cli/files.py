@@ -47,10 +47,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write pieces atomically: at any moment the file has its old or its new content, never a part of it.
-
-    Follows links. Writes to a device or pipe (`/dev/stdout`) instead of replacing it. Raises SpecprefillError.
-    """
+    """Write pieces atomically, through links; write to a device or pipe instead of replacing it. Raises SpecprefillError."""
     try:
         # Check this before resolving links: the pipe behind a link has no name.
         if is_device(path):

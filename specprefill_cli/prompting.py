@@ -51,10 +51,7 @@ def split_at_marks(text: str) -> tuple[str, str, str]:
 
 
 def load_template(name: str) -> Template:
-    """Read a packaged template by name, or the file at a path that ends in `.toml`.
-
-    Raises UsageError for a missing file, SpecprefillError for an invalid template.
-    """
+    """Read a packaged template by name, or a `.toml` file. Raises UsageError if missing, SpecprefillError if invalid."""
     folder = packaged_folder("prompts")
     path = Path(name).expanduser() if name.endswith(".toml") else folder / f"{name}.toml"
     if not os.path.isfile(path):

@@ -25,10 +25,7 @@ def terminate_like_interrupt() -> threading.Event:
 
 @contextmanager
 def deferred_signals(insistent: bool = False) -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM until the block ends.
-
-    insistent: whether a second signal interrupts the block
-    """
+    """Hold back SIGINT and SIGTERM until the block ends; insistent: whether a second signal interrupts it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -32,10 +32,7 @@ REMEDY = "leave out --confirm, or give shorter documents"
 
 
 def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, None]:
-    """Confirm or correct a provisional answer that has ended: yield its record, then the passes of the confirmation.
-
-    Ctrl-C and a lack of memory leave the answer as it is, unconfirmed.
-    """
+    """Confirm or correct an ended answer: yield its record, then passes. Ctrl-C or a lack of memory leaves it as it is."""
     confirmation = stream.confirmation
     confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:

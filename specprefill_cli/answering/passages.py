@@ -60,10 +60,7 @@ TRUSTED_QUOTE = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """The sentences of a collection: character ranges [n, 2] in its text, and relevance [n], 0 to 1.
-
-    A run is a range [first, last) of sentence indices.
-    """
+    """A collection's sentences: character ranges [n, 2], relevance [n] in [0, 1]. A run is a range [first, last) of them."""
 
     collection: Collection
     ranges: np.ndarray
@@ -138,10 +135,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
 
 
 def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
-    """Return up to `count` passages, the most relevant first.
-
-    leading: positions in the collection's text; the sentences there come before all others
-    """
+    """Return up to `count` passages, the most relevant first, but those at positions `leading` before all others."""
     if not len(sentences.ranges):
         return []
     order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
@@ -155,10 +149,7 @@ def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ())
 
 
 def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
-    """The sentences that a plan's recomputed spans touch, as passages.
-
-    offsets: [n, 2] character range of each document token
-    """
+    """The sentences that a plan's recomputed spans touch; offsets: [n, 2] character range of each document token."""
     kept = np.zeros(len(sentences.ranges), dtype=bool)
     for span in plan.spans:
         if span.fate is Fate.RECOMPUTE:

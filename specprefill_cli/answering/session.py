@@ -166,10 +166,7 @@ class Session:
         return resolve_request(settings, self.pair, self.encode(collection, question, settings), self.cache)
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
-        """Tokenise the prompt for the target, and for the draft if it may run and has another tokenizer.
-
-        The TTFT clock starts here. Any thread may call this. Raises UsageError for an empty question.
-        """
+        """Start the TTFT's clock and tokenise the prompt, also for a draft that may run and has its own tokenizer."""
         question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
         cache = DocumentCache() if self.cache is None else self.cache
         with cache.encoding, clock.phase("tokenize"):
@@ -201,12 +198,7 @@ class Session:
     def answer(
         self, prepared: ResolvedQuestion, prefilled: PrefillResult, stop_texts: Sequence[str] = ()
     ) -> AnswerStream:
-        """Choose the first token after a prefilled prompt, and return the stream that decodes the answer.
-
-        stop_texts: texts that end the answer and are not part of it
-
-        Raises SpecprefillError for logits that are NaN.
-        """
+        """Choose the first token; return the stream that decodes until a stop text. Raises SpecprefillError for NaN."""
         target, settings = self.pair.loaded_target, prepared.settings
         if prefilled.logits.isnan().any():
             raise SpecprefillError(

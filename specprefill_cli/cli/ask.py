@@ -118,10 +118,7 @@ def send(
 
 
 def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
-    """Print the answer as JSON, or show the outcome of the confirmation, the evidence, and the figures.
-
-    at_once: whether the answer was written before its confirmation
-    """
+    """Print the answer as JSON, or show evidence and figures; at_once: it was written before its confirmation."""
     if json:
         print_json(answer.to_json())
         return
@@ -138,10 +135,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
 
 
 def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> Provisional | Done:
-    """Write the answer to standard output, in pieces or when it is complete, and return the event that ends it.
-
-    write_now: whether to write it now; otherwise the caller writes it after the confirmation
-    """
+    """Write the answer, in pieces or whole, or (write_now False) leave it to the caller; return the event that ends it."""
     text = ""
     try:
         for event in events:

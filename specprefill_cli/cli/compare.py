@@ -94,7 +94,7 @@ class Comparer:
     notes: Notes
 
     def ask(self, question: str) -> Comparison:
-        from specprefill_cli.answering.comparison import compare_modes
+        from specprefill_cli.answering.tasks import compare_modes
 
         with self.notes.progress("answering") as update:
             show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731

@@ -126,10 +126,7 @@ Proposer = LookupProposer | DraftProposer
 def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
-    """The draft after the prompt: with the cache that prefill left, else it prefills at its first proposal.
-
-    Then it reads the tokens in the target's cache, at the same positions: they are fewer, and the answer rests on them.
-    """
+    """The draft after the prompt. If prefill left no cache, it first reads what the target's cache holds."""
     pair, draft, length = request.pair, request.draft, prefilled.answer_position
     ready = prefilled.draft_state
     # The state grows while decoding; these are its slots now.

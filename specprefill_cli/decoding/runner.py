@@ -51,10 +51,7 @@ class SequenceRunner:
         return self.state.length - self.prompt_slots
 
     def read(self, tokens: Sequence[int], rows: int = 1) -> ForwardGenerator[Tensor]:
-        """Ask for the pass over the answer's next tokens.
-
-        Returns float32 logits [rows, vocabulary] after each of the last `rows` tokens.
-        """
+        """Ask for the pass over the answer's next tokens; return float32 logits [rows, V] after the last `rows`."""
         start = self.position + self.length
         work = partial(read_shard, self.role, self.length, tuple(tokens), rows)
         return (
@@ -72,10 +69,7 @@ class SequenceRunner:
         return run_steps(self.read(tokens, rows))
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens of the answer, or all of a shorter answer.
-
-        Other ranks roll back at the next read, which says how many tokens they keep.
-        """
+        """Keep the first `length` tokens of the answer, or all of a shorter one; other ranks do so at the next read."""
         if length < self.length:
             rollback(self.state, self.prompt_slots + length)
 
@@ -112,10 +106,7 @@ def read_prompt_shard(tokens: Tensor, positions: Tensor, pass_size: int, positio
 
 
 def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
-    """On another rank: prefill its shard of the target, and of the draft where the ranks share it.
-
-    request: made by `portable`; this rank replaces its empty caches with its own of the same names
-    """
+    """On another rank: prefill its shard of the target, and of a shared draft, for a request made by `portable`."""
     # The last answer's caches must not stay in memory beside this answer's.
     shard.runners.clear()
     caches = (request.draft_prefixes, request.target_prefixes)

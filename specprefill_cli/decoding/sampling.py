@@ -30,10 +30,7 @@ def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: floa
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Natural logarithms [k] of the model's own probabilities of k tokens, whatever the sampling; logits: [k, V].
-
-    They stay on the device of the logits, so that nothing waits for them.
-    """
+    """Logarithms [k] of the model's own probabilities of k tokens, on the device of the logits [k, V]: nothing waits."""
     chosen = torch.stack([row[token] for row, token in zip(logits.float(), tokens, strict=True)])
     return chosen - logits.float().logsumexp(-1)
 
@@ -78,10 +75,7 @@ NO_PROPOSAL = Proposal("")
 
 
 def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tensor:
-    """Weights [V] for the replacement of the rejected token at `place`, from the target's probabilities [V] there.
-
-    The positive part of target minus proposal, not normalised (arXiv 2211.17192, section 2.3).
-    """
+    """Weights [V] to replace a rejected token: positive part of target minus proposal (arXiv 2211.17192, 2.3)."""
     if proposal.probabilities is None:
         residual = probabilities.clone()
         residual[proposal.tokens[place]] = 0

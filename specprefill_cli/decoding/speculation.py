@@ -92,10 +92,7 @@ class SpeculationState:
         return replace(deepcopy(self), sharing=1, acceptance=defaultdict(Acceptance))
 
     def added_cost(self, proposer: Proposer, count: int) -> float:
-        """Cost of a round's proposed tokens, drafting and verification, in target passes: measured, or assumed.
-
-        Answers that share their passes divide the cost of plain decoding among them, so that proposals weigh more.
-        """
+        """Cost of drafting and verifying, in target passes; it weighs more where answers share plain passes."""
         measured = self.drafting.get(proposer.name)
         token_cost = median_low(measured) if measured else proposer.token_passes
         return self.sharing * (self.verification_cost(count) + count * token_cost)

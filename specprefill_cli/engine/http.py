@@ -47,20 +47,14 @@ class UnixConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, kw_only=True)
 class HttpEngine(RemoteEngine):
-    """Posts requests to a server.
-
-    path: of the server's socket; startup_seconds: of this process, written to its records
-    """
+    """Posts requests to the server at a socket's `path`; `startup_seconds` of this process go into its records."""
 
     path: Path
     startup_seconds: float = 0.0
     capacity: int = CAPACITY
 
     def ask(self, request: Request) -> Generator[Event, None, None]:
-        """Yield the events of a request; closing the iterator (Ctrl-C does) ends the request on the server too.
-
-        Raises SpecprefillError if the server refuses the request or ends.
-        """
+        """Yield the events of a request; closing the iterator (Ctrl-C does) ends it on the server. Raises SpecprefillError."""
         connection = UnixConnection(self.path)
         try:
             connection.connect()

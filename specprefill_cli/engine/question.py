@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
+from specprefill_cli.answering.tasks import dry_run, retrieve
 from specprefill_cli.decoding.proposers import check_proposer
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
@@ -128,10 +128,7 @@ class Ticket:
         return dry_run(self.session, collection, request.question, request.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
-        """Yield events of the answer up to its next pass or its end.
-
-        outcome: the last pass's logits, or the error that it raised
-        """
+        """Yield events up to the next pass or the end; outcome: the last pass's logits, or the error that it raised."""
         steps, stream = self.steps, self.stream
         assert steps is not None and stream is not None  # noqa: PT018
         try:
@@ -183,10 +180,7 @@ def is_ready(ticket: Ticket) -> bool:
 
 
 def run_passes(tickets: Sequence[Ticket], sharing: int) -> Iterator[tuple[Ticket, Tensor | BaseException]]:
-    """Run the next pass of every answer, packing those of the same model; yield the logits, or what ends the answer.
-
-    sharing: how many questions the passes' time is shared by
-    """
+    """Run every answer's next pass, packed by model; yield logits, or what ends it. sharing: questions that share it."""
     yield from [(ticket, KeyboardInterrupt()) for ticket in tickets if ticket.cancelled]
     groups: dict[int, list[Ticket]] = defaultdict(list)
     for ticket in tickets:

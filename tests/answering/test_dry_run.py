@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from specprefill_cli.answering.draft_side import KEEP_RATIOS, dry_run
 from specprefill_cli.answering.session import open_session
+from specprefill_cli.answering.tasks import KEEP_RATIOS, dry_run
 from specprefill_cli.models import loading
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.machine.cost import cost_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.answering.comparison import compare_modes
+from specprefill_cli.answering.tasks import compare_modes
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges

@@ -10,8 +10,8 @@ from functools import partial
 
 from torch import Tensor
 
-from specprefill_cli.answering.comparison import kl_divergence, normalise_words
 from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.tasks import kl_divergence, normalise_words
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
