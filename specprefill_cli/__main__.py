@@ -56,8 +56,11 @@ class PipeGroup(TyperGroup):
             raise typer.Exit(0) from None
 
 
-def command_line(only: str | None = None, listed: bool = False) -> typer.Typer:
-    """Build the command line. only: the only command needed, if known; listed: whether only their list is needed."""
+def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Build the command line with what these arguments need: one command, or their list without options, or all."""
+    # Importing all modules and building all options takes most of the time of `--help`.
+    first = next((argument for argument in arguments if argument != "--debug"), None)
+    listed = [*arguments] in (["--help"], ["-h"])
     app = typer.Typer(
         name="specprefill",
         cls=PipeGroup,
@@ -69,7 +72,7 @@ def command_line(only: str | None = None, listed: bool = False) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in COMMANDS if only is None else [only]:
+    for name in [name for name in COMMANDS if name == first] or COMMANDS:
         command, panel = resolve_name(f"{PACKAGE}.{COMMANDS[name]}"), LAB_PANEL if name in LAB else None
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
@@ -79,18 +82,12 @@ def command_line(only: str | None = None, listed: bool = False) -> typer.Typer:
 
 
 def without_options(command: Callable[..., None]) -> Callable[[], None]:
-    """A command with its help and no options: the list of commands shows none, and building them takes a third of it."""
+    """A command with its help and no options."""
 
     def listed_command() -> None: ...
 
     listed_command.__doc__ = command.__doc__
     return listed_command
-
-
-def find_command(arguments: Sequence[str]) -> str | None:
-    """The command in the arguments, so that only its module is imported; None if it is not certain."""
-    first_argument = next((argument for argument in arguments if argument != "--debug"), None)
-    return first_argument if first_argument in COMMANDS else None
 
 
 def show_version(requested: bool) -> None:
@@ -131,9 +128,7 @@ def run_command(debug: bool) -> int | str | None:
     try:
         try:
             enter_run()
-            arguments = sys.argv[1:]
-            listed = arguments in (["--help"], ["-h"])
-            typer.main.get_command(command_line(find_command(arguments), listed))()
+            typer.main.get_command(command_line(sys.argv[1:]))()
         finally:
             sys.stdout.flush()
     except SystemExit as ended:
@@ -164,9 +159,9 @@ def enter_run() -> None:
     """Join the other ranks if this process is a rank. A rank other than 0 follows rank 0 and does not return."""
     from specprefill_cli.distributed.launch import follow_rank_0, in_run, join_run
 
-    if in_run() and int(os.environ["RANK"]) > 0:
+    if in_run() and os.environ["RANK"] != "0":
         follow_rank_0()
-    if in_run():
+    elif in_run():
         join_run()
 
 

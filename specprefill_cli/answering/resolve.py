@@ -100,12 +100,6 @@ def encoder_pays(pair: CalibratedPair, document_tokens: int) -> bool:
     return bundled and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 
 
-def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
-    """Whether the prompt must also be tokenised for the draft."""
-    runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
-    return pair.draft is not None and runs and not pair.same_tokenizer
-
-
 def resolve_request(
     settings: Settings, pair: CalibratedPair, encoded: EncodedQuestion, cache: DocumentCache | None = None
 ) -> PrefillRequest:

@@ -11,9 +11,9 @@ from specprefill_cli.answering.confirmation import check_confirmable, confirm
 from specprefill_cli.answering.resolve import (
     ResolvedQuestion,
     loads_draft,
-    needs_draft_prompt,
     resolve,
     resolve_request,
+    resolve_scorer,
 )
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.proposers import adapts, check_proposer, draft_may_propose, proposer_warnings
@@ -35,7 +35,7 @@ from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
-from specprefill_cli.prefill.registry import MODES, check_names
+from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
@@ -173,7 +173,8 @@ class Session:
             reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
             text, tokenizer = collection.text, pair.target.tokenizer
             prompt = draft_prompt = encode_prompt(self.template, text, question, tokenizer, opening, cache.encode)
-            if needs_draft_prompt(settings, pair):
+            runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
+            if pair.draft is not None and runs and not pair.same_tokenizer:
                 template, tokenizer = self.draft_template or self.template, pair.loaded_draft.tokenizer
                 draft_prompt = encode_prompt(template, text, question, tokenizer, opening, cache.encode)
         return EncodedQuestion(

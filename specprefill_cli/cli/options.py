@@ -128,12 +128,8 @@ def with_settings(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options for settings: whole panels ("models") or single settings ("seed") by name.
 
-    The command may take, by parameter name:
-    - `settings`: the merged `Settings`;
-    - `given`: the settings that were given on the command line;
-    - the plural of a setting with a list option (`modes`): its values.
-
-    The options stand where the first of these parameters stands.
+    They stand where the first of these parameters stands: `settings`, the merged `Settings`; `given`, those given on the
+    command line; the plural of a setting with a list option (`modes`), its values.
     """
     list_options = {option.name: option for option in lists}
     chosen_settings = [
