@@ -195,7 +195,7 @@ class AnswerStream(TextStream):
         ]
 
     def result(self) -> Record:
-        request, prefilled, resolved, log = self.request, self.prefilled, self.resolved, self.log
+        request, prefilled, resolved = self.request, self.prefilled, self.resolved
         confirmation, ttft_seconds = self.confirmation, request.clock.ttft
         length_stop = len(self.tokens) >= self.settings.max_new_tokens and not self.stop_filter.stopped
         return self.record(
@@ -208,12 +208,7 @@ class AnswerStream(TextStream):
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
             cached_tokens=prefilled.cached_tokens,
-            tokens_per_second=log.tokens_per_second,
-            acceptance_rate=log.acceptance_rate,
             warnings=self.warnings(length_stop),
-            accepted_length_mean=log.accepted_length_mean,
-            accepted_histogram=log.accepted_histogram,
-            proposer=" and ".join(log.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=self.probability(),
@@ -227,4 +222,5 @@ class AnswerStream(TextStream):
             provisional_answer=confirmation.provisional,
             provisional_ttft_seconds=ttft_seconds if self.confirming else None,
             confirm_seconds=confirmation.seconds,
+            **self.log.figures(),
         )

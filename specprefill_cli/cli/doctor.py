@@ -36,8 +36,6 @@ def doctor(
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
     Examples:
-      specprefill doctor
-
       specprefill doctor --pair qwen2.5-7b --tokens 32768
 
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
@@ -62,8 +60,6 @@ def pairs(json: Json = False) -> None:
     """List the named pairs of draft and target.
 
     Examples:
-      specprefill pairs
-
       specprefill pairs --json | jq -r '.pairs[].target'
     """
     if json:

@@ -74,8 +74,6 @@ def serve(
       specprefill serve report.pdf --http 127.0.0.1:8777 --idle 1800
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
-
-      specprefill serve --status
     """
     from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 

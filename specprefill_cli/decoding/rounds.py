@@ -27,7 +27,7 @@ from specprefill_cli.settings import AUTO, OFF, Settings
 
 @dataclass
 class DecodeLog:
-    """What was measured while an answer was decoded. Figures of proposals are None (or empty) before the first.
+    """What was measured while an answer was decoded.
 
     tokens: how many after the first, a stop token included; seconds: of decoding them, without the caller's time
     scores: of each round, the logarithms [k] of the target's probabilities of the same tokens
@@ -44,30 +44,22 @@ class DecodeLog:
         return torch.cat(self.scores).tolist() if self.scores else []
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """None before the second token."""
-        return self.tokens / self.seconds if self.tokens and self.seconds else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        drafted = sum(round_.drafted for round_ in self.rounds)
-        return sum(round_.accepted for round_ in self.rounds) / drafted if drafted else None
-
-    @property
-    def accepted_length_mean(self) -> float | None:
-        """Accepted tokens a round, without the target's own token that ends each round."""
-        return sum(round_.accepted for round_ in self.rounds) / len(self.rounds) if self.rounds else None
-
-    @property
-    def accepted_histogram(self) -> list[int]:
-        """Entry n: rounds in which n tokens were accepted."""
-        counts = [round_.accepted for round_ in self.rounds]
-        return [counts.count(number) for number in range(max(counts) + 1)] if counts else []
-
-    @property
     def proposers(self) -> list[str]:
         """Names of the proposers that were used, in the order of their first use."""
         return list(dict.fromkeys(round_.proposal.proposer for round_ in self.rounds))
+
+    def figures(self) -> dict[str, Any]:
+        """Fields of the record; those about proposals are None (or empty) before the first."""
+        drafted, accepted = sum(round_.drafted for round_ in self.rounds), [round_.accepted for round_ in self.rounds]
+        return {
+            "tokens_per_second": self.tokens / self.seconds if self.tokens and self.seconds else None,
+            "acceptance_rate": sum(accepted) / drafted if drafted else None,
+            # Without the target's own token that ends each round.
+            "accepted_length_mean": sum(accepted) / len(accepted) if accepted else None,
+            # Entry n: rounds in which n tokens were accepted.
+            "accepted_histogram": [accepted.count(number) for number in range(max(accepted, default=-1) + 1)],
+            "proposer": " and ".join(self.proposers) or None,
+        }
 
 
 def decode(
