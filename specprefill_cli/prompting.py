@@ -156,11 +156,7 @@ def encode_prompt(
 ) -> Prompt:
     """Fill a template, and tokenise it piece by piece, so that the token ranges of document and question are exact.
 
-    Document and question are data: special tokens are parsed only in the other, trusted pieces.
-
-    opening: trusted text that the answer has to begin with; it ends the prompt
-    encode_document: `encode_text`, or a cached version of it
-
+    Document and question are data: special tokens are parsed only in the trusted pieces, the answer's `opening` included.
     Raises SpecprefillError if the tokenizer has no chat template, or its chat template loses a variable.
     """
     if template.text is None:

@@ -37,10 +37,7 @@ WIDEST_SENTENCE = 200
 def cite(
     answer: str, collection: Collection, plan: Plan, offsets: np.ndarray, importance: Tensor | None
 ) -> list[Citation]:
-    """Find the answer's words in text that the target has seen; the most important places come first.
-
-    offsets: [n, 2] character range of each document token; importance: [n], or None without scores
-    """
+    """Find the answer's words in what the target has seen, most important first; offsets [n, 2], importance [n] of tokens."""
     stripped = answer.strip(MARKS)
     if not len(offsets) or says_not_found(stripped) or stripped.lower() in UNQUOTED:
         return []
@@ -119,10 +116,7 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
 def document_cells(
     collection: Collection, offsets: np.ndarray, plan: Plan, importance: Tensor | None, chunk_size: int
 ) -> list[Cell]:
-    """Divide the collection's text into cells without gaps.
-
-    offsets: [n, 2] character range of each document token; importance: [n] or None
-    """
+    """Divide the text into cells without gaps; offsets [n, 2] and importance [n] (or None) of the document's tokens."""
     token_count, first_token = len(offsets), plan.document[0]
     if not token_count:
         return []

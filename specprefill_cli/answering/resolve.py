@@ -71,11 +71,7 @@ class ResolvedQuestion:
 
 
 def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str, document_tokens: int = 0) -> str:
-    """Resolve the setting `scorer` for a mode (or `auto`) and the length of the document.
-
-    `auto` takes `blend` for the bundled draft's heads where the sentence encoder pays off; `heads` if the calibrated heads
-    beat the scorers without calibration; else the mode's own scorer.
-    """
+    """Resolve the setting `scorer`; `auto`: the calibrated heads, alone or in `blend`, if they won, else the mode's own."""
     if scorer != AUTO:
         return scorer
     heads = pair.scoring_heads
@@ -142,10 +138,7 @@ def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool) -> R
 
 
 def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:
-    """Limit the answer to what a `longrope` target can decode without rotating the prompt's keys again; add a warning.
-
-    Beyond its original context such a model rotates all keys differently: the whole KV cache would have to be recomputed.
-    """
+    """End the answer, with a warning, where a `longrope` target would rotate all earlier keys differently."""
     target, length = request.pair.target, request.prompt.length
     threshold = longrope_threshold(target.config)
     # The target never reads the last token of an answer.

@@ -82,10 +82,9 @@ class AnswerStream(TextStream):
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
     def steps(self) -> Generator[ForwardInput | str | Record, Tensor, None]:
-        """Yield pieces of text, and the passes that they need; the caller sends the logits of each pass.
+        """Yield pieces of text, and the passes that they need, with logits sent back; then the same for the confirmation.
 
-        With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
-        into the generator ends the answer and keeps the text so far.
+        A KeyboardInterrupt thrown into the generator ends the answer and keeps the text so far.
         """
         if self.is_denied:
             yield from self.emit(NOT_FOUND)

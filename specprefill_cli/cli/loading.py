@@ -104,11 +104,9 @@ def open_ready_session(
     target_weights: bool = True,
     single: bool = False,
 ) -> Session:
-    """Load the pair and warm it up with each of the variants that will be used.
+    """Load the pair and warm it up with each of the variants that will be used, or (any_mode) perhaps other modes.
 
-    any_mode: whether the user may choose other modes later, so that the draft may be needed
-    single: whether one question follows
-    target_weights: without them, the session runs only the draft, in this process alone, and is not warmed up
+    target_weights: without them, only the draft runs, in this process alone; single: whether one question follows
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):

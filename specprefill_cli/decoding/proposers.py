@@ -52,10 +52,9 @@ class LookupProposer:
 
 
 def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
-    """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; empty without such an occurrence.
+    """Up to `count` tokens that followed an earlier occurrence of the last tokens of `text` [n], at most `answer_length`.
 
-    text: [n]; its last `answer_length` tokens are the answer, and only those are searched for. The longest match wins, and
-    of several the latest. A match that runs into the end of the text repeats with its period.
+    The longest match wins, of several the latest. A match that runs into the end of the text repeats with its period.
     """
     longest = min(LONGEST_MATCH, answer_length)
     if longest < SHORTEST_MATCH:

@@ -1,8 +1,4 @@
-"""Decoding in rounds: tokens are proposed, and a single pass of the target verifies them (arXiv 2211.17192).
-
-The output keeps the target's distribution exactly. A round without a proposal is a step of plain decoding, so
-speculative and plain decoding share a loop.
-"""
+"""Decoding in rounds of proposed tokens and a pass that verifies them (arXiv 2211.17192); plain decoding proposes none."""
 
 from __future__ import annotations
 
@@ -73,13 +69,11 @@ def decode(
     clock: Callable[[], float] = time.perf_counter,
     emit: Callable[[int], Iterable[Any]] = lambda token: (token,),
 ) -> Generator[ForwardInput | Any, Tensor, None]:
-    """Yield the output of `emit` for up to `limit` tokens, `first` included, but for no stop token.
-
-    In between, yield the passes to run, and be sent their logits.
+    """Yield the output of `emit` for up to `limit` tokens, `first` included, but no stop token; and passes, sent their logits.
 
     Between two rounds, and after an interrupt, the target's cache holds the prompt and every token of the answer but
-    the last; a proposer's cache holds at most these. Greedy decoding gives the tokens of plain decoding, except where two
-    logits differ by no more than the rounding between a pass over a single token and a pass over several.
+    the last; a proposer's cache holds at most these. The distribution is the target's; greedy tokens are those of plain
+    decoding, except where two logits differ by no more than the rounding between passes over one and several tokens.
     """
     if first in stop_tokens:
         return
@@ -129,11 +123,7 @@ def choose_speculator(
     state: SpeculationState,
     known_tokens: tuple[int, ...] = (),
 ) -> Speculator | None:
-    """The proposers for an answer after a prefilled prompt: first lookup, because it costs next to nothing, then the draft.
-
-    state: the session's; a sampled answer does without, because its tokens depend on how many are proposed (its distribution
-    does not), and a seed must draw the same tokens again
-    """
+    """The proposers of an answer, first lookup, which is nearly free; a sampled one learns nothing, so that a seed repeats it."""
     if settings.speculate == OFF:
         return Speculator((), state, 0, known_tokens) if known_tokens else None
     proposers: list[Proposer] = []

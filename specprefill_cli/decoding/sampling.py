@@ -86,9 +86,7 @@ def positive_part(probabilities: Tensor, proposal: Proposal, place: int) -> Tens
 
 
 def verify(logits: Tensor, proposal: Proposal, sampler: Sampler) -> tuple[int, int]:
-    """How many of k proposed tokens are accepted, and the token that follows them.
-
-    logits: [k + 1, V] of the target after the last known token and after each proposed token
+    """How many of k proposed tokens are accepted, and the token that follows; logits: [k + 1, V] before and after each.
 
     Token i is accepted with probability min(1, target_i / proposal_i); the first rejected token is replaced by a draw
     from the positive part of target minus proposal, and k accepted tokens are followed by a draw from the target.

@@ -1,8 +1,4 @@
-"""How many tokens speculation proposes: costs and acceptance of earlier rounds, and the speedup that they promise.
-
-Each proposer has its own acceptance rate and cost of drafting a token; the cost of verification depends on the number of
-tokens alone. A cost is time that is added to a round, in target passes over a single token.
-"""
+"""How many tokens are proposed: acceptance and costs (added time, in target passes) of earlier rounds, and their speedup."""
 
 from __future__ import annotations
 
@@ -155,7 +151,6 @@ class Speculator:
     A round proposes as many tokens as promise the highest speed: none where plain decoding is faster, but now and then a
     single token as a probe. The first round is plain: it measures a target pass after this prompt.
 
-    state: what earlier rounds showed
     fixed: proposed tokens of every round; None: as many as pay
     known_tokens: a provisional answer, proposed first while the decoded tokens agree with it; nothing is learnt from it
     refusals: by the name of a considered proposer, why it was last declined, or None

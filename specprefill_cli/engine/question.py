@@ -43,8 +43,7 @@ from specprefill_cli.settings import AUTO
 class Ticket:
     """A submitted request.
 
-    submitted: on the clock of `time.perf_counter`
-    session: the engine's session, adapted to this request; known once that is encoded
+    session: the engine's, adapted to this request; known once that is encoded
     encoded: the tokenised prompt (EncodedQuestion), or the documents if nothing is to be answered
     prepared: the question with resolved settings, until it is prefilled; bytes: estimated size of its KV
     steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
