@@ -57,6 +57,7 @@ class AnswerStream(TextStream):
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     confidence: gives the probability that the answer is right
     confirm: confirms the answer by full prefill once it has ended, if requested; confirmation: the state of that
+    known_tokens: a provisional answer, which probably is this answer
     """
 
     resolved: ResolvedQuestion
@@ -66,12 +67,13 @@ class AnswerStream(TextStream):
     stop_tokens: frozenset[int]
     stop_filter: StopFilter = field(default_factory=partial(StopFilter, ()))
     speculation: SpeculationState
-    confirm: Callable[[AnswerStream], Generator[ForwardInput | Record, Tensor, None]]
+    confirm: Callable[[AnswerStream], Generator[ForwardInput | str | Record, Tensor, None]]
     confidence: ConfidenceModel | None = None
     tokens: list[int] = field(default_factory=list)
     log: DecodeLog = field(default_factory=DecodeLog)
     speculator: Speculator | None = None
     confirmation: Confirmation = field(default_factory=Confirmation)
+    known_tokens: tuple[int, ...] = ()
 
     @property
     def request(self) -> PrefillRequest:
@@ -122,7 +124,9 @@ class AnswerStream(TextStream):
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, prefilled, sampler, stop_tokens = self.request, self.prefilled, self.sampler, self.stop_tokens
-        self.speculator = choose_speculator(request, prefilled, self.settings, sampler, stop_tokens, self.speculation)
+        self.speculator = choose_speculator(
+            request, prefilled, self.settings, sampler, stop_tokens, self.speculation, self.known_tokens
+        )
         runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         limit = self.settings.max_new_tokens
         return decode(runner, self.first_token, stop_tokens, limit, sampler, self.log, self.speculator, emit=emit)
