@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from specprefill_cli import __version__
-from specprefill_cli.cli.console import close_broken_pipe
+from specprefill_cli.cli.console import discard
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError
 from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.reporting.safe import printable
@@ -52,7 +52,7 @@ class PipeGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            close_broken_pipe()
+            discard(sys.stdout)
             raise typer.Exit(0) from None
 
 
@@ -134,7 +134,7 @@ def run_command(debug: bool) -> int | str | None:
     except SystemExit as ended:
         return ended.code
     except BrokenPipeError:
-        close_broken_pipe()
+        discard(sys.stdout)
         return 0
     except SpecprefillError as error:
         if debug:
@@ -144,7 +144,7 @@ def run_command(debug: bool) -> int | str | None:
         if debug:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
-            close_broken_pipe()
+            discard(sys.stdout)
             message = f"standard output: cannot be written ({error.strerror}); make room, or send it elsewhere"
         else:
             message = f"unexpected {type(error).__name__}: {error}; run `specprefill --debug ...` for the traceback"

@@ -132,11 +132,6 @@ class AnswerStream(TextStream):
         return decode(runner, self.first_token, stop_tokens, limit, sampler, self.log, self.speculator, emit=emit)
 
     @property
-    def confirming(self) -> bool:
-        """Whether the provisional answer has ended and its confirmation has begun or ended."""
-        return self.confirmation.provisional is not None
-
-    @property
     def draft_ran(self) -> bool:
         """Whether the draft scored the prompt or proposed tokens."""
         scored = runs_draft(self.resolved.mode, self.request.scorer)
@@ -157,7 +152,8 @@ class AnswerStream(TextStream):
 
     @property
     def interruption(self) -> list[str]:
-        return list(self.confirmation.warnings) if self.confirming else super().interruption
+        is_provisional = self.confirmation.provisional is None
+        return super().interruption if is_provisional else list(self.confirmation.warnings)
 
     def probability(self) -> float | None:
         """The probability that the answer is right; None for `not found` and an empty answer."""
@@ -223,7 +219,7 @@ class AnswerStream(TextStream):
             position_factor=1.0 if prefilled.compact is None else prefilled.compact.factor,
             confirmed=confirmation.confirmed,
             provisional_answer=confirmation.provisional,
-            provisional_ttft_seconds=ttft_seconds if self.confirming else None,
+            provisional_ttft_seconds=None if confirmation.provisional is None else ttft_seconds,
             confirm_seconds=confirmation.seconds,
             **self.log.figures(),
         )

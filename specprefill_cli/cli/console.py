@@ -84,11 +84,6 @@ def print_json(values: Mapping[str, Any]) -> None:
     print(json_line({"schema": SCHEMA, **values}), flush=True)
 
 
-def close_broken_pipe() -> None:
-    """Discard standard output after a broken pipe (`| head`) or on a full disk, so that Python's flush at exit succeeds."""
-    discard(sys.stdout)
-
-
 def discard(stream: TextIO) -> None:
-    """Send what a stream still holds, and all further output, to the null device."""
+    """Send what a stream still holds, and all later output, to the null device: Python's flush at exit then succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

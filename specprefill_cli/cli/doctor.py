@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.options import Json, choices_of, setting_names, with_settings
+from specprefill_cli.cli.options import Json, choices_of, with_settings
 from specprefill_cli.cli.sources import set_value, sourced_values
 from specprefill_cli.declarations import check_choice
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
@@ -105,7 +105,13 @@ def show(json: Json = False) -> None:
 
 @config.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="A setting's name, as in `config show`.", autocompletion=setting_names)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A setting's name, as in `config show`.",
+            autocompletion=lambda start: [name for name in SETTINGS if name.startswith(start)],
+        ),
+    ],
     value: Annotated[str, typer.Argument(help="Its new value.", show_default=False)],
 ) -> None:
     """Write a setting into the config file; everything else in it stays. An editor can change the file too.

@@ -157,25 +157,19 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:
-        ref = ModelRef(target, keeps_packed(settings))
+        from specprefill_cli.models.machine.memory import import_transformers
+
+        import_transformers()
+        from specprefill_cli.models.machine.placement import choose_placement
+        from specprefill_cli.models.machine.quantization import stores_packed
+
+        device_type = choose_placement(settings.devices).device_type
+        ref = ModelRef(target, stores_packed(settings.quantization, device_type, settings.tensor_parallel))
     if ref.conversion is None or ref.conversion.done:
         return
     notes.line(f"{target}: converting its file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
-
-
-def keeps_packed(settings: Settings) -> bool:
-    """Whether a large GGUF file is kept in int8 under these settings."""
-    from specprefill_cli.models.machine.memory import import_transformers
-
-    import_transformers()
-    from specprefill_cli.models.machine.placement import choose_placement
-    from specprefill_cli.models.machine.quantization import stores_packed
-
-    return stores_packed(
-        settings.quantization, choose_placement(settings.devices).device_type, settings.tensor_parallel
-    )
 
 
 def seconds_since_start() -> float:

@@ -89,11 +89,6 @@ def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
     return completion
 
 
-def setting_names(incomplete: str) -> list[str]:
-    """Shell completion of a setting's name."""
-    return [name for name in SETTINGS if name.startswith(incomplete)]
-
-
 @dataclass(frozen=True)
 class ListOption:
     """An option for a list of values of the setting `name`. default: None: the setting's own value."""

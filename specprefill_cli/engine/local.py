@@ -184,7 +184,8 @@ class LocalEngine:
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error, or retry it once, alone and in short passes, if it lacked memory before any text."""
-        if not isinstance(error, torch.OutOfMemoryError) or not ticket.may_restart:
+        lacks_memory = isinstance(error, torch.OutOfMemoryError)
+        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
             return self.tell(ticket, Failed(error))
         self.drop(ticket)
         ticket.restart(error)

@@ -95,17 +95,13 @@ class Ticket:
         if running and any(ticket.retried is not None for ticket in (self, *running)):
             return False
         if self.request.task == ANSWER and self.prepared is None:
-            self.resolve()
+            encoded: EncodedQuestion = self.encoded.result()
+            self.session.warm_up(self.request.settings)
+            self.prepared = self.session.resolve(encoded, self.request.settings)
+            self.bytes = self.prepared.kv_bytes
         if self.prepared is None or not running:
             return True
         return self.prepared.pass_bytes + sum(ticket.bytes for ticket in (self, *running)) <= memory_limit
-
-    def resolve(self) -> None:
-        """Resolve the settings of the question."""
-        encoded: EncodedQuestion = self.encoded.result()
-        self.session.warm_up(self.request.settings)
-        self.prepared = self.session.resolve(encoded, self.request.settings)
-        self.bytes = self.prepared.kv_bytes
 
     def prefill(self) -> None:
         """Prefill the question and choose the first token of its answer."""
@@ -153,11 +149,6 @@ class Ticket:
             again = f"out of memory ({self.retried}); asked again in passes of {size} tokens"
             answer = replace(answer, warnings=[*answer.warnings, again])
         yield Done(answer, stream.cells if self.request.with_cells else None)
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether a second attempt can do without the first."""
-        return self.retried is None and not (self.delivered or self.cancelled)
 
     def restart(self, error: Exception) -> None:
         """Prepare a second attempt with short passes."""
