@@ -55,13 +55,13 @@ def compare(
 
       specprefill compare report.pdf
     """
-    names, question = split_question(documents)
+    documents, question = split_question(documents)
     if question is None and (json or html is not None):
         raise UsageError("--json and --html need a question; give it after the documents")
-    if question is None and "-" in names:
+    if question is None and "-" in documents:
         raise UsageError("standard input cannot be a document here: the session reads lines from it; give a question")
     notes = Notes(quiet)
-    collection = read_inputs(names, html, settings, notes)
+    collection = read_inputs(documents, html, settings, notes)
     variants = [settings.varied(mode=mode) for mode in modes]
     session = open_ready_session(variants, notes, any_mode=question is None)
     from specprefill_cli.prefill.prefix_cache import document_cache
@@ -163,9 +163,9 @@ def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     """Split arguments: the last is the question if it reads like one and names no file. Raises UsageError if it is empty."""
     from specprefill_cli.documents.cleaning import clean_question
 
-    *names, last_argument = arguments
+    *documents, last_argument = arguments
     reads_like_question = len(last_argument.split()) != 1 or last_argument.endswith("?")
-    if not names or not reads_like_question or names_document(last_argument):
+    if not documents or not reads_like_question or names_document(last_argument):
         return list(arguments), None
     clean_question(last_argument)
-    return names, last_argument
+    return documents, last_argument
