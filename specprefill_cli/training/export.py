@@ -9,35 +9,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from specprefill_cli.training.network import LanguageModel
-from specprefill_cli.training.recipe import ModelShape, PairShape
+from specprefill_cli.training.network import LanguageModel, llama_config
+from specprefill_cli.training.recipe import PairShape
 from specprefill_cli.training.tokenizer import BOS, EOS, PAD
-
-
-def llama_config(shape: ModelShape, token_ids: dict[str, int]) -> dict:
-    """config.json for transformers' LlamaForCausalLM."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.key_value_heads,
-        "head_dim": shape.head_size,
-        "intermediate_size": shape.intermediate_size,
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.context,
-        "rms_norm_eps": shape.norm_epsilon,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": True,
-        "dtype": "float16",
-        "bos_token_id": token_ids[BOS],
-        "eos_token_id": token_ids[EOS],
-        "pad_token_id": token_ids[PAD],
-    }
 
 
 def export_pair(
@@ -55,7 +29,8 @@ def export_pair(
     """
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["models"]
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8"))
-    token_ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    numbers = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    token_ids = {"bos_token_id": numbers[BOS], "eos_token_id": numbers[EOS], "pad_token_id": numbers[PAD]}
     for name, model_shape in shape.items():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,8 +41,8 @@ def export_pair(
         weights = {key: value.to(torch.float16).contiguous() for key, value in weights.items()}
         # `save_file` would create a file that other users cannot read.
         (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
-        config = json.dumps(llama_config(model_shape, token_ids), indent=2) + "\n"
-        (folder / "config.json").write_text(config, encoding="utf-8")
+        config = llama_config(model_shape, architectures=["LlamaForCausalLM"], dtype="float16", **token_ids)
+        config.save_pretrained(folder)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(tokenizer_folder / file, folder / file)
     shutil.copyfile(tokenizer_folder / "tokenizer.tiktoken", out / "tokenizer.tiktoken")

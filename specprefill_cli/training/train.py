@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.placement import bfloat16_gain
 from specprefill_cli.training.batches import Batch, BatchStream
-from specprefill_cli.training.muon import Muon
 from specprefill_cli.training.network import LanguageModel
 from specprefill_cli.training.recipe import PairShape, TrainSettings
 
@@ -51,7 +50,8 @@ class Trainer:
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in parameters.items() if p.dim() != 2 or "embed" in name]
         self.optimizers: list[torch.optim.Optimizer] = [
-            Muon(matrices, settings.rate, WEIGHT_DECAY, self.dtype),
+            # Updates have the size of AdamW's.
+            torch.optim.Muon(matrices, settings.rate, WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=settings.rate, weight_decay=0.0, betas=(0.9, 0.95)),
         ]
         self.seconds = 0.0

@@ -12,7 +12,7 @@ from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, BatchStream, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.network import ProbeTargets, blocked_attention, pointer_loss, region_loss
+from specprefill_cli.training.network import ProbeTargets, pointer_loss, region_loss
 from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
 from specprefill_cli.training.rows import RowSource
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
@@ -167,13 +167,6 @@ def test_run_resumes_and_exports_a_pair_that_transformers_loads(source, run, tmp
         with torch.no_grad():
             expected = trained.logits(trained(tokens, positions, None)[0])
             torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_blocked_attention_equals_the_fused_kernel():
-    torch.manual_seed(0)
-    parts = torch.randn(3, 2, 3, 700, 16).unbind(0)
-    expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
-    torch.testing.assert_close(blocked_attention(*parts), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(source, tmp_path):
