@@ -1,4 +1,4 @@
-"""`python -m specprefill_cli.training`: the steps that make the pair `tiny`, each a command."""
+"""`python -m specprefill_cli.training`: the steps that make the bundled files, each a command."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.answering.session import open_session
-from specprefill_cli.lab.benchmarks.gguf import export_gguf
-from specprefill_cli.lab.session import LONGEST_ANSWER
-from specprefill_cli.lab.tables import markdown
-from specprefill_cli.settings import Settings
+from specprefill_cli.resources import ENCODER_FOLDER, GLOSSARY_FOLDER
 from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import EVERYDAY, stream_text, written_documents
-from specprefill_cli.training.encoder_tuning import TuningSettings, tune_encoder
+from specprefill_cli.training.encoder import convert
+from specprefill_cli.training.encoder_tuning import tune_encoder
 from specprefill_cli.training.export import export_pair
+from specprefill_cli.training.glossary import write_glossaries
 from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
 from specprefill_cli.training.rows import RowSource
-from specprefill_cli.training.smollm2.network import Rank
 from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
-from specprefill_cli.training.smollm2.train import AdapterSettings, train_adapter
+from specprefill_cli.training.smollm2.train import train_adapter
 from specprefill_cli.training.tokenizer import save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import train
-from specprefill_cli.training.unanswerable import COLUMNS, measure_not_found, question_pairs
+from specprefill_cli.training.updates import Schedule
 
 app = typer.Typer(
-    help="Make the bundled pair: tokenizer, tune, export, in this order; tune resumes from its checkpoint when run again "
-    "with the same arguments.",
+    help="Make the bundled files. The pair `tiny`: tokenizer, tune, export, in this order. Training resumes from its "
+    "checkpoint when run again with the same arguments.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -40,6 +37,7 @@ Minutes = Annotated[
 Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu or smoke.")]
 BatchTokens = Annotated[int, typer.Option(help="Tokens of an update.")]
 Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
+Updates = Annotated[int, typer.Option(help="Updates of the whole run, resumed parts included.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
 Characters = Annotated[int, typer.Option(help="Most characters to use of each text file.")]
@@ -102,12 +100,9 @@ def export(
         ),
     ] = None,
     weight: Annotated[float, typer.Option(min=0, max=1, help="Weight of the run's pair in that mean.")] = 0.5,
-    gguf: Annotated[bool, typer.Option("--gguf", help="Write RUN/target.gguf too, for llama.cpp.")] = False,
 ) -> None:
     """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
     export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average, weight)
-    if gguf:
-        export_gguf(out / "target", run / "target.gguf")
 
 
 @app.command()
@@ -116,17 +111,16 @@ def smollm2(
     model: Annotated[Path, typer.Option(help="Folder of SmolLM2-135M-Instruct as transformers loads it.")],
     run: Run,
     start: Annotated[Path | None, typer.Option(help="Begin with this adapter, a folder in PEFT's format.")] = None,
-    updates: Annotated[int, typer.Option(help="Updates of the whole run, resumed parts included.")] = 1_000,
+    updates: Updates = 1_000,
     cooldown: Annotated[int, typer.Option(help="Updates at the end in which the learning rate falls.")] = 200,
     rows: Annotated[int, typer.Option(help="Rows of an update.")] = 10,
     rate: Rate = 5e-4,
-    processes: Annotated[int, typer.Option(help="Processes of one thread each; one a core.")] = 2,
     everyday: Everyday = EVERYDAY,
     seed: int = 1,
 ) -> None:
     """Train the adapter of `smollm2`; checkpoint, adapter and log go to RUN. Run again to resume."""
-    settings = AdapterSettings(rows=rows, rate=rate, updates=updates, cooldown=cooldown, processes=processes, seed=seed)
-    train_adapter(ChatRowSource(data, model, everyday), settings, Rank(), run, start)
+    schedule = Schedule(updates=updates, rate=rate, cooldown=cooldown, seed=seed)
+    train_adapter(ChatRowSource(data, model, everyday), schedule, rows, run, start)
 
 
 @app.command()
@@ -135,30 +129,33 @@ def encoder(
     run: Run,
     everyday: Everyday = EVERYDAY,
     hold_out: Annotated[int, typer.Option(help="Every n-th written document is measured on, not trained on.")] = 8,
-    updates: int = 300,
+    updates: Updates = 300,
     rate: Rate = 5e-5,
     seed: int = 1,
 ) -> None:
-    """Teach the sentence encoder late chunks; encoder and log go to RUN."""
+    """Teach the sentence encoder late chunks; checkpoint, encoder and log go to RUN. Run again to resume."""
     documents = written_documents(everyday)
     held_out = documents[::hold_out]
     training = [document for document in documents if document not in held_out]
-    tune_encoder(data, training, held_out, TuningSettings(updates=updates, rate=rate, seed=seed), run)
+    schedule = Schedule(updates=updates, rate=rate, cooldown=updates, seed=seed)
+    tune_encoder(data, training, held_out, schedule, run)
 
 
 @app.command()
-def not_found(
-    data: Data,
-    pair: Annotated[str, typer.Option(help="Named pair to measure.")] = "smollm2",
-    questions: Annotated[
-        int, typer.Option(min=1, help="Dev questions, each on its own paragraph and on another.")
-    ] = 300,
+def pack_encoder(
+    folder: Annotated[Path, typer.Argument(help="all-MiniLM-L6-v2 as the hub gives it.")], out: Path = ENCODER_FOLDER
 ) -> None:
-    """Measure how often a pair's `not found` is right, at 5 % false alarms and in greedy decoding."""
-    settings = Settings(pair=pair, mode="full", max_new_tokens=LONGEST_ANSWER)
-    pairs = question_pairs(data / "dev" / "squad11_dev.jsonl.xz", questions, 0)
-    figures = measure_not_found(open_session(settings, draft=False), pairs, settings)
-    print(markdown([figures], COLUMNS), flush=True)
+    """Convert the published sentence encoder to the form in which it ships."""
+    convert(folder, out)
+
+
+@app.command()
+def glossary(
+    sources: Annotated[Path, typer.Argument(help="Folder of the dictionaries that `training/glossary.py` names.")],
+    out: Path = GLOSSARY_FOLDER,
+) -> None:
+    """Make the glossaries of ten languages."""
+    write_glossaries(sources, out)
 
 
 @app.command()
@@ -167,15 +164,6 @@ def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to w
     rows = held_out_questions(data)
     out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     print(f"{len(rows):,} questions on {len({row['context'] for row in rows}):,} contexts", flush=True)
-
-
-@app.command()
-def dry_run(data: Data, run: Run, minutes: Minutes = 2.0) -> None:
-    """Run all steps with models of the shape `smoke`. Takes about MINUTES, mostly for training."""
-    tokenizer(data, run, characters=500_000)
-    tune(data, run, minutes, shape="smoke", tokens_per_batch=2_048, workers=0, characters=500_000)
-    export(run, run / "exported", shape="smoke")
-    print(f"exported to {run / 'exported'}", flush=True)
 
 
 if __name__ == "__main__":

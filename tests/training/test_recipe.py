@@ -215,9 +215,16 @@ def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
 
 
 @pytest.mark.slow
-def test_dry_run_goes_through_all_steps(data, tmp_path):
+def test_the_commands_make_a_pair(data, tmp_path):
     from typer.testing import CliRunner
 
-    result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
-    assert result.exit_code == 0, result.output
+    folders = ["--data", str(data), "--run", str(tmp_path)]
+    small = "--minutes 0.02 --shape smoke --tokens-per-batch 2048 --workers 0 --characters 100000".split()
+    for arguments in (
+        ["tokenizer", *folders, "--characters", "100000"],
+        ["tune", *folders, *small],
+        ["export", *folders[2:], "--out", str(tmp_path / "exported"), "--shape", "smoke"],
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
     assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
