@@ -8,13 +8,13 @@ import torch
 import transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import prefill, run, run_packed, run_pass
-from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_kernel
-from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
-from specprefill_cli.models.cache import fork_prefix, layer_keys, new_state, rollback
-from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
+from specprefill_cli.models.running import attention
+from specprefill_cli.models.running.adapter import prefill, run, run_packed, run_pass
+from specprefill_cli.models.running.attention import ATTENTION, takes_varlen, varlen_kernel
+from specprefill_cli.models.running.attention_plan import AttentionDevice, LocalWindow, plan_attention
+from specprefill_cli.models.running.cache import fork_prefix, layer_keys, new_state, rollback
+from specprefill_cli.models.running.packed import forward
+from specprefill_cli.models.running.passes import ForwardInput, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model, failing, random_tokens
 
 LENGTH = 120

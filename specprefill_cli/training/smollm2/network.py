@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from specprefill_cli.models.processor import cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.training.smollm2.rows import ChatRow
 
 RANK, ALPHA = 16, 32

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
-from specprefill_cli.models.passes import AttentionMetadata, PositionContext
+from specprefill_cli.models.running.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
+from specprefill_cli.models.running.passes import AttentionMetadata, PositionContext
 
 ATTENTION = "specprefill"
 # Queries and keys of the trial, query heads and key-value heads.
