@@ -10,69 +10,57 @@ import typer
 
 from specprefill_cli.resources import ENCODER_FOLDER, GLOSSARY_FOLDER
 from specprefill_cli.training.batches import BatchStream
-from specprefill_cli.training.corpus import EVERYDAY, stream_text, written_documents
+from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
-from specprefill_cli.training.export import export_pair
+from specprefill_cli.training.export import export_draft
 from specprefill_cli.training.glossary import write_glossaries
-from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
+from specprefill_cli.training.recipe import SHAPES, TrainSettings
 from specprefill_cli.training.rows import RowSource
 from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
 from specprefill_cli.training.smollm2.train import train_adapter
-from specprefill_cli.training.tokenizer import save_tokenizer, train_tokenizer
 from specprefill_cli.training.train import train
 from specprefill_cli.training.updates import Schedule
 
 app = typer.Typer(
-    help="Make the bundled files. The pair `tiny`: tokenizer, tune, export, in this order. Training resumes from its "
+    help="Make the bundled files; the target of `tiny` and its tokenizer stay as they are. Training resumes from its "
     "checkpoint when run again with the same arguments.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 Data = Annotated[Path, typer.Option(help="Folder with pretrain/, qa/ and dev/ as JSONL compressed with xz.")]
-Run = Annotated[Path, typer.Option(help="Folder of this run: tokenizer, checkpoints, logs.")]
+Run = Annotated[Path, typer.Option(help="Folder of this run: checkpoint, log, result.")]
 Minutes = Annotated[
     float, typer.Option(help="Length of the step, resumed parts included; the schedule follows the clock.")
 ]
-Shape = Annotated[str, typer.Option(help="Sizes of the pair: cpu or smoke.")]
+Shape = Annotated[str, typer.Option(help="Sizes: draft or smoke.")]
 BatchTokens = Annotated[int, typer.Option(help="Tokens of an update.")]
 Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
 Updates = Annotated[int, typer.Option(help="Updates of the whole run, resumed parts included.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
-Characters = Annotated[int, typer.Option(help="Most characters to use of each text file.")]
 
 
 @app.command()
-def tokenizer(data: Data, run: Run, characters: Characters = 8_000_000) -> None:
-    """Train the byte-level BPE and write it for transformers and tiktoken."""
-    shape = PAIR_SHAPES["cpu"]["target"]
-    trained = train_tokenizer(stream_text(data, characters, set()), shape.vocabulary)
-    save_tokenizer(trained, run / "tokenizer", shape.context)
-
-
-@app.command()
-def tune(
+def draft(
     data: Data,
     run: Run,
     minutes: Minutes,
-    shape: Shape = "cpu",
+    shape: Shape = "draft",
     tokens_per_batch: BatchTokens = 8_192,
     workers: Workers = 1,
     rate: Rate = 4e-3,
     cooldown: Annotated[float, typer.Option(help="Part of the run, at its end, in which the rate falls.")] = 0.35,
-    characters: Characters = 20_000_000,
+    characters: Annotated[int, typer.Option(help="Most characters to use of each text file.")] = 20_000_000,
     skip: Annotated[
         int, typer.Option(help="Characters of each text file to skip, to train on others than before.")
     ] = 0,
     seed: int = 1,
     start: Annotated[
-        Path | None, typer.Option(help="Folder of an exported pair to begin with; without it with random weights.")
+        Path | None, typer.Option(help="Folder of an exported draft to begin with; without it with random weights.")
     ] = None,
-    draft_every: Annotated[int, typer.Option(help="Update the draft at every n-th step; 0 leaves it unchanged.")] = 3,
 ) -> None:
-    """Questions about documents, target and draft together; checkpoint and log go to RUN/tune."""
-    pair = PAIR_SHAPES[shape]
+    """Train the draft on questions about documents, with the bundled target as teacher."""
     settings = TrainSettings(
         minutes=minutes,
         rate=rate,
@@ -80,29 +68,28 @@ def tune(
         workers=workers,
         seed=seed,
         compile=shape != "smoke",
-        draft_every=draft_every,
-        # An exported pair has been through the curriculum and continues with its long documents.
+        # An exported draft has been through the curriculum and continues with its long documents.
         curriculum_from=0.75 if start else 0.0,
     )
-    source = RowSource(data, run / "tokenizer", characters, pair["target"].context, skipped_characters=skip)
-    train(pair, settings, BatchStream(source, tokens_per_batch, seed), run / "tune", start)
+    source = RowSource(data, characters, skipped_characters=skip)
+    train(SHAPES[shape], settings, BatchStream(source, tokens_per_batch, seed), run, start)
 
 
 @app.command()
 def export(
     run: Run,
-    out: Annotated[Path, typer.Option(help="Folder for target/, draft/ and the tiktoken ranks.")],
-    shape: Shape = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for the draft.")],
+    shape: Shape = "draft",
     average: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the exported pair that the run began with: write the mean of both pairs' weights."
+            help="Folder of the exported draft that the run began with: write the mean of both drafts' weights."
         ),
     ] = None,
-    weight: Annotated[float, typer.Option(min=0, max=1, help="Weight of the run's pair in that mean.")] = 0.5,
+    weight: Annotated[float, typer.Option(min=0, max=1, help="Weight of the run's draft in that mean.")] = 0.5,
 ) -> None:
-    """Write RUN/tune's checkpoint as folders that transformers loads, and the tokenizer's ranks for tiktoken."""
-    export_pair(run / "tune" / "checkpoint.pt", run / "tokenizer", PAIR_SHAPES[shape], out, average, weight)
+    """Write the draft's checkpoint as a folder that transformers loads."""
+    export_draft(run / "checkpoint.pt", SHAPES[shape], out, average, weight)
 
 
 @app.command()

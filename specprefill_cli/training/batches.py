@@ -42,7 +42,7 @@ CURRICULUM = (
 )
 # Largest parts of a batch's tokens that count in the loss: answer tokens, and other text tokens.
 ANSWER_RATIO = 1 / 7
-TEXT_RATIO = 1 / 4
+TEXT_RATIO = 1 / 12
 QUESTIONS_PER_ROW = 16
 POINTERS_PER_ROW = 96
 

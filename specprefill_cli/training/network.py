@@ -1,10 +1,10 @@
-"""The language models of `tiny`, and the losses of their guided attention heads."""
+"""The language model that is trained as the bundled draft, and the losses of their guided attention heads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
 
+from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training.recipe import ModelShape
 
 
@@ -32,16 +33,13 @@ class ProbeTargets:
 
 
 class LanguageModel(nn.Module):
-    """Transformers' Llama with tied embeddings, whose guided heads have losses of their own."""
+    """Transformers' Llama with tied embeddings; region_layers, pointer_layers: whose first and last head are guided."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(
+        self, model: LlamaModel, region_layers: Sequence[int] = (), pointer_layers: Sequence[int] = ()
+    ) -> None:
         super().__init__()
-        self.shape = shape
-        self.model = LlamaModel(llama_config(shape))
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                deep = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers) if deep else 0.02)
+        self.model, self.region_layers, self.pointer_layers = model, region_layers, pointer_layers
 
     def forward(self, tokens: Tensor, positions: Tensor, probes: ProbeTargets | None) -> tuple[Tensor, Tensor, Tensor]:
         """Final hidden states [B, S, H], region loss and pointer loss (scalars; 0 without probes).
@@ -52,16 +50,16 @@ class LanguageModel(nn.Module):
         rotary = self.model.rotary_emb(states, positions)
         region = pointer = states.new_zeros((), dtype=torch.float32)
         for number, layer in enumerate(self.model.layers):
-            if probes is not None and number in self.shape.region_layers:
+            if probes is not None and number in self.region_layers:
                 region = region + region_loss(*self.guided_head(layer, states, rotary, 0), probes)
-            if probes is not None and number in self.shape.pointer_layers:
+            if probes is not None and number in self.pointer_layers:
                 # The last head, so that a layer can also hold a region head.
                 pointer = pointer + pointer_loss(*self.guided_head(layer, states, rotary, -1), probes)
             states = layer(states, attention_mask=None, position_embeddings=rotary)
         return (
             self.model.norm(states),
-            region / len(self.shape.region_layers),
-            pointer / len(self.shape.pointer_layers),
+            region / max(1, len(self.region_layers)),
+            pointer / max(1, len(self.pointer_layers)),
         )
 
     def guided_head(
@@ -70,7 +68,7 @@ class LanguageModel(nn.Module):
         """Rotated queries and keys [B, S, head_size] of a layer's head, from the layer's input [B, S, H]."""
         normed = layer.input_layernorm(states)
         projections = layer.self_attn.q_proj, layer.self_attn.k_proj
-        weights = (part.weight.unflatten(0, (-1, self.shape.head_size))[head] for part in projections)
+        weights = (part.weight.unflatten(0, (-1, self.model.config.head_dim))[head] for part in projections)
         query, key = apply_rotary_pos_emb(*(F.linear(normed, weight)[:, None] for weight in weights), *rotary)
         return query[:, 0], key[:, 0]
 
@@ -78,23 +76,23 @@ class LanguageModel(nn.Module):
         return F.linear(states, self.model.embed_tokens.weight)
 
 
-def llama_config(shape: ModelShape, **others: Any) -> LlamaConfig:
-    """Transformers' configuration of a shape; others: further keys."""
-    return LlamaConfig(
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        head_dim=shape.head_size,
-        intermediate_size=shape.intermediate_size,
-        vocab_size=shape.vocabulary,
-        max_position_embeddings=shape.context,
-        rms_norm_eps=shape.norm_epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        tie_word_embeddings=True,
-        attn_implementation="sdpa",
-        **others,
-    )
+def new_model(shape: ModelShape) -> LanguageModel:
+    """A model with random weights; vocabulary, context and rotary embedding are those of the bundled target."""
+    sizes = {
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": max(1, shape.heads // 2),
+        "head_dim": shape.head_size,
+        "intermediate_size": shape.intermediate_size,
+    }
+    config = LlamaConfig.from_pretrained(BUNDLED_FOLDER / "target", attn_implementation="sdpa", **sizes)
+    model = LanguageModel(LlamaModel(config), shape.region_layers, shape.pointer_layers)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers) if deep else 0.02)
+    return model
 
 
 def causal_scores(queries: Tensor, keys: Tensor, index: Tensor) -> Tensor:

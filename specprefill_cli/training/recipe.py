@@ -1,11 +1,9 @@
-"""The mixture of training data, the settings of a run, and the models' sizes, from shapes.json."""
+"""The mixture of training data, the settings of a run, and the draft's sizes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,6 @@ class TrainSettings:
     minutes: length of the run, resumed parts included; the clock leaves out loading and the first batch's compilation
     rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
     compile: compile the layers, and compute in bfloat16 where that is fast
-    draft_every: update the draft at every n-th step, because it learns faster than the target; 0 leaves it unchanged
     curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
     """
 
@@ -48,7 +45,6 @@ class TrainSettings:
     region_weight: float = 0.1
     pointer_weight: float = 1.0
     distill_weight: float = 0.5
-    draft_every: int = 3
     curriculum_from: float = 0.0
     workers: int = 1
     seed: int = 1
@@ -66,20 +62,14 @@ class ModelShape:
     region_layers: Sequence[int]
     pointer_layers: Sequence[int]
     head_size: int = 64
-    vocabulary: int = 8_192
-    rope_theta: float = 500_000.0
-    context: int = 16_384
-    norm_epsilon: float = 1e-5
-
-    @property
-    def key_value_heads(self) -> int:
-        return max(1, self.heads // 2)
 
 
-# A pair's sizes as target and draft.
-PairShape = Mapping[str, ModelShape]
-# Pairs for runs on a CPU, and for a smoke test.
-PAIR_SHAPES: Mapping[str, PairShape] = {
-    name: {role: ModelShape(**sizes) for role, sizes in pair.items()}
-    for name, pair in json.loads((resources.files(__package__) / "shapes.json").read_text(encoding="utf-8")).items()
+# The shipped draft, and one for a smoke test.
+SHAPES: Mapping[str, ModelShape] = {
+    "draft": ModelShape(
+        hidden_size=128, layers=3, heads=2, intermediate_size=352, region_layers=[2], pointer_layers=[2]
+    ),
+    "smoke": ModelShape(
+        hidden_size=32, layers=2, heads=1, head_size=32, intermediate_size=64, region_layers=[1], pointer_layers=[1]
+    ),
 }

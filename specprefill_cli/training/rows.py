@@ -13,14 +13,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specprefill_cli.prompting import load_template
+from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training.blocks import BlockMaker
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
-from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
+from specprefill_cli.training.questions import PAD, PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
 from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question, join_blocks
-from specprefill_cli.training.tokenizer import PAD, load_tokenizer, token_id
 from specprefill_cli.training.topics import Material, draw_topic
 
 CHARACTERS_PER_TOKEN = 3.9
@@ -47,7 +47,7 @@ class RowMaker:
         self.writer = QuestionWriter(tokenizer, template)
         self.tokenizer = tokenizer
         self.context = context
-        self.pad = token_id(tokenizer, PAD)
+        self.pad = tokenizer.token_to_id(PAD)
         self.recent_questions: deque[Question] = deque(maxlen=200)
 
     def positions(self, length: int) -> np.ndarray:
@@ -160,12 +160,11 @@ class RowMaker:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Called with a seed, loads text, questions and tokenizer, and returns a maker of rows."""
+    """Called with a seed, loads text, questions and tokenizer, and returns a maker of rows; context: of the draft, in tokens."""
 
     data: Path
-    tokenizer: Path
     characters_per_file: int
-    context: int
+    context: int = 16_384
     skipped_characters: int = 0
 
     def __call__(self, seed: int) -> RowMaker:
@@ -177,7 +176,7 @@ class RowSource:
             f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",
             flush=True,
         )
-        tokenizer = load_tokenizer(self.tokenizer)
+        tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / "target" / "tokenizer.json"))
         return RowMaker(tokenizer, prompt_format(), passages, groups, self.context, seed)
 
 

@@ -1,4 +1,4 @@
-"""Training of target and draft side by side: language modelling, guided attention, and distillation into the draft."""
+"""Training of the bundled draft: language modelling, guided attention, and distillation of the bundled target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +14,36 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers import LlamaModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.machine.placement import bfloat16_gain
+from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training.batches import Batch, BatchStream
-from specprefill_cli.training.network import LanguageModel
-from specprefill_cli.training.recipe import PairShape, TrainSettings
+from specprefill_cli.training.network import LanguageModel, new_model
+from specprefill_cli.training.recipe import ModelShape, TrainSettings
 
 WEIGHT_DECAY = 0.05
 SECONDS_BETWEEN_SAVES = 300.0
 MOST_COMPILED = 64
-# Settings that may change when a run is resumed.
-RESUMABLE = ("minutes", "workers", "compile")
-# Every third text token of a batch counts in the draft's loss, because the draft's logits cost more than its layers.
-DRAFT_TEXT_EVERY = 3
 
 
 class Trainer:
-    """Holds models, optimisers and the clock of a run; its state is saved in `folder/checkpoint.pt`.
+    """Holds the draft, its teacher, optimisers and the clock of a run; its state is saved in `folder/checkpoint.pt`.
 
     start: see `train`
     """
 
-    def __init__(self, shape: PairShape, settings: TrainSettings, folder: Path, start: Path | None = None) -> None:
+    def __init__(self, shape: ModelShape, settings: TrainSettings, folder: Path, start: Path | None = None) -> None:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.folder = folder
         # The faster dtype for matrix products.
-        sizes = shape["target"].hidden_size, shape["target"].intermediate_size
-        self.dtype = torch.float32 if bfloat16_gain(*sizes) < 1 else torch.bfloat16
-        self.pair = {name: LanguageModel(sizes) for name, sizes in shape.items()}
-        self.models = nn.ModuleDict(self.pair)
-        parameters = dict(self.models.named_parameters())
+        self.dtype = torch.float32 if bfloat16_gain(shape.hidden_size, shape.intermediate_size) < 1 else torch.bfloat16
+        self.model = new_model(shape)
+        teacher = LlamaModel.from_pretrained(BUNDLED_FOLDER / "target", dtype=torch.float32)
+        self.teacher = LanguageModel(teacher).requires_grad_(False)
+        parameters = dict(self.model.named_parameters())
         matrices = [p for name, p in parameters.items() if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in parameters.items() if p.dim() != 2 or "embed" in name]
         self.optimizers: list[torch.optim.Optimizer] = [
@@ -58,20 +55,14 @@ class Trainer:
         self.steps = 0
         self.tokens = 0
         if start is not None:
-            self.start_from(start)
+            weights = load_file(start / "model.safetensors")
+            self.model.load_state_dict({key: value.float() for key, value in weights.items()})
         self.resume()
         if settings.compile:
-            # All layers of target and draft share a compiled function, with an entry for every shape and row length.
+            # All layers share a compiled function, with an entry for every shape and row length.
             torch._dynamo.config.cache_size_limit = MOST_COMPILED
-            for model in self.pair.values():
-                for layer in model.model.layers:
-                    layer.compile(dynamic=False)
-
-    def start_from(self, source: Path) -> None:
-        """Load the weights of an exported pair; the optimisers start anew."""
-        for name, model in self.pair.items():
-            weights = load_file(source / name / "model.safetensors")
-            model.load_state_dict({key: value.float() for key, value in weights.items()})
+            for layer in (*self.model.model.layers, *self.teacher.model.layers):
+                layer.compile(dynamic=False)
 
     def resume(self) -> None:
         """Load the run's checkpoint, if any."""
@@ -79,7 +70,7 @@ class Trainer:
         if not path.exists():
             return
         state = torch.load(path, weights_only=True)
-        self.models.load_state_dict(state["models"])
+        self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.seconds, self.steps, self.tokens = state["seconds"], state["steps"], state["tokens"]
@@ -88,8 +79,7 @@ class Trainer:
         """Write the checkpoint."""
         optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
         counts = {"seconds": self.seconds, "steps": self.steps, "tokens": self.tokens}
-        state = {"models": self.models.state_dict(), "optimizers": optimizers, **counts}
-        save_checkpoint(state, self.folder)
+        save_checkpoint({"model": self.model.state_dict(), "optimizers": optimizers, **counts}, self.folder)
 
     @property
     def progress(self) -> float:
@@ -102,14 +92,11 @@ class Trainer:
         return max(0.05, min(1.0, rising, falling))
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Update target and draft with a batch; returns the losses by name."""
+        """Update the draft with a batch; returns the losses by name."""
         with self.autocast():
-            losses = {"target": self.losses("target", batch, None)}
-            if self.settings.draft_every and self.steps % self.settings.draft_every == 0:
-                losses["draft"] = self.losses("draft", batch, losses["target"]["logits"].detach())
-        torch.stack([model_losses["total"] for model_losses in losses.values()]).sum().backward()
-        for name in losses:
-            nn.utils.clip_grad_norm_(self.pair[name].parameters(), 1.0)
+            losses = self.losses(batch)
+        losses["total"].backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.settings.rate * self.rate_factor()
@@ -117,37 +104,46 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         self.tokens += batch.tokens.numel()
-        terms = ("answer", "text", "region", "pointer")
-        return {f"{name}_{term}": model_losses[term].item() for name, model_losses in losses.items() for term in terms}
+        return {name: loss.item() for name, loss in losses.items()}
 
     def autocast(self) -> AbstractContextManager:
         in_bfloat16 = self.settings.compile and self.dtype == torch.bfloat16
         return torch.autocast("cpu", self.dtype) if in_bfloat16 else nullcontext()
 
-    def losses(self, name: str, batch: Batch, teacher: Tensor | None) -> dict[str, Tensor]:
-        """Losses of a model, and its logits [N, V]. With a teacher's logits the total includes the distillation loss."""
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The losses by name; the total includes the distillation loss, whose weight grows."""
         settings = self.settings
-        model = self.pair[name]
-        states, region, pointer = model(batch.tokens, batch.positions, batch.probes)
-        texts = batch.texts if teacher is None else batch.texts[::DRAFT_TEXT_EVERY]
-        predicting = torch.cat([batch.answers, texts])
-        logits = model.logits(states.flatten(0, 1)[predicting]).float()
+        states, region, pointer = self.model(batch.tokens, batch.positions, batch.probes)
+        predicting = torch.cat([batch.answers, batch.texts])
+        logits = self.model.logits(states.flatten(0, 1)[predicting]).float()
         token_losses = F.cross_entropy(logits, batch.tokens.flatten()[predicting + 1], reduction="none")
         answers = batch.answers.numel()
         zero = token_losses.new_zeros(())
-        answer = token_losses[:answers].mean() if answers else zero
-        text = token_losses[answers:].mean() if token_losses.numel() > answers else zero
-        guided = settings.region_weight * region + settings.pointer_weight * pointer
-        total = answer + settings.text_weight * text + guided
-        if teacher is not None and answers:
-            # Cross-entropy against the target's distribution. Its weight grows while the target learns.
-            imitation = -(teacher[:answers].softmax(-1) * logits[:answers].log_softmax(-1)).sum(-1).mean()
-            total = total + settings.distill_weight * min(1.0, 4 * self.progress) * imitation
-        return {"total": total, "answer": answer, "text": text, "region": region, "pointer": pointer, "logits": logits}
+        losses = {
+            "answer": token_losses[:answers].mean() if answers else zero,
+            "text": token_losses[answers:].mean() if token_losses.numel() > answers else zero,
+            "region": region,
+            "pointer": pointer,
+            "imitation": zero,
+        }
+        if answers:
+            with torch.no_grad():
+                known = self.teacher(batch.tokens, batch.positions, None)[0].flatten(0, 1)[batch.answers]
+                distribution = self.teacher.logits(known).float().softmax(-1)
+            losses["imitation"] = -(distribution * logits[:answers].log_softmax(-1)).sum(-1).mean()
+        weights = {
+            "answer": 1.0,
+            "text": settings.text_weight,
+            "region": settings.region_weight,
+            "pointer": settings.pointer_weight,
+            "imitation": settings.distill_weight * min(1.0, 4 * self.progress),
+        }
+        total = torch.stack([weight * losses[name] for name, weight in weights.items()]).sum()
+        return {"total": total, **losses}
 
 
 def train(
-    shape: PairShape,
+    shape: ModelShape,
     settings: TrainSettings,
     stream: BatchStream,
     folder: Path,
@@ -155,13 +151,11 @@ def train(
 ) -> Trainer:
     """Train until the end of the run's clock. Resumes from `folder/checkpoint.pt`, and logs to `folder/train.jsonl`.
 
-    start: initial weights of a new run: the folder of an exported pair
+    start: initial weights of a new run: the folder of an exported draft
 
-    Raises SpecprefillError for a loss that is not finite, and for a run that began with other settings.
+    Raises SpecprefillError for a loss that is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = {name: asdict(model) for name, model in shape.items()}
-    record_settings(folder, {"shape": sizes, "settings": asdict(settings), "start": start and str(start.resolve())})
     trainer = Trainer(shape, settings, folder, start)
     # A resumed run gets new rows.
     stream.seed += trainer.steps
@@ -197,21 +191,6 @@ def train(
             break
     trainer.save()
     return trainer
-
-
-def record_settings(folder: Path, values: dict[str, Any]) -> None:
-    """Write the settings of a run. Raises SpecprefillError where its checkpoint was trained with different settings."""
-    path, values = folder / "settings.json", json.loads(json.dumps(values))
-    if path.exists() and (folder / "checkpoint.pt").exists():
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        settings = {name: value for name, value in values["settings"].items() if name not in RESUMABLE}
-        changed = [name for name, value in settings.items() if stored["settings"].get(name, value) != value]
-        changed += [name for name in ("shape", "start") if stored.get(name, values[name]) != values[name]]
-        if changed:
-            raise SpecprefillError(
-                f"{folder}: this run began with other settings ({', '.join(changed)}); give the same ones, or another folder"
-            )
-    path.write_text(json.dumps(values, indent=2), encoding="utf-8")
 
 
 def log(folder: Path, trainer: Trainer, averages: dict[str, float]) -> None:
