@@ -9,17 +9,16 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.resources import ENCODER_FOLDER, GLOSSARY_FOLDER
-from specprefill_cli.training.batches import BatchStream
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
 from specprefill_cli.training.export import export_draft
 from specprefill_cli.training.glossary import write_glossaries
-from specprefill_cli.training.recipe import SHAPES, TrainSettings
-from specprefill_cli.training.rows import RowSource
+from specprefill_cli.training.recipe import SHAPES
+from specprefill_cli.training.rows import load_maker
 from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
 from specprefill_cli.training.smollm2.train import train_adapter
-from specprefill_cli.training.train import train
+from specprefill_cli.training.train import train_draft
 from specprefill_cli.training.updates import Schedule
 
 app = typer.Typer(
@@ -30,13 +29,9 @@ app = typer.Typer(
 )
 Data = Annotated[Path, typer.Option(help="Folder with pretrain/, qa/ and dev/ as JSONL compressed with xz.")]
 Run = Annotated[Path, typer.Option(help="Folder of this run: checkpoint, log, result.")]
-Minutes = Annotated[
-    float, typer.Option(help="Length of the step, resumed parts included; the schedule follows the clock.")
-]
 Shape = Annotated[str, typer.Option(help="Sizes: draft or smoke.")]
-BatchTokens = Annotated[int, typer.Option(help="Tokens of an update.")]
-Workers = Annotated[int, typer.Option(help="Processes that make rows.")]
 Updates = Annotated[int, typer.Option(help="Updates of the whole run, resumed parts included.")]
+Cooldown = Annotated[int, typer.Option(help="Updates at the end in which the learning rate falls.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
 
@@ -45,12 +40,11 @@ Everyday = Annotated[Path, typer.Option(help="Written documents with questions, 
 def draft(
     data: Data,
     run: Run,
-    minutes: Minutes,
     shape: Shape = "draft",
-    tokens_per_batch: BatchTokens = 8_192,
-    workers: Workers = 1,
+    tokens_per_batch: Annotated[int, typer.Option(help="Tokens of an update.")] = 8_192,
+    updates: Updates = 22_000,
+    cooldown: Cooldown = 7_700,
     rate: Rate = 4e-3,
-    cooldown: Annotated[float, typer.Option(help="Part of the run, at its end, in which the rate falls.")] = 0.35,
     characters: Annotated[int, typer.Option(help="Most characters to use of each text file.")] = 20_000_000,
     skip: Annotated[
         int, typer.Option(help="Characters of each text file to skip, to train on others than before.")
@@ -61,18 +55,9 @@ def draft(
     ] = None,
 ) -> None:
     """Train the draft on questions about documents, with the bundled target as teacher."""
-    settings = TrainSettings(
-        minutes=minutes,
-        rate=rate,
-        cooldown=cooldown,
-        workers=workers,
-        seed=seed,
-        compile=shape != "smoke",
-        # An exported draft has been through the curriculum and continues with its long documents.
-        curriculum_from=0.75 if start else 0.0,
-    )
-    source = RowSource(data, characters, skipped_characters=skip)
-    train(SHAPES[shape], settings, BatchStream(source, tokens_per_batch, seed), run, start)
+    schedule = Schedule(updates=updates, rate=rate, cooldown=cooldown, seed=seed)
+    maker = load_maker(data, characters, skip)
+    train_draft(maker, SHAPES[shape], schedule, tokens_per_batch, run, start, compiled=shape != "smoke")
 
 
 @app.command()
@@ -99,7 +84,7 @@ def smollm2(
     run: Run,
     start: Annotated[Path | None, typer.Option(help="Begin with this adapter, a folder in PEFT's format.")] = None,
     updates: Updates = 1_000,
-    cooldown: Annotated[int, typer.Option(help="Updates at the end in which the learning rate falls.")] = 200,
+    cooldown: Cooldown = 200,
     rows: Annotated[int, typer.Option(help="Rows of an update.")] = 10,
     rate: Rate = 5e-4,
     everyday: Everyday = EVERYDAY,

@@ -165,7 +165,7 @@ def tune_encoder(
     # The table of words ships in 4 bits, so that small changes to it would be lost.
     trained = {name: tensor.requires_grad_() for name, tensor in weights.items() if name != WORDS}
 
-    def losses(rng: random.Random) -> Iterator[Tensor]:
+    def losses(rng: random.Random, _progress: float) -> Iterator[Tensor]:
         for _ in range(DOCUMENTS):
             document = training_document(groups, written, rng)
             yield loss_of(encoder, document, rng.randint(*CHUNK_TOKENS)) / DOCUMENTS
@@ -177,7 +177,8 @@ def tune_encoder(
     def measure() -> dict[str, list[float]]:
         return {name: recalls(encoder, documents) for name, documents in measured.items()}
 
-    run_updates(trained, schedule, folder, losses, measure, save, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(trained.values(), weight_decay=0.01)
+    run_updates(trained, [optimizer], schedule, folder, losses, measure, save)
 
 
 @torch.no_grad()

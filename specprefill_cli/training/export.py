@@ -22,7 +22,7 @@ def export_draft(
         (model soup, arXiv 2203.05482); weight: of the run's draft in the mean
     """
     out.mkdir(parents=True, exist_ok=True)
-    weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
+    weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["parameters"]
     if average is not None:
         others = load_file(average / "model.safetensors")
         weights = {key: torch.lerp(others[key].float(), value, weight) for key, value in weights.items()}

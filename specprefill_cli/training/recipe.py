@@ -1,4 +1,4 @@
-"""The mixture of training data, the settings of a run, and the draft's sizes."""
+"""The mixture of training data, and the draft's sizes."""
 
 from __future__ import annotations
 
@@ -25,30 +25,6 @@ class Recipe:
     absent: float = 0.05
     single_topic: float = 0.6
     thinned: float = 0.3
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """How a run trains.
-
-    minutes: length of the run, resumed parts included; the clock leaves out loading and the first batch's compilation
-    rate: highest learning rate; warmup: steps in which it rises; cooldown: part of the run, at its end, in which it falls
-    compile: compile the layers, and compute in bfloat16 where that is fast
-    curriculum_from: progress at which the curriculum of rows begins; later for weights that can already copy
-    """
-
-    minutes: float
-    rate: float = 4e-3
-    warmup: int = 30
-    cooldown: float = 0.35
-    text_weight: float = 0.4
-    region_weight: float = 0.1
-    pointer_weight: float = 1.0
-    distill_weight: float = 0.5
-    curriculum_from: float = 0.0
-    workers: int = 1
-    seed: int = 1
-    compile: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 """The recipe end to end: batches, guided losses, a run that resumes, an export that loads."""
 
+import json
 import random
+from statistics import fmean
 
 import pytest
 import torch
@@ -9,14 +11,15 @@ from transformers import AutoModelForCausalLM
 
 from specprefill_cli.training import corpus
 from specprefill_cli.training.__main__ import app
-from specprefill_cli.training.batches import Batch, BatchStream, make_batch
+from specprefill_cli.training.batches import Batch, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
 from specprefill_cli.training.export import export_draft
-from specprefill_cli.training.network import ProbeTargets, pointer_loss, region_loss
-from specprefill_cli.training.recipe import SHAPES, TrainSettings
-from specprefill_cli.training.rows import RowSource
+from specprefill_cli.training.network import ProbeTargets, new_model, pointer_loss, region_loss
+from specprefill_cli.training.recipe import SHAPES
+from specprefill_cli.training.rows import load_maker
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
-from specprefill_cli.training.train import Trainer, train
+from specprefill_cli.training.train import batch_losses, load_teacher, train_draft
+from specprefill_cli.training.updates import Schedule
 from tests.helpers.samples import write_jsonl
 
 PROSE = (
@@ -44,8 +47,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def source(data):
-    return RowSource(data, characters_per_file=100_000)
+def maker(data):
+    return load_maker(data, characters_per_file=100_000)
 
 
 def test_drops_questions_and_text_that_share_eight_words_with_dev(data):
@@ -77,8 +80,8 @@ def test_synthesised_answers_stand_at_their_positions():
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
-def test_pointers_lead_to_the_predicted_token(source, progress):
-    maker = source(1)
+def test_pointers_lead_to_the_predicted_token(maker, progress):
+    maker.rng.seed(1)
     copied = pointers = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
@@ -116,54 +119,37 @@ def test_guided_losses_are_small_only_for_right_attention():
 
 
 @pytest.mark.slow
-def test_run_resumes_and_exports_a_draft_that_transformers_loads(source, tmp_path):
-    shape, folder = SHAPES["smoke"], tmp_path / "run"
-    settings = TrainSettings(minutes=0.02, workers=0, compile=False)
-    first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
-    assert first.steps > 0
-    assert first.seconds >= 1.2
-    resumed = Trainer(shape, settings, folder)
-    assert (resumed.steps, resumed.seconds, resumed.tokens) == (first.steps, first.seconds, first.tokens)
-    weights = first.model.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.model.state_dict().items())
-    for loaded, saved in zip(resumed.optimizers, first.optimizers, strict=True):
-        states = zip(loaded.state_dict()["state"].values(), saved.state_dict()["state"].values(), strict=True)
-        assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for a, b in states for key in b)
-    # A complete run takes no further step.
-    assert train(shape, settings, BatchStream(source, 1_024, 1), folder).steps == first.steps
-    stream = BatchStream(source, 1_024, 1)
-    longer = first.seconds / 60 + 0.01
-    second = train(shape, TrainSettings(**{**vars(settings), "minutes": longer}), stream, folder)
-    assert stream.seed == 1 + first.steps
-    assert second.steps > first.steps
-    assert second.seconds >= 60 * longer
-
-    export_draft(folder / "checkpoint.pt", shape, tmp_path / "plain")
+def test_a_draft_learns_and_transformers_loads_it(maker, tmp_path):
+    shape, run = SHAPES["smoke"], tmp_path / "run"
+    train_draft(maker, shape, Schedule(updates=40, cooldown=1, rate=4e-3), 1_024, run, compiled=False)
+    losses = [json.loads(line)["loss"] for line in (run / "log.jsonl").read_text().splitlines() if "loss" in line]
+    assert fmean(losses[-10:]) < 0.8 * fmean(losses[:10])
+    export_draft(run / "checkpoint.pt", shape, tmp_path / "plain")
     plain = load_file(tmp_path / "plain" / "model.safetensors")
     doubled = tmp_path / "doubled" / "model.safetensors"
     doubled.parent.mkdir()
     save_file({key: 2 * value for key, value in plain.items()}, doubled)
-    export_draft(folder / "checkpoint.pt", shape, tmp_path / "mean", doubled.parent, 0.75)
+    export_draft(run / "checkpoint.pt", shape, tmp_path / "mean", doubled.parent, 0.75)
     for key, mean in load_file(tmp_path / "mean" / "model.safetensors").items():
         torch.testing.assert_close(mean.float(), 1.25 * plain[key].float(), atol=1e-4, rtol=2e-3)
-    continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path / "plain")
-    assert continued.steps == 0
+    nothing = Schedule(updates=0, cooldown=1, rate=1.0)
+    continued = train_draft(maker, shape, nothing, 1_024, tmp_path / "new", tmp_path / "plain", compiled=False)
     tokens, positions = torch.arange(5, 45)[None], torch.arange(0, 80, 2)[None]
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32)
     with torch.no_grad():
-        logits = continued.model.logits(continued.model(tokens, positions, None)[0])
+        logits = continued.logits(continued(tokens, positions, None)[0])
     expected = loaded(tokens, position_ids=positions, attention_mask=torch.ones_like(tokens)).logits
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(source, tmp_path):
+def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(maker):
     """Other rows of the batch and padding do not change the losses of a row."""
-    maker = source(1)
+    maker.rng.seed(1)
     batch = make_batch(maker, 0.3, 2_048)
     assert (batch.tokens == maker.pad).any()
     rows, length = batch.tokens.shape
-    trainer = Trainer(SHAPES["smoke"], TrainSettings(minutes=1, compile=False), tmp_path)
-    together = trainer.losses(batch)
+    model, teacher = new_model(SHAPES["smoke"]), load_teacher()
+    together = batch_losses(model, teacher, batch)
     summed = {"answer": 0.0, "text": 0.0}
     for row in range(rows):
         used = int((batch.tokens[row] != maker.pad).sum())
@@ -172,7 +158,7 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(source, tmp_path):
             flat = getattr(batch, name)
             indices[name] = flat[(flat >= row * length) & (flat < (row + 1) * length)] - row * length
         tokens, positions = (part[row : row + 1, :used] for part in (batch.tokens, batch.positions))
-        losses = trainer.losses(Batch(tokens=tokens, positions=positions, probes=None, **indices))
+        losses = batch_losses(model, teacher, Batch(tokens=tokens, positions=positions, probes=None, **indices))
         summed["answer"] += losses["answer"].item() * len(indices["answers"])
         summed["text"] += losses["text"].item() * len(indices["texts"])
     assert summed["answer"] / len(batch.answers) == pytest.approx(together["answer"].item(), rel=1e-4)
@@ -206,11 +192,11 @@ def test_the_commands_make_a_draft(data, tmp_path):
     from typer.testing import CliRunner
 
     folders = ["--data", str(data), "--run", str(tmp_path)]
-    small = "--minutes 0.02 --shape smoke --tokens-per-batch 2048 --workers 0 --characters 100000".split()
+    small = "--shape smoke --updates 2 --tokens-per-batch 1024 --characters 100000".split()
 
     for arguments in (
         ["draft", *folders, *small],
-        ["export", *folders[2:], "--out", str(tmp_path / "exported"), *small[2:4]],
+        ["export", *folders[2:], "--out", str(tmp_path / "exported"), *small[:2]],
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output

@@ -95,11 +95,13 @@ def test_training_lowers_the_loss_and_resumes_where_it_ended(folder, tmp_path):
             schedule = Schedule(updates=updates, cooldown=1, rate=2e-2, warmup=1)
             example = make_row(torch.arange(20), answers=[15, 16, 17])
 
-            def losses(_rng, model=model, example=example):
+            def losses(_rng, _progress, model=model, example=example):
                 model.merge()
                 yield model.losses(example)[0].mean()
 
-            run_updates(model.adapters, schedule, tmp_path / place, losses, dict, lambda: None)
+            run_updates(
+                model.adapters, [torch.optim.AdamW(model.adapters.values())], schedule, tmp_path / place, losses
+            )
         return model, [json.loads(line) for line in (tmp_path / place / "log.jsonl").read_text().splitlines()]
 
     (whole, log), (resumed, _) = train("whole", 20), train("resumed", 10, 20)

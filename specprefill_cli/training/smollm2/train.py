@@ -32,7 +32,7 @@ def train_adapter(
     not_found = [*maker.ids(NOT_FOUND), maker.end]
     measured = rows_to_measure(held_out, MEASURED_QUESTIONS)
 
-    def losses(rng: random.Random) -> Iterator[Tensor]:
+    def losses(rng: random.Random, _progress: float) -> Iterator[Tensor]:
         model.merge()
         maker.rng.setstate(rng.getstate())
         drawn = [maker.row() for _ in range(rows)]
@@ -41,13 +41,12 @@ def train_adapter(
 
     run_updates(
         model.adapters,
+        [torch.optim.AdamW(model.adapters.values(), betas=(0.9, 0.98), weight_decay=0.0)],
         schedule,
         folder,
         losses,
         lambda: measure(model, measured, not_found),
         lambda: model.save(folder / "adapter", BASE),
-        betas=(0.9, 0.98),
-        weight_decay=0.0,
     )
 
 
