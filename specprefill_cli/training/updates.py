@@ -55,7 +55,6 @@ def run_updates(
 
     Raises SpecprefillError for a loss that is not finite.
     """
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     path, began = folder / "checkpoint.pt", time.monotonic()
     first = resume(path, parameters, optimizers) if path.exists() else 0

@@ -53,14 +53,23 @@ def test_peer_reads_the_full_prompt_in_every_round_and_gets_a_row(random_session
     seen = []
     peer = Peer("other", lambda tokens: seen.append(tokens) or 0, lambda _tokens, count: 2.0 * count)
     requested = [Configuration("full"), Configuration("select", 0.3, "question")]
-    steps = []
-    rows = bench_prefill(random_session, [300], requested, 2, BASE, steps.append, [peer])
+    steps, warmed_modes = [], []
+
+    def step(text):
+        steps.append(text)
+        warmed_modes.append(set(random_session.warmed))
+
+    rows = bench_prefill(random_session, [300], requested, 2, BASE, step, [peer])
+    # Memory that a mode's first run leaves allocated must not count in a row.
+    assert all(modes >= {"full", "select"} for modes in warmed_modes)
     assert [row["mode"] for row in rows] == ["full", "select", "other"]
     collection = prompt_of_length(random_session, 300, BASE)
     expected = random_session.request(collection, QUESTION, BASE).prompt.tokens
     assert len(seen) == 3
     assert all(torch.equal(tokens, expected) for tokens in seen)
-    row = rows[2]
+    full, select, row = rows
+    assert full["limit"] == 1 < select["limit"]
+    assert select["efficiency"] == pytest.approx(select["speedup"] / select["limit"])
     assert (row["keep"], row["limit"], row["efficiency"], row["kept_ratio"]) == (None, None, None, 1.0)
     assert row["speedup"] == pytest.approx(rows[0]["ttft_seconds"] / row["ttft_seconds"])
     assert row["phases"]["tokenize"] > 0
