@@ -12,13 +12,12 @@ from specprefill_cli.resources import ENCODER_FOLDER, GLOSSARY_FOLDER
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
-from specprefill_cli.training.export import export_draft
 from specprefill_cli.training.glossary import write_glossaries
-from specprefill_cli.training.recipe import SHAPES
+from specprefill_cli.training.network import SHAPES
 from specprefill_cli.training.rows import load_maker
+from specprefill_cli.training.smollm2.adapter import train_adapter
 from specprefill_cli.training.smollm2.source import ChatRowSource, held_out_questions
-from specprefill_cli.training.smollm2.train import train_adapter
-from specprefill_cli.training.train import train_draft
+from specprefill_cli.training.train import export_draft, train_draft
 from specprefill_cli.training.updates import Schedule
 
 app = typer.Typer(

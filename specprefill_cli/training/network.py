@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,30 @@ from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
 
 from specprefill_cli.resources import BUNDLED_FOLDER
-from specprefill_cli.training.recipe import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a Llama model, and the layers with guided heads (see `ProbeTargets`)."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    intermediate_size: int
+    region_layers: Sequence[int]
+    pointer_layers: Sequence[int]
+    head_size: int = 64
+
+
+# The shipped draft, and one for a smoke test.
+SHAPES: Mapping[str, ModelShape] = {
+    "draft": ModelShape(
+        hidden_size=128, layers=3, heads=2, intermediate_size=352, region_layers=[2], pointer_layers=[2]
+    ),
+    "smoke": ModelShape(
+        hidden_size=32, layers=2, heads=1, head_size=32, intermediate_size=64, region_layers=[1], pointer_layers=[1]
+    ),
+}
 
 
 @dataclass(kw_only=True)

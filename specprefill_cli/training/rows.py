@@ -13,11 +13,10 @@ from tokenizers import Tokenizer
 
 from specprefill_cli.prompting import load_template
 from specprefill_cli.resources import BUNDLED_FOLDER
-from specprefill_cli.training.blocks import BlockMaker
+from specprefill_cli.training.blocks import BlockMaker, Recipe
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
 from specprefill_cli.training.questions import PAD, PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
-from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question, join_blocks
 from specprefill_cli.training.topics import Material, draw_topic

@@ -6,7 +6,7 @@ import pytest
 from specprefill_cli.answering.confidence import FILE, load_confidence
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.calibration.confidence import logistic_regression
+from specprefill_cli.lab.calibration.answers import logistic_regression
 from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.record import LIKELY
 from specprefill_cli.resources import BUNDLED_FOLDER

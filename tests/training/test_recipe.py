@@ -13,12 +13,10 @@ from specprefill_cli.training import corpus
 from specprefill_cli.training.__main__ import app
 from specprefill_cli.training.batches import Batch, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
-from specprefill_cli.training.export import export_draft
-from specprefill_cli.training.network import ProbeTargets, new_model, pointer_loss, region_loss
-from specprefill_cli.training.recipe import SHAPES
+from specprefill_cli.training.network import SHAPES, ProbeTargets, new_model, pointer_loss, region_loss
 from specprefill_cli.training.rows import load_maker
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
-from specprefill_cli.training.train import batch_losses, load_teacher, train_draft
+from specprefill_cli.training.train import batch_losses, export_draft, load_teacher, train_draft
 from specprefill_cli.training.updates import Schedule
 from tests.helpers.samples import write_jsonl
 

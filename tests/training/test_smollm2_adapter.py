@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
-from specprefill_cli.training.smollm2.network import SCALE, AdaptedLinear, AdaptedModel
+from specprefill_cli.training.smollm2.adapter import SCALE, AdaptedLinear, AdaptedModel
 from specprefill_cli.training.smollm2.rows import ChatRow
 from specprefill_cli.training.updates import Schedule, run_updates
 
