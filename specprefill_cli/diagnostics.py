@@ -98,10 +98,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
     from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
-    from specprefill_cli.models.sources import smollm2
     from specprefill_cli.models.sources.hub import ModelNotHere
     from specprefill_cli.models.sources.pairs import chosen_pair
-    from specprefill_cli.models.sources.refs import Kind, ModelRef
+    from specprefill_cli.models.sources.refs import ModelRef
     from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
@@ -111,7 +110,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
-        if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
+        ref = ModelRef(name)
+        conversion = ref.conversion if ref.file is not None else None
+        if conversion is not None and not conversion.done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:

@@ -15,7 +15,6 @@ from specprefill_cli.installation import pip_command
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.attention import ATTENTION
 from specprefill_cli.models.sources.refs import ModelRef
-from specprefill_cli.models.sources.smollm2 import BASE, package_file
 
 TRANSFORMERS = "transformers"
 LLAMA_CPP = "llama.cpp"
@@ -100,7 +99,7 @@ def llama_cpp_peer(file: Path, longest: int, threads: int) -> Peer:
 
 def gguf_file(name: str) -> Path:
     """The GGUF file of a model. Raises UsageError for a model that has none here."""
-    file = package_file() if name == BASE else ModelRef(name).file
+    file = ModelRef(name).file
     if file is None:
         raise UsageError(f"--llama-cpp: {name} is no GGUF file; give --target FILE.gguf")
     return file
