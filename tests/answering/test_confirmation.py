@@ -9,7 +9,7 @@ from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.prefill.modes import FullMode
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
-from tests.helpers.samples import HANDBOOK, collection_of
+from tests.helpers.samples import collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 BASE = Settings(mode="select", max_new_tokens=12, keep=0.2, scorer="lexical", confirm=True)
@@ -124,8 +124,9 @@ def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypat
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_only_the_final_answer(call):
-    arguments = (HANDBOOK, "When are wages paid?", "--keep", "0.02", "--max-new-tokens", "16")
+def test_a_pipe_gets_only_the_final_answer(call, tmp_path):
+    (tmp_path / "gates.txt").write_text(TEXT)
+    arguments = (str(tmp_path / "gates.txt"), "What do tickets cost?", "--keep", "0.02", "--max-new-tokens", "16")
     _, full, _ = call("ask", *arguments, "--mode", "full", "--quiet")
     code, out, err = call("ask", *arguments, "--mode", "select", "--confirm")
     assert (code, out) == (0, full)
