@@ -48,6 +48,7 @@ def check_error(call, line, code, words, stdin=b""):
         ("ask HANDBOOK Who? --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
         ("batch --document nothing.pdf", "nothing.pdf"),
         ("batch --out nowhere/out.jsonl", "nowhere/out.jsonl: cannot be written"),
+        ("evaluate questions.jsonl --against report.txt", "--against report.txt: not a file of answers"),
     ],
 )
 def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):

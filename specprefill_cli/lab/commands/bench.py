@@ -87,6 +87,8 @@ def prefill(
 
     file = None
     if llama_cpp:
+        if shapes is not None:
+            raise UsageError("--llama-cpp needs a model with a file; leave out --shapes")
         refuse_ranks(settings.tensor_parallel, "--llama-cpp")
         file, settings = gguf_file(chosen_pair(settings).target), settings.varied(devices="cpu")
     session, cases = open_cases(settings, modes, keeps, shapes, given)

@@ -69,7 +69,8 @@ def evaluate(
     from specprefill_cli.record import json_line
 
     notes = Notes(quiet)
-    before, after = None if against is None else changes.read_answers(against), []
+    before = None if against is None else changes.read_answers(against)
+    after: list[Row] = []
     items = read_items(questions, limit, distractors, sample_seed)
     if distractors and not any(item.buried for item in items):
         raise UsageError(
@@ -103,9 +104,10 @@ def evaluate(
         cases = [case.resolve(session) for case in cases]
 
         def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
-            extra = {"id": item.identifier, "references": item.answers, "configuration": case.mode}
-            after.append(answer.to_json() | extra | {"keep": case.keep, "scorer": case.scorer})
-            write(f" in {len(cases)} configurations: {number:,} done", after[-1])
+            names = {"id": item.identifier, "configuration": case.mode, "keep": case.keep, "scorer": case.scorer}
+            row = answer.to_json() | {"references": item.answers} | names
+            after.append({name: row[name] for name in changes.COMPARED})
+            write(f" in {len(cases)} configurations: {number:,} done", row)
 
         outcome = runner.run(session, items, cases, settings, step)
     report(questions, outcome, json, notes, None if before is None else changes.changes(before, after))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,13 +22,15 @@ COLUMNS: Columns = {
     "peak memory": figure("peak_memory_bytes", ".2f"),
 }
 RATIOS = ("ttft_seconds", "tokens_per_second", "peak_memory_bytes")
+# The keys of an answer's row that are compared.
+COMPARED = ("configuration", "keep", "scorer", "id", "answer", *RATIOS)
 
 
 def read_answers(path: Path) -> list[Row]:
     """The rows that `evaluate --answers` wrote. Raises SpecprefillError for another file."""
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return [row for row in rows if by_question(row)]
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return [{name: row[name] for name in COMPARED} for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecprefillError(f"--against {path}: not a file of answers; give what --answers wrote") from error
 
@@ -42,10 +45,10 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
 
     changed: ids of the questions whose answers differ; others: medians of the ratios to the earlier run, None if unknown
     """
-    earlier, pairs = {by_question(row): row for row in before}, {}
+    earlier, pairs = {by_question(row): row for row in before}, defaultdict(list)
     for row in after:
         if by_question(row) in earlier:
-            pairs.setdefault(by_question(row)[:3], []).append((earlier[by_question(row)], row))
+            pairs[by_question(row)[:3]].append((earlier[by_question(row)], row))
     return [row_of(*configuration, both) for configuration, both in pairs.items()]
 
 
