@@ -57,10 +57,7 @@ def evaluate(
 
       specprefill evaluate squad.jsonl.xz --limit 100 --answers after.jsonl --against before.jsonl
     """
-    if answers is not None:
-        if same_file(answers, questions):
-            raise UsageError(f"--answers {answers}: this is the file of questions; give another name")
-        check_can_write(answers, "--answers")
+    check_files(questions, answers, against, settings)
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation import changes, confirming, runner
@@ -111,6 +108,16 @@ def evaluate(
 
         outcome = runner.run(session, items, cases, settings, step)
     report(questions, outcome, json, notes, None if before is None else changes.changes(before, after))
+
+
+def check_files(questions: Path, answers: Path | None, against: Path | None, settings: Settings) -> None:
+    """Raise UsageError for files that cannot be used together, before anything is loaded."""
+    if answers is not None:
+        if same_file(answers, questions):
+            raise UsageError(f"--answers {answers}: this is the file of questions; give another name")
+        check_can_write(answers, "--answers")
+    if against is not None and settings.confirm:
+        raise UsageError("--against compares answers without confirmation; leave out --confirm")
 
 
 def report(questions: Path, run: Run, json: bool, notes: Notes, changed: list[Row] | None) -> None:
