@@ -11,7 +11,6 @@ import typer
 
 import specprefill_cli
 from specprefill_cli.cli.main import command_line
-from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 
 COMMANDS = typer.main.get_command(command_line())
@@ -162,16 +161,6 @@ def test_python_example_runs(monkeypatch, capsys):
 def test_the_pages_are_at_most_90_kib():
     pages = [page for page in PAGES if page.parent.name == "docs" and page.name != "reference.md"]
     assert sum(page.stat().st_size for page in pages) <= 90 * 1024
-
-
-def test_the_modules_of_the_drawing_exist_and_a_question_runs_through_them():
-    drawing = read(ROOT / "docs" / "guide.md").split("One `ask` from the command line")[1].split("```")[1]
-    modules = re.findall(r"[a-z_0-9/]+\.py", drawing)
-    done = run_main(
-        "ask", HANDBOOK, "When does the canteen open?", "--quiet", "--mode", "select", "--max-new-tokens", "2"
-    )
-    assert len(modules) > 12
-    assert {f"specprefill_cli.{name.removesuffix('.py').replace('/', '.')}" for name in modules} <= done.modules
 
 
 def test_the_glossary_has_at_most_30_terms():

@@ -1,20 +1,27 @@
 """The start of the program: its imports, and how its threads wait."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
+import specprefill_cli
 from specprefill_cli.models.machine.memory import BOUNDED_SPIN, WAIT_SETTINGS
 from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 
+GUIDE = Path(specprefill_cli.__file__).resolve().parents[1] / "docs" / "guide.md"
 # Optional imports of transformers, and imports of other readers and reports.
 OPTIONAL = set("torchvision scipy sklearn pandas matplotlib openpyxl docx pptx tiktoken".split())
 
 
-def test_a_question_imports_nothing_that_it_does_not_need():
-    done = run_main("ask", HANDBOOK, "When does the canteen open?", "--json", "--max-new-tokens", "4")
-    assert "transformers.models.llama.modeling_llama" in done.modules
+def test_a_question_runs_through_the_modules_of_the_guide_and_imports_no_optional_ones():
+    done = run_main("ask", HANDBOOK, "When does the canteen open?", "--max-new-tokens", "4")
+    drawing = GUIDE.read_text(encoding="utf-8").split("One `ask` from the command line")[1].split("```")[1]
+    drawn = {f"specprefill_cli.{name.replace('/', '.')}" for name in re.findall(r"([a-z_0-9/]+)\.py", drawing)}
+    assert len(drawn) > 12
+    assert {"transformers.models.llama.modeling_llama", *drawn} <= done.modules
     assert not OPTIONAL & done.modules
 
 
