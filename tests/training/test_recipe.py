@@ -116,7 +116,9 @@ def test_guided_losses_are_small_only_for_right_attention():
 
 @pytest.mark.slow
 def test_a_draft_learns_and_transformers_loads_it(maker, tmp_path, monkeypatch):
+    maker.rng.seed(1)
     shape, run, batch = SHAPES["smoke"], tmp_path / "run", make_batch(maker, 0.3, 256)
+    assert batch.answers.numel()
     monkeypatch.setattr("specprefill_cli.training.train.make_batch", lambda *_: batch)
     none, some = (Schedule(updates=updates, cooldown=1, rate=1e-2, warmup=1) for updates in (0, 12))
     before = train_draft(maker, shape, none, 256, tmp_path / "untrained", compiled=False)
