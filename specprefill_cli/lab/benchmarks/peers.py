@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError, UsageError, first_line
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import SpecprefillError, UsageError, first_line, pip_command
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.attention import ATTENTION
 from specprefill_cli.models.sources.refs import ModelRef
