@@ -83,7 +83,7 @@ def serve(
 
       specprefill serve --status
     """
-    from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
+    from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
 
     if (status or stop) and not HAS_UNIX_SOCKETS:
         raise UsageError("serve: this system has no Unix sockets; ask /healthz, and stop the server with Ctrl-C")

@@ -162,7 +162,7 @@ def from_json(value_type: Any, value: Any) -> Any:
     arguments = get_args(value_type)
     if value is None:
         return None
-    if is_dataclass(value_type):
+    if isinstance(value_type, type) and is_dataclass(value_type):
         hints = type_hints(value_type).items()
         return value_type(**{name: from_json(hint, value[name]) for name, hint in hints if name in value})
     if get_origin(value_type) is list:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +17,18 @@ from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
 from specprefill_cli.serving.api import ServeOptions, ServerContext
-from specprefill_cli.serving.control import Identity, difference, server_identity, server_state
+from specprefill_cli.serving.control import (
+    HAS_UNIX_SOCKETS,
+    Identity,
+    Listener,
+    difference,
+    listen,
+    lock_server,
+    private_folder,
+    server_identity,
+    server_state,
+)
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
 from specprefill_cli.serving.metrics import Metrics
 from specprefill_cli.settings import Settings
 
@@ -44,7 +52,7 @@ class Service:
     documents: Collection | None
     options: ServeOptions
     identity: Identity
-    listeners: list[tuple[socket.socket, str, str | None]]
+    listeners: list[Listener]
     tell: Callable[[str], None]
     metrics: Metrics = field(default_factory=Metrics)
     engine: LocalEngine | None = None

@@ -23,8 +23,8 @@ from specprefill_cli.serving import api, body, guard
 from specprefill_cli.serving.api import ServeOptions, ServerContext
 from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.chat import chat_application
+from specprefill_cli.serving.control import HAS_UNIX_SOCKETS, http_listener, private_folder, token_of, unix_listener
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, parse_address, private_folder, token_of, unix_listener
 from specprefill_cli.serving.metrics import Metrics
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
@@ -251,11 +251,12 @@ def test_names_that_utf_8_cannot_encode_are_answered():
 
 
 def test_addresses_are_parsed():
-    assert parse_address("127.0.0.1:8777") == ("127.0.0.1", 8777)
-    assert parse_address("[::1]:80") == ("::1", 80)
+    for address in ("127.0.0.1:0", "localhost:0"):
+        with http_listener(address) as listener:
+            assert listener.getsockname()[0] == "127.0.0.1"
     for address in ("8777", "localhost", ":8777", "localhost:http", "localhost:99999"):
         with pytest.raises(UsageError, match="give an address and a port"):
-            parse_address(address)
+            http_listener(address)
 
 
 def context_of(engine, is_private=False, **options):

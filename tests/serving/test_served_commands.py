@@ -11,7 +11,7 @@ import sys
 import httpx
 import pytest
 
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
 from tests.cli.test_batch import test_failed_rows_become_error_rows_and_overrides_apply  # noqa: F401
 from tests.cli.test_command_line import (  # noqa: F401
     test_answer_goes_to_stdout_and_table_to_stderr,
