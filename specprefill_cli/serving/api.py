@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.models.refs import EndpointRef
-    from specprefill_cli.serving.metrics import Metrics
+    from specprefill_cli.serving.start import Metrics
 
 # Seconds after which a refused client may ask again.
 RETRY_SECONDS = 5
@@ -69,7 +70,7 @@ class ServeOptions:
     upstream: EndpointRef | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ServerContext:
     """The engine and everything else that the HTTP endpoints share.
 
@@ -259,7 +260,7 @@ async def health(request: Request, context: ServerContext) -> Response:
 
 async def metrics(request: Request, context: ServerContext) -> Response:
     """Return the metrics in Prometheus's text format."""
-    return Response(context.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(generate_latest(context.metrics.registry), media_type="text/plain; version=0.0.4")
 
 
 async def ask(request: Request, context: ServerContext) -> Response:

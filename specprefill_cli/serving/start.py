@@ -1,4 +1,4 @@
-"""The server's process: lock and sockets, an event loop for HTTP, and a thread that owns the models."""
+"""The server's process: lock and sockets, an event loop for HTTP, a thread that owns the models, and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from specprefill_cli import __version__
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
 from specprefill_cli.serving.api import ServeOptions, ServerContext
@@ -29,16 +32,59 @@ from specprefill_cli.serving.control import (
     server_state,
 )
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
-from specprefill_cli.serving.metrics import Metrics
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
+    from specprefill_cli.engine.question import Ticket
+    from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 # Seconds between two checks of the idle limit.
 IDLE_CHECK = 1.0
 WARM_UP_QUESTION = "What is this about?"
+# Upper ends of the metrics' buckets.
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
+
+
+class Metrics:
+    """Counts and measures answers."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self.answers = counter("specprefill_answers", "Finished answers, of commands too.")
+        self.tokens = counter("specprefill_generated_tokens", "Tokens of answers.")
+        waited = "From a question's arrival to its first token, waiting included."
+        self.ttft = histogram("specprefill_ttft_seconds", waited, buckets=SECONDS)
+        between = "Between two pieces of an answer (mostly tokens)."
+        self.gaps = histogram("specprefill_inter_token_seconds", between, buckets=(0.001, 0.0025, 0.005, *SECONDS))
+        self.kept = histogram("specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS)
+        self.latest: dict[Ticket, float] = {}
+
+    def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
+        """Report queue and cache at every scrape."""
+        gauge = partial(Gauge, registry=self.registry)
+        gauge("specprefill_queue", "Questions that wait.").set_function(lambda: len(engine.waiting))
+        size = gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.")
+        size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
+
+    def observe(self, ticket: Ticket, event: Event) -> None:
+        """Measure an event of a question."""
+        now = time.perf_counter()
+        if isinstance(event, Started):
+            self.ttft.observe(now - ticket.submitted)
+            self.latest[ticket] = now
+        elif isinstance(event, Piece):
+            self.gaps.observe(now - self.latest.get(ticket, now))
+            self.latest[ticket] = now
+        else:
+            self.latest.pop(ticket, None)
+        if isinstance(event, Done) and ticket.request.task == ANSWER:
+            self.answers.inc()
+            self.tokens.inc(event.result.generated_tokens)
+            self.kept.observe(event.result.kept_ratio)
 
 
 @dataclass(kw_only=True)
@@ -61,16 +107,10 @@ class Service:
 
     def __post_init__(self) -> None:
         self.addresses = [address for _, address, _ in self.listeners]
-        self.about = {
-            "version": __version__,
-            "process": os.getpid(),
-            "addresses": self.addresses,
-            "identity": self.identity,
-        }
-        self.guards = [
-            Guard(token, self.options.allowed_hosts, self.about if token is None else {})
-            for _, _, token in self.listeners
-        ]
+        process = {"version": __version__, "process": os.getpid()}
+        self.about = process | {"addresses": self.addresses, "identity": self.identity}
+        hosts, tokens = self.options.allowed_hosts, [token for *_, token in self.listeners]
+        self.guards = [Guard(token, hosts, self.about if token is None else {}) for token in tokens]
 
     async def run(self) -> int:
         """Serve, and return the exit code. Raises SpecprefillError where the models cannot be loaded."""
@@ -82,10 +122,8 @@ class Service:
         worker = threading.Thread(target=self.work, args=(loop,), name="engine", daemon=True)
         worker.start()
         servers = [http_server(guard, self.options.allowed_origins) for guard in self.guards]
-        serving = [
-            asyncio.create_task(server.serve([listener]))
-            for server, (listener, _, _) in zip(servers, self.listeners, strict=True)
-        ]
+        sockets = [listener for listener, *_ in self.listeners]
+        serving = [asyncio.create_task(server.serve([own])) for server, own in zip(servers, sockets, strict=True)]
         await self.wait_for_stop()
         for server in servers:
             server.should_exit = True
@@ -151,9 +189,7 @@ class Service:
         if self.documents is not None:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
-        context = ServerContext(
-            engine=engine, documents=self.documents, options=self.options, metrics=self.metrics, about=self.about
-        )
+        context = ServerContext(engine, self.documents, self.options, self.metrics, self.about)
         for guard in self.guards:
             guard.application = make_application(replace(context, is_private=guard.token is None))
         return engine
@@ -173,7 +209,10 @@ def run_server(
         if not is_proxy:
             lock = lock_server(folder)
             if lock is None:
-                check_same_settings(identity)
+                state = server_state()
+                reason = difference(identity, state.get("identity") or {}) if state is not None else None
+                if reason is not None:
+                    raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")
                 tell("a server is running already; `specprefill serve --status` shows it")
                 return 0
             stack.callback(os.close, lock)
@@ -193,11 +232,3 @@ def run_server(
             stack.close()
             os._exit(0)
         return code
-
-
-def check_same_settings(identity: Identity) -> None:
-    """Raises SpecprefillError where the running server has another identity."""
-    state = server_state()
-    reason = difference(identity, state.get("identity") or {}) if state is not None else None
-    if reason is not None:
-        raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")

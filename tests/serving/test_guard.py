@@ -25,7 +25,7 @@ from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.chat import chat_application
 from specprefill_cli.serving.control import HAS_UNIX_SOCKETS, http_listener, private_folder, token_of, unix_listener
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
-from specprefill_cli.serving.metrics import Metrics
+from specprefill_cli.serving.start import Metrics
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
 
