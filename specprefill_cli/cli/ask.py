@@ -22,7 +22,7 @@ from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Requ
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import Comparison, ModeAnswer, Record
-from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.text import evidence_view, printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -106,7 +106,6 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     if json:
         print_json(answer.to_json())
         return
-    from specprefill_cli.reporting.evidence import evidence_view
     from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
 
     confirmation = confirmation_text(answer)

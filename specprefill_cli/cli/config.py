@@ -12,8 +12,8 @@ from specprefill_cli.cli.console import console, print_json
 from specprefill_cli.cli.options import Json, choices_of, setting_names
 from specprefill_cli.cli.sources import set_value, sourced_values
 from specprefill_cli.declarations import check_choice
-from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
+from specprefill_cli.reporting.text import plain
 from specprefill_cli.settings import AUTO, SETTINGS, config_path
 
 app = typer.Typer(no_args_is_help=True)

@@ -12,7 +12,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
 
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import plain
 
 
 class TrimmedStream:

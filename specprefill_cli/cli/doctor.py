@@ -12,8 +12,8 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.options import Json, with_settings
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
 from specprefill_cli.models.pairs import PAIRS
-from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
+from specprefill_cli.reporting.text import plain
 from specprefill_cli.settings import MODELS, Settings
 
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}

@@ -51,8 +51,7 @@ def passages(
     names, question = check_arguments("passages", documents, question)
     notes = Notes(quiet)
     retrieval = ask_draft(PASSAGES, names, question, settings, notes, no_server, top)
-    from specprefill_cli.reporting.evidence import by_page
-    from specprefill_cli.reporting.safe import printable
+    from specprefill_cli.reporting.text import by_page, printable
 
     for warning in retrieval.warnings:
         notes.warn(warning)

@@ -17,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.installation import pip_command
-from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
-from specprefill_cli.reporting.evidence import confidence_lines
-from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds
+from specprefill_cli.reporting.text import confidence_lines, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

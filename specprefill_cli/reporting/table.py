@@ -10,8 +10,7 @@ from rich.table import Column, Table
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import BASELINE, ORIGINAL, Comparison, DryRun, Fate, ModeAnswer, Record, SpanRecord
-from specprefill_cli.reporting.evidence import passages_view
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import passages_view, plain
 
 # Labels of figures that all modes share.
 SHARED = ("pair", "prompt", "start-up", "peak memory")
