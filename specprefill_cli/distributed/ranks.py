@@ -11,11 +11,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from threading import Thread
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup, Store
 
+    from specprefill_cli.distributed.launch import RankProcesses
 
 # Seconds for rank 0 to raise the error that this rank has raised, or for the launcher to find the process that has ended.
 GRACE = 3.0
-# The store's key for why a rank has failed.
-FAILURE = "failure"
+# The store's keys: why a rank has failed, and where rank 0 raised a SpecprefillError at a command.
+FAILURE, REFUSAL = "failure", "refusal/{}"
 Value = TypeVar("Value")
 
 
@@ -63,25 +64,13 @@ class Command:
     work: Work
 
 
-class OtherRanks(Protocol):
-    """The processes of ranks 1, 2, ... watcher: the thread that ends the run when any of them ends."""
-
-    watcher: Thread
-
-    def close(self) -> None:
-        """End them all."""
-
-
 @dataclass(eq=False)
 class Ranks:
     """This process among those that share the models; without the others, it is rank 0 of 1 and sends nothing.
 
-    local: number of this process on its machine, and of its GPU
-    store: of a run of several processes
-    group: gloo connections for what rank 0 sends: a rank that has failed at a command waits there for the next,
-        without disturbing a collective that other ranks are still in; None for a process that sends nothing
-    processes: those of ranks 1, 2, ... where rank 0 started them
-    commands: how many have been sent or received
+    local: number of this process on its machine, and of its GPU; store: of a run of several processes
+    group: gloo connections for what rank 0 sends, apart from collectives that other ranks may still be in
+    processes: those of ranks 1, 2, ... where rank 0 started them; commands: how many have been sent or received
     """
 
     rank: int = 0
@@ -89,17 +78,12 @@ class Ranks:
     local: int = 0
     store: Store | None = None
     group: ProcessGroup | None = None
-    processes: OtherRanks | None = None
+    processes: RankProcesses | None = None
     commands: int = 0
 
     @property
     def leads(self) -> bool:
         return self.rank == 0
-
-    @property
-    def refusal_key(self) -> str:
-        """The store's key, set where rank 0 raised a SpecprefillError at the latest command."""
-        return f"refusal/{self.commands}"
 
     def broadcast(self, value: Value) -> Value:
         """Return rank 0's value on every rank; the arguments of the other ranks are ignored."""
@@ -114,11 +98,10 @@ class Ranks:
     def compute_on_rank_0(self, compute: Callable[[], Value]) -> Value:
         """Call `compute` on rank 0 alone; return its value, or raise its SpecprefillError, on every rank."""
         outcome: Any = None
-        if self.leads:
-            try:
-                outcome = compute()
-            except SpecprefillError as error:
-                outcome = error
+        try:
+            outcome = compute() if self.leads else None
+        except SpecprefillError as error:
+            outcome = error
         outcome = self.broadcast(outcome)
         if isinstance(outcome, SpecprefillError):
             raise outcome
@@ -126,25 +109,22 @@ class Ranks:
 
     def summed(self, values: Tensor) -> Tensor:
         """Return the sum of all ranks' values, of the same shape and on the same device; bit for bit equal on all ranks."""
-        if self.group is None:
-            return values
-        import torch.distributed as dist
+        if self.group is not None:
+            import torch.distributed as dist
 
-        total = values.detach().clone()
-        dist.all_reduce(total)
-        return total
+            values = values.detach().clone()
+            dist.all_reduce(values)
+        return values
 
     def maximum(self, values: Tensor) -> Tensor:
         """Return the largest of all ranks' values, like `summed`. Where a value is NaN, the result is infinite."""
-        if self.group is None:
-            return values
-        import torch
-        import torch.distributed as dist
+        if self.group is not None:
+            import torch.distributed as dist
 
-        # The maximum with a NaN depends on the order of the operands.
-        highest = values.detach().nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        dist.all_reduce(highest, dist.ReduceOp.MAX)
-        return highest
+            # The maximum with a NaN depends on the order of the operands.
+            values = values.detach().nan_to_num(nan=inf, posinf=inf, neginf=-inf)
+            dist.all_reduce(values, dist.ReduceOp.MAX)
+        return values
 
     @contextmanager
     def run_on_all_ranks(self, work: Work) -> Iterator[None]:
@@ -163,7 +143,7 @@ class Ranks:
                 self.broadcast(Command(work))
                 yield
             except SpecprefillError:
-                self.store.set(self.refusal_key, "")
+                self.store.set(REFUSAL.format(self.commands), "")
                 raise
             except Exception as error:
                 self.end_run(error)
@@ -179,15 +159,13 @@ class Ranks:
 
     def end_run(self, error: Exception) -> NoReturn:
         """End the run from rank 0, after an error that the other ranks may not have."""
-        reason = f"rank 0 failed: {first_line(error)}, and the others cannot go on without it"
-        if is_connection_error(error):
-            if self.processes:
-                # It ends the run as soon as it knows which process has ended.
-                self.processes.watcher.join(GRACE)
-            reason = self.failure_of_others()
+        is_lost = is_connection_error(error)
         if self.processes:
+            # The watcher ends the run as soon as it knows which process has ended.
+            self.processes.watcher.join(GRACE if is_lost else 0)
             self.processes.close()
-        end_process(reason)
+        alone = f"rank 0 failed: {first_line(error)}, and the others cannot go on without it"
+        end_process(self.failure_of_others() if is_lost else alone)
 
     def failure_of_others(self) -> str:
         """Return why another rank cannot go on, as far as that is known on rank 0."""
@@ -202,11 +180,9 @@ class Ranks:
             os._exit(0)
         assert self.store is not None, "a rank of several has a store"
         if isinstance(error, SpecprefillError):
-            try:
-                return self.store.wait([self.refusal_key], timedelta(seconds=GRACE))
-            except RuntimeError:
-                # Rank 0 has no such error.
-                pass
+            # A RuntimeError: rank 0 has no such error.
+            with suppress(RuntimeError):
+                return self.store.wait([REFUSAL.format(self.commands)], timedelta(seconds=GRACE))
         traceback.print_exception(error)
         self.store.set(FAILURE, f"rank {self.rank} failed: {first_line(error)}")
         os._exit(1)
@@ -225,12 +201,7 @@ def is_connection_error(error: Exception) -> bool:
 def end_process(reason: str) -> NoReturn:
     """End this process at once, from any thread, with the reason as the last line on standard error."""
     # The reason may quote a log: no control character may reach the terminal.
-    lines = ["".join(c if c.isprintable() else " " for c in line) for line in reason.splitlines()]
-    print(
-        *lines[:-1],
-        f"specprefill: {lines[-1]}; the run has ended, start it again",
-        sep="\n",
-        file=sys.stderr,
-        flush=True,
-    )
+    *log, last = ["".join(c if c.isprintable() else " " for c in line) for line in reason.splitlines()]
+    lines = (*log, f"specprefill: {last}; the run has ended, start it again")
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
     os._exit(1)
