@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -19,7 +20,7 @@ from specprefill_cli import __version__
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.memory import import_transformers
-from specprefill_cli.serving.api import ServeOptions, ServerContext
+from specprefill_cli.serving.api import ServerContext
 from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
     Identity,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.engine.question import Ticket
+    from specprefill_cli.models.refs import EndpointRef
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 # Seconds between two checks of the idle limit.
@@ -46,6 +48,19 @@ WARM_UP_QUESTION = "What is this about?"
 # Upper ends of the metrics' buckets.
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Options of `serve` that are not settings. idle_seconds: None for no limit; upstream: what a proxy forwards to."""
+
+    http: str | None = None
+    token_file: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    idle_seconds: float | None = None
+    queue: int
+    upstream: EndpointRef | None = None
 
 
 class Metrics:

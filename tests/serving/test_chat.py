@@ -5,7 +5,7 @@ import pytest
 from specprefill_cli.prompting import Template, chat_parts
 from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
 from specprefill_cli.serving.guard import ApiError
-from specprefill_cli.serving.thinning import name_document
+from specprefill_cli.serving.messages import find_document
 
 REPORT = "The gate is green."
 
@@ -57,11 +57,11 @@ def test_a_document_that_the_client_names_may_be_thinned(text):
 
 
 @pytest.mark.parametrize(
-    "messages", [[], [{"role": "user", "content": REPORT}], [{"role": "user", "content": [{"type": "image_url"}]}]]
+    "messages", [[], [{"role": "user", "content": REPORT}], [{"role": "assistant", "content": "Who?"}]]
 )
 def test_a_named_document_needs_a_question(messages):
-    with pytest.raises(ApiError, match=r"^specprefill\.document: the"):
-        name_document(messages, REPORT)
+    with pytest.raises(ApiError, match=r"^specprefill\.document: no message"):
+        find_document({"messages": messages}, REPORT)
 
 
 def test_a_short_message_has_no_document():
