@@ -41,10 +41,7 @@ TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
 
 @dataclass(frozen=True)
 class ServerContext:
-    """The engine, and what the HTTP endpoints share. documents: for questions that bring none; about: for the server's user.
-
-    is_private: whether only this user asks, on the Unix socket: requests may name files and wait for a full queue
-    """
+    """What the HTTP endpoints share. is_private: only this user asks, so requests may name files and wait for a full queue."""
 
     engine: LocalEngine
     documents: Collection | None
@@ -69,13 +66,13 @@ class ServerContext:
         """
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, queue = asyncio.get_running_loop(), self.options.queue
+
+        def on_event(event: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
         try:
             # Commands of the server's own user wait for a full queue: a batch would lose rows otherwise.
-            ticket = self.engine.submit(
-                question,
-                lambda event: loop.call_soon_threadsafe(events.put_nowait, event),
-                None if self.is_private else queue,
-            )
+            ticket = self.engine.submit(question, on_event, None if self.is_private else queue)
         except QueueFull:
             text = f"{queue} questions are waiting already; ask again later"
             raise ApiError(429, text, "rate_limit_error", RETRY_SECONDS) from None
@@ -248,7 +245,6 @@ async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -
 def record(done: Done, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of the body."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(body, KEYS)]
-    warnings = [*done.result.warnings, *ignored]
-    identifier = body.get("id")
-    answer = replace(done.result, id="" if identifier is None else str(identifier), warnings=warnings).to_json()
+    identifier = "" if body.get("id") is None else str(body["id"])
+    answer = replace(done.result, id=identifier, warnings=[*done.result.warnings, *ignored]).to_json()
     return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})
