@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -16,7 +16,7 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import ModelOutline
-    from specprefill_cli.models.placement import Placement
+    from specprefill_cli.models.machine.placement import Placement
     from specprefill_cli.prompting import Template
 
 GIBIBYTE = 2**30
@@ -47,9 +47,12 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
 
     tokens: prompt length of the memory estimate
     """
-    pair_checks = partial(check_chosen_pair, settings, tokens)
     findings: list[Check] = []
-    for name, check in (("versions", check_versions), ("devices", list_devices), ("pair", pair_checks)):
+    checks: dict[str, Callable[[], Iterable[Check]]] = {
+        **{"versions": check_versions, "devices": list_devices},
+        **{"pair": partial(check_chosen_pair, settings, tokens), "recommended": recommend_pair},
+    }
+    for name, check in checks.items():
         try:
             findings += check()
         except Exception as error:
@@ -85,20 +88,30 @@ def list_devices() -> Iterator[Check]:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
 
 
+def recommend_pair() -> Iterator[Check]:
+    """Recommend a pair for this machine."""
+    import torch
+
+    from specprefill_cli.models.machine.recommendation import recommend
+
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    gpu_memory = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus)
+    yield Check("recommended", State.OK, recommend(main_memory()[0], gpu_memory))
+
+
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     """Check the dtype that `auto` takes, the memory that draft and target need, and what works with them.
 
     Downloads no weights.
     """
-    from specprefill_cli.models import smollm2
-    from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.loading import load_outline
-    from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-    from specprefill_cli.models.pairs import chosen_pair
-    from specprefill_cli.models.placement import choose_dtype, choose_placement
-    from specprefill_cli.models.quantization import AUTO, NONE, check_quantization
-    from specprefill_cli.models.refs import Kind, ModelRef
-    from specprefill_cli.models.tokenizers import agreed_tokenizer
+    from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
+    from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
+    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
+    from specprefill_cli.models.sources.hub import ModelNotHere
+    from specprefill_cli.models.sources.pairs import chosen_pair
+    from specprefill_cli.models.sources.refs import ModelRef
+    from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
@@ -107,7 +120,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
-        if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
+        ref = ModelRef(name)
+        conversion = ref.conversion if ref.file is not None else None
+        if conversion is not None and not conversion.done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:
@@ -151,7 +166,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
 
 def check_model_class(role: str, outline: ModelOutline) -> Check:
     """Check that our attention can replace the model's."""
-    from specprefill_cli.models.supported import model_class
+    from specprefill_cli.models.running.supported import model_class
 
     text_config = outline.config.get_text_config()
     if not model_class(outline.config).is_backend_compatible():

@@ -21,7 +21,7 @@ from typing import Any
 from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.pairs import chosen_pair
+from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.settings import SETTINGS, Settings
 
 HAS_UNIX_SOCKETS = os.name == "posix"

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from specprefill_cli import __version__
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, Started
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.memory import import_transformers
+from specprefill_cli.models.machine.memory import import_transformers
 from specprefill_cli.serving.api import ServerContext
 from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.engine.question import Ticket
-    from specprefill_cli.models.refs import EndpointRef
+    from specprefill_cli.models.sources.refs import EndpointRef
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 # Seconds between two checks of the idle limit.
