@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -43,11 +44,7 @@ class Count:
 
 @dataclass
 class PendingRow:
-    """A row that is not written yet.
-
-    ticket: the engine's, once the row is submitted; deadline: on the clock of `time.monotonic`, None without a limit
-    record: the finished record, while it waits for those of earlier rows
-    """
+    """A row that is not written yet. deadline: on the clock of `time.monotonic`; record: while it waits for earlier rows."""
 
     row: Row
     ticket: Any = None
@@ -59,13 +56,11 @@ class PendingRow:
 class Batch:
     """Lets an engine answer rows, at most `engine.capacity` at once, and writes their records.
 
-    settings, documents: defaults for rows without their own
+    settings, documents: defaults for rows without their own; repeated: as in `row_identity`
     finished: rows of earlier runs; they are skipped, and those left at the end are not in the input
-    step: called after every row; ordered: write records in the order of the lines, otherwise as soon as they are ready
-    row_seconds: time limit of a row; repeated: as in `identity_of`
-    pending: unwritten rows by place, the oldest first; added: number of rows so far
-    events: in order of arrival: a line of the input, empty at the end of input; the error that ended reading; or a row's
-        place and its last event; room: for lines to read, so that few rows wait in memory
+    ordered: write records in the order of the lines, otherwise as soon as they are ready; step: called after every row
+    pending: unwritten rows by place, the oldest first; room: for lines to read, so that few rows wait in memory
+    events: a line of the input, empty at its end; the error that ended reading; or a row's place and its last event
     """
 
     engine: Engine
@@ -95,7 +90,10 @@ class Batch:
             while not ended or self.pending:
                 # Ctrl-C must not lose an event that was taken from the queue.
                 with deferred_signals(insistent=True):
-                    event = self.next_event()
+                    event = None
+                    with suppress(Empty):
+                        # Waits for a short time only, because signals are held back meanwhile.
+                        event = self.events.get(timeout=SLICE_SECONDS)
                     if isinstance(event, Exception):
                         raise event
                     if isinstance(event, tuple):
@@ -120,13 +118,6 @@ class Batch:
             self.events.put(b"")
         except Exception as error:
             self.events.put(error)
-
-    def next_event(self) -> bytes | Exception | tuple[int, Event] | None:
-        """Take the oldest event; None after a short wait, because signals are held back meanwhile."""
-        try:
-            return self.events.get(timeout=SLICE_SECONDS)
-        except Empty:
-            return None
 
     def on_event(self, place: int, event: Event) -> None:
         """Queue a row's last event and ignore the others; from any thread."""

@@ -122,10 +122,7 @@ def file_in(part: Mapping[str, Any]) -> Document:
     is_text = fields["type"] == "text" or not isinstance(content, str)
     name = next((fields[key] for key in ("filename", "title", "name") if isinstance(fields.get(key), str)), "file")
     own = {"text": fields.get("text", content)} if is_text else {"base64": str(content).rpartition("base64,")[2]}
-    document = read_entry(own | {"name": name}, f"messages: {name}")
-    if not document.text.strip():
-        raise ApiError(400, f"messages: {name}: holds no text that can be read")
-    return document
+    return read_entry(own | {"name": name}, f"messages: {name}")
 
 
 def find_document(body: Mapping[str, Any], document: str = "") -> tuple[str, list[LongText]]:

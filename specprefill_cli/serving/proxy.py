@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -104,8 +103,8 @@ async def forward_request(request: Request, context: ServerContext, proxy: Proxy
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
-        received = await asyncio.to_thread(object_in, content)
-        body = copy.deepcopy(received)
+        # Parsed twice, because one is changed; a copy would need more recursion than its JSON.
+        received, body = [await asyncio.to_thread(object_in, content) for _ in range(2)]
         overrides, document = own_settings(body)
         settings = override_settings(context.session.settings, overrides).varied(speculate=OFF)
         check_possible(settings)
@@ -121,8 +120,16 @@ async def forward_request(request: Request, context: ServerContext, proxy: Proxy
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+    if location := relayed.headers.get("location"):
+        upstream, own = proxy.upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
+        relayed.headers["location"] = own + location[len(upstream) :] if is_below(location, upstream) else location
     relayed.headers.update(headers_added)
     return relayed
+
+
+def is_below(location: str, upstream: str) -> bool:
+    """Whether a redirect stays at the upstream."""
+    return location.startswith(upstream) and location[len(upstream) :][:1] in ("", "/", "?")
 
 
 async def relay(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -1,7 +1,10 @@
 """Conversations as prompts: text that is always computed, and text that may be thinned."""
 
+from base64 import b64encode
+
 import pytest
 
+from specprefill_cli.errors import DocumentError
 from specprefill_cli.prompting import Template, chat_parts
 from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
 from specprefill_cli.serving.guard import ApiError
@@ -48,6 +51,15 @@ def test_text_parts_may_come_in_any_order(document, step):
     chat = chat_of([{"role": "user", "content": parts}])
     assert REPORT in chat.document or "harbour" in chat.document
     assert chat.question.endswith("When does it open?")
+
+
+def test_a_file_among_the_parts_may_be_thinned():
+    file = {"filename": "a.txt", "file_data": f"data:text/plain;base64,{b64encode(REPORT.encode()).decode()}"}
+    parts = [{"type": "text", "text": "Summarise it."}, {"type": "file", "file": file}]
+    chat = chat_of([{"role": "user", "content": parts}])
+    assert (chat.document, chat.question, chat.reason) == (REPORT, "Summarise it.", "")
+    with pytest.raises(DocumentError, match=r"^messages: file: give"):
+        chat_of([{"role": "user", "content": [parts[0], {"type": "file", "file": {"file_id": "f"}}]}])
 
 
 @pytest.mark.parametrize("text", ["Summarise it.", f"{REPORT}\n\nSummarise it.", f"Summarise it.\n\n{REPORT}"])
