@@ -26,8 +26,8 @@ from specprefill_cli.decoding.speculation import (
     proposer_warnings,
 )
 from specprefill_cli.decoding.streaming import StopFilter
+from specprefill_cli.distributed import Ranks, Shard
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError

@@ -14,7 +14,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
-from specprefill_cli.batching.loop import BatchEnded, check_engine
+from specprefill_cli.batching import BatchEnded, check_engine
 from specprefill_cli.engine.request import LAST, Engine, Event, EventCallback, Failed, QueueFull, Request
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.installation import pip_command

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard, end_process
+from specprefill_cli.distributed import ALONE, Ranks, Shard, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching.loop import Batch, BatchEnded
+from specprefill_cli.batching import Batch, BatchEnded
 from specprefill_cli.engine import local
 from specprefill_cli.engine.http import HttpEngine
 from specprefill_cli.engine.local import LocalEngine
