@@ -20,15 +20,15 @@ CLEAR_MAJORITY = 0.6
 REASON = "x-specprefill-reason"
 # Roles whose messages may hold documents, and types of content parts that are documents.
 ROLES, FILES = ("system", "developer", "user"), ("document", "file", "input_file")
-NOT_TEXT = "not text alone"
+NOT_TEXT, NAMED = "not text alone", "specprefill.document"
 
 
 class Untouched(Exception):
     """A request that is forwarded as it came. The message is the reason."""
 
 
-class NamedAlone(ApiError):
-    """A document that the client names, and no question about it."""
+class RefusedDocument(ApiError):
+    """A document that the client names, in a request that asks nothing about it, or that is not text."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,8 @@ def parts_of(content: object) -> Iterator[dict[str, Any]]:
 def read_files(body: Mapping[str, Any]) -> list[tuple[dict[str, Any], Document]]:
     """Read the files among the parts of messages, and turn these parts into text. Returns the parts, with their files.
 
-    Raises Untouched for tools and content that is neither text nor file, DocumentError for an unreadable file.
+    Raises Untouched for tool calls and content that is neither text nor file, DocumentError for an unreadable file.
     """
-    if body.get("tools") or body.get("functions"):
-        raise Untouched("tools")
     messages = body.get("messages")
     texts_of(messages)
     contents = [message.get("content") for message in messages] if isinstance(messages, list) else []
@@ -132,10 +130,16 @@ def find_document(body: Mapping[str, Any], document: str = "") -> tuple[str, lis
 
     Replace them from the last to the first, because each is a range of its message.
 
-    Raises Untouched for a request to leave as it is, NamedAlone for a named document that nothing asks about, DocumentError
+    Raises Untouched for a request to leave as it is, RefusedDocument for a named document that nothing asks about, DocumentError
     for an unreadable file.
     """
-    files = read_files(body)
+    try:
+        files = read_files(body)
+    except (Untouched, DocumentError) as error:
+        # Without its document the request must not go on.
+        raise (
+            RefusedDocument(400, f"{NAMED}: the messages must be text alone ({error})") if document else error
+        ) from None
     if files or document:
         return name_documents(body.get("messages"), document, files)
     return find_long_texts(body)
@@ -146,9 +150,11 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
 
     The question is asked by the last user message; where that holds none, by an earlier one, or by the system.
 
-    Raises Untouched without a clear question, for a question that needs the whole document, and where no clear majority of
-    the text is surely document.
+    Raises Untouched for tools, without a clear question, for a question that needs the whole document, and where no clear
+    majority of the text is surely document.
     """
+    if body.get("tools") or body.get("functions"):
+        raise Untouched("tools")
     all_texts = texts_of(body.get("messages"))
     texts = [text for text in all_texts if text.role in ROLES]
     if not any(text.role == "user" for text in texts):
@@ -188,7 +194,7 @@ def name_documents(
 ) -> tuple[str, list[LongText]]:
     """The question, the document that the client names, and its files. The document is put before the question if need be.
 
-    Raises NamedAlone or, for files, Untouched for a request that asks nothing.
+    Raises RefusedDocument or, for files, Untouched for a request that asks nothing.
     """
     texts = [text for text in texts_of(messages) if text.role in ROLES]
     read = {id(part): file for part, file in files}
@@ -201,7 +207,7 @@ def name_documents(
     else:
         if not document:
             raise Untouched("no question")
-        raise NamedAlone(400, "specprefill.document: no message of the user asks about it")
+        raise RefusedDocument(400, f"{NAMED}: no message of the user asks about it")
     place = next((text for text in written if document in text.value), own[0])
     if document not in place.value:
         place.holder[place.key] = f"{document}\n\n{place.value}"

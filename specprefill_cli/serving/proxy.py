@@ -30,7 +30,7 @@ from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import ServerContext, build_application, while_connected
 from specprefill_cli.serving.body import body_bytes, is_gzip, override_settings, own_settings
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.messages import REASON, LongText, NamedAlone, Untouched, find_document, texts_of
+from specprefill_cli.serving.messages import REASON, LongText, RefusedDocument, Untouched, find_document, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
@@ -163,15 +163,19 @@ async def thin(
 
     Raises Untouched for a request to forward as it is, ApiError for a full queue.
     """
-    if model not in ("", body.get("model")):
+    is_other_model = model not in ("", body.get("model"))
+    if is_other_model and not document:
         raise Untouched("another model")
     try:
         question, long_texts = await asyncio.to_thread(find_document, body, document)
+        if is_other_model:
+            # With the named document in its messages.
+            raise Untouched("another model")
         collection = await asyncio.to_thread(collection_of, long_texts, settings)
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
         passages = (await context.answer(incoming, request)).result.passages
     except (ApiError, DocumentError) as error:
-        if isinstance(error, NamedAlone) or (isinstance(error, ApiError) and error.status not in (400, 500)):
+        if isinstance(error, RefusedDocument) or (isinstance(error, ApiError) and error.status not in (400, 500)):
             raise
         log_line(f"forwarded a request as it is: {error}")
         raise Untouched("the draft failed" if isinstance(error, ApiError) else "a file cannot be read") from None

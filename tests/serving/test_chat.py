@@ -69,10 +69,10 @@ def test_a_document_that_the_client_names_may_be_thinned(text):
 
 
 @pytest.mark.parametrize(
-    "messages", [[], [{"role": "user", "content": REPORT}], [{"role": "assistant", "content": "Who?"}]]
+    "messages", [[], [{"role": "user", "content": REPORT}], [{"role": "user", "content": [{"type": "image_url"}]}]]
 )
 def test_a_named_document_needs_a_question(messages):
-    with pytest.raises(ApiError, match=r"^specprefill\.document: no message"):
+    with pytest.raises(ApiError, match=r"^specprefill\.document: (no message|the messages must be text)"):
         find_document({"messages": messages}, REPORT)
 
 
