@@ -90,10 +90,7 @@ class Batch:
             while not ended or self.pending:
                 # Ctrl-C must not lose an event that was taken from the queue.
                 with deferred_signals(insistent=True):
-                    event = None
-                    with suppress(Empty):
-                        # Waits for a short time only, because signals are held back meanwhile.
-                        event = self.events.get(timeout=SLICE_SECONDS)
+                    event = self.next_event()
                     if isinstance(event, Exception):
                         raise event
                     if isinstance(event, tuple):
@@ -118,6 +115,12 @@ class Batch:
             self.events.put(b"")
         except Exception as error:
             self.events.put(error)
+
+    def next_event(self) -> bytes | Exception | tuple[int, Event] | None:
+        """Take the oldest event; None after a short wait, because signals are held back meanwhile."""
+        with suppress(Empty):
+            return self.events.get(timeout=SLICE_SECONDS)
+        return None
 
     def on_event(self, place: int, event: Event) -> None:
         """Queue a row's last event and ignore the others; from any thread."""

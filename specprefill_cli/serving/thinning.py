@@ -195,7 +195,7 @@ def outer_sentences(
         for closings, number in enumerate(range(len(lengths))[::step]):
             if is_marked[number] and outer:
                 break
-            if lengths[number] > SHORT_CHARACTERS:
+            if lengths[number] > ASKED_CHARACTERS:
                 own = groups[number][::step][:OUTER_SENTENCES]
                 outer[number] = sorted({*own, *outer.get(number, ())})
                 break
