@@ -59,6 +59,8 @@ LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
             for question in (
                 "Summarise the text.",
                 "How many fees are there?",
+                "How many boats lie there in all?",
+                "What are the fees at all piers?",
                 "What is this document about?",
             )
         ),
@@ -69,7 +71,23 @@ def test_what_cannot_be_thinned_is_left_untouched(body, reason):
         find_document(body)
 
 
-@pytest.mark.parametrize("question", ["How many pounds does a berth cost?", "Which listed company owns it?"])
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How many pounds does a berth cost?",
+        "Which listed company owns it?",
+        "Which compartment is for fabric softener?",
+        "Could I rent my berth to tourists while I'm away?",
+        "How regularly am I supposed to pay each month?",
+        "How long am I protected in all if I sign up online?",
+        "At what point does a guest count as a resident?",
+        "Darf meine Schwester zwei Monate bei mir übernachten?",
+        "¿Cada cuánto hay que limpiar el filtro?",
+        "Obtient-on une réduction quand on reste un mois ?",
+        "Entro quando devo segnalare una perdita alla compagnia?",
+        "Можно ли приостановить карту из-за болезни?",
+    ],
+)
 def test_questions_of_one_place_are_thinned(question):
     assert find_document(request(("user", LONG.replace(QUESTION, question))))[0] == question
 
