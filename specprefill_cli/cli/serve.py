@@ -101,7 +101,8 @@ def serve(
                 f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
             )
     check_packages()
-    from specprefill_cli.serving.start import ServeOptions, run_server
+    from specprefill_cli.serving.context import ServeOptions
+    from specprefill_cli.serving.start import run_server
 
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
@@ -19,82 +19,18 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specprefill_cli.batching.rows import unknown_keys
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Cancelled, Done, Event, Failed, Piece, QueueFull
-from specprefill_cli.engine.request import Request as Question
-from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
+from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.serving.body import KEYS, json_body, parse_question
+from specprefill_cli.serving.context import ServerContext, to_api_error, while_connected
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
-if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.document import Collection
-    from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.serving.start import Metrics, ServeOptions
-
-# Seconds until a refused client may ask again; with work but without a pass, until the engine counts as stuck.
-RETRY_SECONDS, STUCK_SECONDS = 5, 300.0
+# Seconds with work but without a pass until the engine counts as stuck.
+STUCK_SECONDS = 300.0
 # A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 MAX_SHOWN_CHARACTERS = 100
 TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
-
-
-@dataclass(frozen=True)
-class ServerContext:
-    """What the HTTP endpoints share. is_private: only this user asks, so requests may name files and wait for a full queue."""
-
-    engine: LocalEngine
-    documents: Collection | None
-    options: ServeOptions
-    metrics: Metrics
-    about: Mapping[str, Any] = field(default_factory=dict)
-    started: float = field(default_factory=time.time)
-    is_private: bool = False
-
-    @property
-    def session(self) -> Session:
-        return self.engine.session
-
-    @property
-    def pair_name(self) -> str:
-        return self.session.pair.pair.name
-
-    async def events(self, question: Question) -> AsyncGenerator[Event, None]:
-        """Ask a question, and yield its events. A caller that stops before the last event cancels the question.
-
-        Raises ApiError for a failed question and a full queue.
-        """
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        loop, queue = asyncio.get_running_loop(), self.options.queue
-
-        def on_event(event: Event) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        try:
-            # Commands of the server's own user wait for a full queue: a batch would lose rows otherwise.
-            ticket = self.engine.submit(question, on_event, None if self.is_private else queue)
-        except QueueFull:
-            text = f"{queue} questions are waiting already; ask again later"
-            raise ApiError(429, text, "rate_limit_error", RETRY_SECONDS) from None
-        event: Event | None = None
-        try:
-            while not isinstance(event, Done):
-                event = await events.get()
-                if isinstance(event, Failed):
-                    raise to_api_error(event.error)
-                yield event
-        finally:
-            self.engine.cancel(ticket)
-
-    async def answer(self, request: Request, question: Question) -> Done:
-        """Ask a question, and wait for its end, or for the client's. Raises what `events` raises."""
-
-        async def last_event() -> Event:
-            return [event async for event in self.events(question)][-1]
-
-        done = await while_connected(request, last_event())
-        assert isinstance(done, Done), "a question that fails raises"
-        return done
 
 
 def build_application(context: ServerContext, routes: Mapping[str, Any]) -> Starlette:
@@ -126,37 +62,6 @@ async def respond_unknown(request: Request, error: HTTPException, endpoints: str
     response = ApiError(error.status_code, message, "not_found_error").response()
     response.headers.update(error.headers or {})
     return response
-
-
-def to_api_error(error: BaseException) -> ApiError:
-    """Turn the error of a question into a response. The client sees only the type of an internal error."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, SpecprefillError):
-        error_type = "prompt_too_long" if isinstance(error, PromptTooLong) else "invalid_request_error"
-        return ApiError(400, str(error), error_type, cause=error)
-    if isinstance(error, Cancelled | ClientDisconnect):
-        return ApiError(499, "the client has gone")
-    log_line(f"failed with 500: {type(error).__name__}: {first_line(error)}")
-    return ApiError(500, f"the server failed with {type(error).__name__}", "server_error")
-
-
-async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
-    """Wait for the work, and cancel it when the client disconnects first."""
-
-    async def wait_for_disconnect() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())
-    try:
-        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ApiError(499, "the client has gone")
-        return task.result()
-    finally:
-        task.cancel()
-        disconnect.cancel()
 
 
 async def event_stream(

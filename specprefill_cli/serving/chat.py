@@ -23,8 +23,9 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Record
-from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ServerContext, ask, build_application, event_stream
+from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ask, build_application, event_stream
 from specprefill_cli.serving.body import SETTINGS_KEY, json_body, override_settings, own_settings
+from specprefill_cli.serving.context import ServerContext
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.messages import REASON, Untouched, find_document, texts_of
 from specprefill_cli.serving.thinning import SHORT_CHARACTERS, asked_in

@@ -27,8 +27,9 @@ from specprefill_cli.errors import DocumentError, first_line
 from specprefill_cli.models.sources.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
-from specprefill_cli.serving.api import ServerContext, build_application, while_connected
+from specprefill_cli.serving.api import build_application
 from specprefill_cli.serving.body import body_bytes, is_gzip, override_settings, own_settings
+from specprefill_cli.serving.context import ServerContext, while_connected
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.messages import REASON, LongText, RefusedDocument, Untouched, find_document, texts_of
 from specprefill_cli.settings import OFF, Settings

@@ -20,12 +20,11 @@ from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.serving import api, body, guard
-from specprefill_cli.serving.api import ServerContext
 from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.chat import chat_application
+from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
 from specprefill_cli.serving.control import HAS_UNIX_SOCKETS, http_listener, private_folder, token_of, unix_listener
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
-from specprefill_cli.serving.start import Metrics, ServeOptions
 
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
 
