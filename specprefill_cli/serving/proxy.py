@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.endpoint.choosing import check_possible, evidence_text, mode_by_length
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
