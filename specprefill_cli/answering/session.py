@@ -20,8 +20,8 @@ from specprefill_cli.decoding.proposers import adapts, check_proposer, draft_may
 from specprefill_cli.decoding.runner import SequenceRunner, draft_runner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, StopFilter
 from specprefill_cli.decoding.speculation import SpeculationState
+from specprefill_cli.distributed import Ranks, Shard
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError

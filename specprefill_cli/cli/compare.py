@@ -16,7 +16,7 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import names_document, open_ready_session, read_inputs, write_page
 from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, setting_values, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import plain
 from specprefill_cli.settings import AUTO, Settings, parse_setting
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def open_ready_session(
         import_transformers()
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
         from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
+        from specprefill_cli.distributed import ALONE
 
         if target_weights and is_endpoint(variants[0].target):
             from specprefill_cli.endpoint.session import open_endpoint

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
+from specprefill_cli.distributed import ALONE, Ranks, Shard
 from specprefill_cli.models.running.adapter import prefill, run_steps
 from specprefill_cli.models.running.cache import KvCacheState, new_state, rollback
 from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput

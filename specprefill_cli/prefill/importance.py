@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.cache import KvCacheState, copy_to, layer_keys
 from specprefill_cli.models.running.passes import QueryCapture

@@ -97,10 +97,10 @@ def own_settings(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     if not isinstance(own, dict | None):
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
     overrides = dict(own or {})
-    document = overrides.pop("document", None)
-    if not isinstance(document, str | None):
+    document = overrides.pop("document", None) or ""
+    if not isinstance(document, str):
         raise ApiError(400, f"{SETTINGS_KEY}.document must be text")
-    return overrides, document or ""
+    return overrides, document
 
 
 def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:
@@ -132,10 +132,7 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
 
 @dataclass(frozen=True)
 class SentDocuments:
-    """The documents in a body; a call reads them.
-
-    entries: of the body; folder: base of relative paths, and of the names of their documents
-    """
+    """The documents in a body; a call reads them. folder: base of relative paths, and of the names of their documents."""
 
     entries: Sequence[Any]
     folder: str
@@ -151,7 +148,7 @@ class SentDocuments:
                 read += collection.documents
                 skipped += collection.skipped
             else:
-                read += [read_entry(entry, number) for number, entry in group]
+                read += [read_entry(entry, f"documents[{n}]", f"document {n + 1}") for n, entry in group]
         return Collection(tuple(read), tuple(skipped))
 
 
@@ -161,11 +158,10 @@ def path_of(entry: object) -> str | None:
     return path if isinstance(path, str) else None
 
 
-def read_entry(entry: Any, number: int) -> Document:
-    """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
-    place = f"documents[{number}]"
+def read_entry(entry: Any, place: str, name: str = "") -> Document:
+    """Read the document in an entry with text or base64. Raises ApiError, which begins with `place`, or DocumentError."""
     fields = entry if isinstance(entry, dict) else {}
-    name, text, encoded = fields.get("name", f"document {number + 1}"), fields.get("text"), fields.get("base64")
+    name, text, encoded = fields.get("name", name), fields.get("text"), fields.get("base64")
     if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(text, str):
@@ -182,12 +178,9 @@ def read_entry(entry: Any, number: int) -> Document:
 
 
 def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Collection:
-    """Read files, folders and patterns.
+    """Read files, folders and patterns. folder: base of relative paths, and of the names of their documents.
 
-    folder: base of relative paths, and of the names of their documents
-
-    Raises ApiError for a relative path without a folder and for a path to something else than a file or folder,
-    DocumentError for a document that cannot be read.
+    Raises ApiError for a relative path without a folder and for a special file, DocumentError for an unreadable document.
     """
     # Absolute paths up to their first pattern character.
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))

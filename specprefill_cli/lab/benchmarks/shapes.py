@@ -12,8 +12,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.distributed import Ranks, Shard
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes

@@ -14,7 +14,7 @@ from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.study.measurements import MAPPED_ONLY, REST_DROPPED
 from specprefill_cli.lab.tables import Columns, Row, cells, duration, figure, rich_table
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import plain
 
 figure_or_dash = partial(figure, unknown="-")
 FIRST_TOKEN: Columns = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.tasks import kl_divergence
-from specprefill_cli.distributed.ranks import ALONE
+from specprefill_cli.distributed import ALONE
 from specprefill_cli.draft_kv.checkpoints import SlotKv, chunk_risks, relative_errors
 from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
