@@ -11,7 +11,7 @@ import pytest
 
 import specprefill_cli
 from specprefill_cli.lab.readme_numbers import BEGIN, END, with_table
-from specprefill_cli.models import smollm2
+from specprefill_cli.models.sources import smollm2
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from gguf.quants import quantize
 from tokenizers import pre_tokenizers
 
 from specprefill_cli.lab.benchmarks.gguf import interleave_rows
-from specprefill_cli.models.conversion import Conversion
+from specprefill_cli.models.sources.conversion import Conversion
 
 HIDDEN, INNER, LAYERS, HEADS, KEY_VALUE_HEADS = 64, 96, 2, 4, 2
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -7,10 +7,10 @@ import pytest
 import transformers
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import pairs, smollm2
-from specprefill_cli.models.hub import may_download
-from specprefill_cli.models.pairs import chosen_pair, draft_folder, find_pair
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.sources import pairs, smollm2
+from specprefill_cli.models.sources.hub import may_download
+from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, find_pair
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.serving.control import server_identity

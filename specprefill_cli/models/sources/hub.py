@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models import smollm2
-from specprefill_cli.models.hub_gguf import download
-from specprefill_cli.models.lora import CONFIG, WEIGHTS
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.sources import smollm2
+from specprefill_cli.models.sources.hub_gguf import download
+from specprefill_cli.models.sources.lora import CONFIG, WEIGHTS
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 TIMEOUT_SECONDS = 5
 ADAPTER_FILES = (CONFIG, WEIGHTS)

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.lora import adapter_hash, read_adapter
+from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
 # Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
@@ -136,17 +136,17 @@ def file_conversion(file: Path, packed: bool) -> Conversion:
 def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:
     """Write the model of a GGUF file as transformers stores it, an adapter merged.
 
-    packed: store matrices in int8 (`quantization.load_packed` reads them) instead of bfloat16
+    packed: store matrices in int8 (`int8.load_packed` reads them) instead of bfloat16
 
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from specprefill_cli.models.gguf import configuration, read_gguf
-    from specprefill_cli.models.gguf_tokenizer import build_tokenizer, tokenizer_config
-    from specprefill_cli.models.gguf_weights import named_tensors, shards, stored_tensors
-    from specprefill_cli.models.quantization import STORED
+    from specprefill_cli.models.running.int8 import STORED
+    from specprefill_cli.models.sources.gguf import configuration, read_gguf
+    from specprefill_cli.models.sources.gguf_tokenizer import build_tokenizer, tokenizer_config
+    from specprefill_cli.models.sources.gguf_weights import named_tensors, shards, stored_tensors
 
     step(CHECKED, f"reading {file.name}")
     reader = read_gguf(file)

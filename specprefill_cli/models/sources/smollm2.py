@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.installation import pip_command
-from specprefill_cli.models.conversion import Conversion, Step
+from specprefill_cli.models.sources.conversion import Conversion, Step
 from specprefill_cli.resources import SMOLLM2_FOLDER
 
 # Prefix of the models' names, and the names: with specprefill's adapter, and without.
