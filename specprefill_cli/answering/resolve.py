@@ -13,14 +13,14 @@ from specprefill_cli.models.running.adapter import longrope_threshold
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
-from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
+from specprefill_cli.prefill.scorers.meaning import BlendScorer
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+    from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 

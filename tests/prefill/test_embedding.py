@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from specprefill_cli import Settings
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers.blend import FOREIGN_BUDGET, HEADS_WEIGHT, WEAK
-from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
+from specprefill_cli.prefill.scorers.meaning import FOREIGN_BUDGET, HEADS_WEIGHT, VECTORS, WEAK, embedding_flops
 from specprefill_cli.prefill.selection import select_scored
 from tests.helpers.sessions import request_for
 from tests.prefill.helpers import caching
@@ -76,6 +77,23 @@ def test_a_passage_in_another_language_is_found_without_the_draft(tiny_session, 
     assert abs(start - text.index(RETURNS)) < len(RETURNS)
     assert scores.draft_state is None
     assert not scores.warnings
+
+
+def test_each_document_is_read_in_its_own_language(tiny_session):
+    texts = FILLER * 20, GERMAN * 10 + RETURNS + GERMAN * 10, ANSWER + FILLER * 10
+    collection = Collection(tuple(one_page_document(str(number), text) for number, text in enumerate(texts)))
+    settings = Settings(mode="select", scorer="blend")
+    for question in ("How long can I return goods?", "Wie lange darf ich die Waren nach dem Kauf zurückgeben?"):
+        request = tiny_session.request(collection, question, settings)
+        scores = SCORERS["blend"].score(request)
+        places = request.prompt.offsets[:, 0]
+        means = [
+            float(scores.importance[(places >= start) & (places < start + len(text))].mean())
+            for text in (RETURNS, ANSWER, FILLER)
+            for start in [collection.text.index(text)]
+        ]
+        assert min(means[:2]) > 3 * means[2]
+        assert scores.auto_budget == FOREIGN_BUDGET
 
 
 def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):

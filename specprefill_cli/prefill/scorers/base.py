@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from specprefill_cli.models.running.cache import KvCacheState
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
 
 # Weight of a chunk's two neighbours in its rank: an answer may straddle chunks, and its sentence often does.

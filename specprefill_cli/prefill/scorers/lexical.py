@@ -24,11 +24,12 @@ class LexicalScorer(Scorer):
 
 def lexical_importance(request: PrefillRequest) -> Tensor:
     """BM25 of each document token's chunk, in the target's tokens: [n], float32."""
-    offsets, size = request.prompt.offsets, request.chunk_size
-    if not len(offsets):
-        return torch.zeros(0)
-    scores = word_scores(request.question, request.document_text, offsets[::size, 0], int(offsets[-1, 1]))
-    return torch.from_numpy(scores).float().repeat_interleave(size)[: len(offsets)]
+    starts = request.chunk_starts
+    return (
+        request.of_tokens(word_scores(request.question, request.document_text, starts))
+        if len(starts)
+        else torch.zeros(0)
+    )
 
 
 class RandomScorer(Scorer):
