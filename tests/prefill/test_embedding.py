@@ -66,34 +66,20 @@ GERMAN = "Die Heizung wird jeden Herbst von einem Techniker gewartet, der den Br
 RETURNS = "Waren können binnen dreissig Tagen nach dem Kauf zurückgegeben werden, der Preis wird erstattet. "
 
 
+@pytest.mark.parametrize("others", [(), (FILLER * 20, FILLER * 10)], ids=["alone", "beside English documents"])
 @pytest.mark.parametrize(
     "question", ["How long can I return goods?", "Wie lange darf ich etwas umtauschen, das ich gekauft habe?"]
 )
-def test_a_passage_in_another_language_is_found_without_the_draft(tiny_session, question):
-    text = GERMAN * 20 + RETURNS + GERMAN * 20
-    request = request_for(tiny_session, text, question, mode="select", scorer="blend")
+def test_a_passage_in_another_language_is_found(tiny_session, question, others):
+    texts = [*others[:1], GERMAN * 20 + RETURNS + GERMAN * 20, *others[1:]]
+    collection = Collection(tuple(one_page_document("doc", text) for text in texts))
+    request = tiny_session.request(collection, question, Settings(mode="select", scorer="blend"))
     scores = SCORERS["blend"].score(request)
     start, _ = request.prompt.offsets[int(scores.importance.argmax())]
-    assert abs(start - text.index(RETURNS)) < len(RETURNS)
-    assert scores.draft_state is None
+    assert abs(start - collection.text.index(RETURNS)) < len(RETURNS)
+    # The draft reads English alone.
+    assert ("draft_prefill" in request.clock.seconds) == bool(others)
     assert not scores.warnings
-
-
-def test_each_document_is_read_in_its_own_language(tiny_session):
-    texts = FILLER * 20, GERMAN * 10 + RETURNS + GERMAN * 10, ANSWER + FILLER * 10
-    collection = Collection(tuple(one_page_document(str(number), text) for number, text in enumerate(texts)))
-    settings = Settings(mode="select", scorer="blend")
-    for question in ("How long can I return goods?", "Wie lange darf ich die Waren nach dem Kauf zurückgeben?"):
-        request = tiny_session.request(collection, question, settings)
-        scores = SCORERS["blend"].score(request)
-        places = request.prompt.offsets[:, 0]
-        means = [
-            float(scores.importance[(places >= start) & (places < start + len(text))].mean())
-            for text in (RETURNS, ANSWER, FILLER)
-            for start in [collection.text.index(text)]
-        ]
-        assert min(means[:2]) > 3 * means[2]
-        assert scores.auto_budget == FOREIGN_BUDGET
 
 
 def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):
