@@ -17,7 +17,6 @@ from specprefill_cli.engine.request import Engine, ReadDocuments, WaitingEngine
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
 from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
-from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.hub import fetch_gguf, may_download
 from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint
@@ -176,8 +175,7 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         ref = ModelRef(target, keeps_packed(settings))
     if ref.conversion is None or ref.conversion.done:
         return
-    if ref.kind is Kind.PACKAGED:
-        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
+    notes.line(f"{target}: converting its file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
 

@@ -99,7 +99,7 @@ def load_outline(name: str, placement: Placement, offline: bool, packed: bool = 
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
-    with load_errors(name, offline):
+    with load_errors(name, offline, packed):
         source = source_of(name, offline, packed)
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)
@@ -137,7 +137,7 @@ def load_model(
     placement = placement if reason is None else replace(placement, shards=1)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
-    with load_errors(name, offline), quiet_library():
+    with load_errors(name, offline, packed), quiet_library():
         source = source_of(name, offline, packed)
         check_memory(outline.config, name, placement, chosen_dtype)
         if placement.device_map == "auto":
