@@ -13,8 +13,8 @@ from specprefill_cli.models.running.adapter import longrope_threshold
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
+from specprefill_cli.prefill.scorers.base import LexicalScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.prefill.scorers.meaning import BlendScorer
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, OFF, Settings

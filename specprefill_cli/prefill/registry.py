@@ -53,8 +53,8 @@ SCORERS: Registry[Scorer] = Registry(
         "paper": "specprefill_cli.prefill.scorers.attention:PaperScorer",
         "blend": "specprefill_cli.prefill.scorers.meaning:BlendScorer",
         "embedding": "specprefill_cli.prefill.scorers.meaning:EmbeddingScorer",
-        "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
-        "random": "specprefill_cli.prefill.scorers.lexical:RandomScorer",
+        "lexical": "specprefill_cli.prefill.scorers.base:LexicalScorer",
+        "random": "specprefill_cli.prefill.scorers.base:RandomScorer",
     }
 )
 # The registries, by the setting that takes their names.

@@ -17,8 +17,7 @@ from specprefill_cli.prefill.calibration import HEADS_REMEDY, CalibratedPair, Sc
 from specprefill_cli.prefill.importance import blend, check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget
-from specprefill_cli.prefill.scorers.lexical import lexical_importance
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, lexical_importance
 from specprefill_cli.prefill.scorers.parts import (
     CoreScores,
     cached_parts,

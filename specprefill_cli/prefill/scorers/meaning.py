@@ -22,9 +22,8 @@ from specprefill_cli.models.glossary import gloss, gloss_documents, has_glossary
 from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier, word_scores
 from specprefill_cli.prefill.importance import blend, to_distribution
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores, lexical_importance
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.lexical import lexical_importance
 
 # Document tokens of a piece that has a vector, whatever `chunk_size` is: longer pieces say less about where the answer is.
 PIECE = 32
