@@ -11,8 +11,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from specprefill_cli.training.synthesis import Question
-from specprefill_cli.training.tokenizer import BOS, EOS, token_id
 
+# Special tokens of the bundled tokenizer.
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 QUESTION_TOKENS = 24
 FIRST_TOKEN_WEIGHT = 3
 
@@ -63,10 +64,10 @@ class QuestionWriter:
 
     def __init__(self, tokenizer: Tokenizer, template: PromptFormat) -> None:
         self.tokenizer = tokenizer
-        self.prefix = [token_id(tokenizer, BOS), *self.ids(template.prefix)]
+        self.prefix = [tokenizer.token_to_id(BOS), *self.ids(template.prefix)]
         self.before = self.ids(template.before_question)
         self.after = self.ids(template.after_question)
-        self.end = token_id(tokenizer, EOS)
+        self.end = tokenizer.token_to_id(EOS)
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
