@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from specprefill_cli.resources import BUNDLED_FOLDER
 
@@ -86,7 +87,7 @@ class LanguageModel(nn.Module):
         )
 
     def guided_head(
-        self, layer: LlamaDecoderLayer, states: Tensor, rotary: tuple[Tensor, Tensor], head: int
+        self, layer: Any, states: Tensor, rotary: tuple[Tensor, Tensor], head: int
     ) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys [B, S, head_size] of a layer's head, from the layer's input [B, S, H]."""
         normed = layer.input_layernorm(states)
@@ -101,7 +102,7 @@ class LanguageModel(nn.Module):
 
 def new_model(shape: ModelShape) -> LanguageModel:
     """A model with random weights; vocabulary, context and rotary embedding are those of the bundled target."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": shape.hidden_size,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,

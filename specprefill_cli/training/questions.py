@@ -18,6 +18,14 @@ QUESTION_TOKENS = 24
 FIRST_TOKEN_WEIGHT = 3
 
 
+def known_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token. Raises ValueError if the tokenizer lacks it."""
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise ValueError(f"the tokenizer lacks {token}")
+    return number
+
+
 @dataclass(frozen=True)
 class PromptFormat:
     """Fixed texts of the product's prompt template around document and question."""
@@ -64,10 +72,10 @@ class QuestionWriter:
 
     def __init__(self, tokenizer: Tokenizer, template: PromptFormat) -> None:
         self.tokenizer = tokenizer
-        self.prefix = [tokenizer.token_to_id(BOS), *self.ids(template.prefix)]
+        self.prefix = [known_id(tokenizer, BOS), *self.ids(template.prefix)]
         self.before = self.ids(template.before_question)
         self.after = self.ids(template.after_question)
-        self.end = tokenizer.token_to_id(EOS)
+        self.end = known_id(tokenizer, EOS)
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids

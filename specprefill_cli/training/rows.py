@@ -16,7 +16,15 @@ from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training.blocks import BlockMaker, Recipe
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
-from specprefill_cli.training.questions import PAD, PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
+from specprefill_cli.training.questions import (
+    PAD,
+    PromptFormat,
+    QuestionWriter,
+    Row,
+    ShownDocument,
+    drop_ambiguous,
+    known_id,
+)
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question, join_blocks
 from specprefill_cli.training.topics import Material, draw_topic
@@ -45,7 +53,7 @@ class RowMaker:
         self.block_maker = BlockMaker(self.material, names_in(passages), self.recipe, self.rng)
         self.writer = QuestionWriter(tokenizer, template)
         self.tokenizer = tokenizer
-        self.pad = tokenizer.token_to_id(PAD)
+        self.pad = known_id(tokenizer, PAD)
         self.recent_questions: deque[Question] = deque(maxlen=200)
 
     def positions(self, length: int) -> np.ndarray:

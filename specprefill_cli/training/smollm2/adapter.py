@@ -62,7 +62,7 @@ class AdaptedModel:
 
     def __init__(self, folder: Path) -> None:
         # On a CPU, for rows this short, the fused attention kernel's backward pass costs three times as much.
-        llama = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
+        llama: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
         self.llama = llama.to(torch.bfloat16 if cpu_has_bfloat16() else torch.float32).requires_grad_(False)
         for name, module in list(self.llama.model.named_modules()):
             if isinstance(module, nn.Linear):
@@ -156,7 +156,8 @@ def measure(model: AdaptedModel, rows: Sequence[ChatRow], not_found: Sequence[in
     not_found: tokens of that answer, whose questions are counted apart
     """
     model.merge()
-    losses, outcomes = [], {True: [], False: []}
+    losses: list[Tensor] = []
+    outcomes: dict[bool, list[bool]] = {True: [], False: []}
     for row in rows:
         loss, correct = model.losses(row)
         losses.append(loss)
