@@ -79,7 +79,7 @@ class TextStream(ABC):
         names: the share of the question's names and numbers that the documents lack
         """
         text, starts = self.collection.text, self.sentences.ranges[:, 0]
-        return {"names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0}
+        return {"names": absent_names(self.request.question, text, starts) if len(starts) else 0.0}
 
     @cached_property
     def answerable(self) -> float | None:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specprefill_cli.models.loaded import LoadedModel, LoadedPair
-    from specprefill_cli.prefill.mode import PrefillResult
-    from specprefill_cli.prefill.request import PrefillRequest
+    from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 
 # Which model of the pair a runner is.
 DRAFT, TARGET = "draft", "target"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from specprefill_cli.documents.language import language_of
 from specprefill_cli.errors import one_line
 
 SEPARATOR = "\n\n"
@@ -120,6 +121,12 @@ class Collection:
             *self.skipped,
             *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),
         ]
+
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The language of each document; that of the whole text where a document's own does not tell."""
+        whole = language_of(self.text)
+        return tuple(language_of(document.text, whole) for document in self.documents)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

@@ -99,22 +99,22 @@ class WordForms:
     language: str
     plain: bool = False
 
-    def words(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-        """Yield where each word of text[start:end] begins, and its form; an empty form for a word without a subject.
+    def words(self, text: str, start: int = 0) -> Iterator[tuple[int, str]]:
+        """Yield where each word from character `start` on begins, and its form; an empty form for a word without a subject.
 
         In scripts without spaces, each character and each pair of them counts as a word; in English, characters alone.
         """
         normalise = normaliser(self.language, self.plain)
-        for match in WORD.finditer(text, start, end):
+        for match in WORD.finditer(text, start):
             place, word = match.start(), match.group()
             yield place, normalise(word)
-            following = text[place + 1 : min(place + 2, end)]
+            following = text[place + 1 : place + 2]
             if self.language != ENGLISH and UNSPACED_LETTER.match(word) and UNSPACED_LETTER.match(following):
                 yield place, word + following
 
     def question_words(self, question: str) -> list[str]:
         """The different words of a question that count, sorted."""
-        forms = {form for _, form in self.words(question, 0, len(question))} - {""}
+        forms = {form for _, form in self.words(question)} - {""}
         language = language_of(question, self.language)
         if self.plain or language == self.language or self.language == ENGLISH:
             return sorted(forms)

@@ -16,11 +16,11 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
-from specprefill_cli.prefill.fates import Plan, full_plan
+from specprefill_cli.prefill.fates import Plan, fate_spans, full_plan
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import fate_spans, select_scored, spread_warnings
+from specprefill_cli.prefill.selection import select_scored, spread_warnings
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Fate, Passage
 from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings

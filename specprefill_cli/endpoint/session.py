@@ -25,10 +25,9 @@ from specprefill_cli.models.machine.placement import choose_placement, draft_pla
 from specprefill_cli.models.sources.pairs import CHOOSER, Pair, draft_folder
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.models.sources.tokenizers import count_tokens
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.record import NOT_FOUND, UPSTREAM, Record, Verdict
 from specprefill_cli.settings import Settings

@@ -9,10 +9,8 @@ from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.prefill.auto_mode import choose_mode
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
-from specprefill_cli.prefill.mode import PrefillResult
-from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scoring_heads import load_heads
+from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
+from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.settings import OFF, Settings
 
 LONGEST_ANSWER = 32

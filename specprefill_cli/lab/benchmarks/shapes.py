@@ -34,7 +34,7 @@ from specprefill_cli.models.running.supported import model_class
 from specprefill_cli.models.sources.hub import model_source, quiet_library
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.refs import BUNDLED
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
 

@@ -21,10 +21,8 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.cache import KvCacheState, new_state
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.mode import PrefillResult
-from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.scorers.lexical import question_seed
+from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
+from specprefill_cli.prefill.scorers.base import Scores, question_seed
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
 
