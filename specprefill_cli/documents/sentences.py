@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.language import abbreviations
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,20 +16,6 @@ if TYPE_CHECKING:
 LONGEST_SENTENCE = 400
 # A shorter line ends a paragraph, a heading or a list item; a longer line may be wrapped prose.
 SHORTEST_WRAPPED_LINE = 50
-ABBREVIATIONS = frozenset(
-    "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
-    "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs "
-    # German, French, Spanish, Dutch, Polish, Russian.
-    "bzgl bzw d.h ggf inkl u.a usw z.b zzgl mme p.ex núm pág sra bijv blz dhr mevr godz np tj tzn ul "
-    "\u0433 \u0433\u0433 \u0434 \u0440\u0443\u0431 \u0441\u0442\u0440 \u0442.\u0434 \u0442.\u0435 \u0443\u043b".split()
-)
-# Words that do not tell the subject of a question.
-FUNCTION_WORDS = frozenset(
-    "a about after all an and any are as at be been before between by can could did do does for from had has have he her "
-    "his how i if in into is it its long many may much must not of often old on or she should so some than that the "
-    "their them there these they this those to under until was we were what when where which while who whom whose why "
-    "will with would you your".split()
-)
 # Separates the cells of a row in the text of a table.
 CELLS = " | "
 CLOSERS = "\"'\u201d\u2019\u00bb)]"
@@ -86,7 +73,7 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
         return True
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
-    return not (is_initial or word in ABBREVIATIONS or (word.isdigit() and len(line.split()) == 1))
+    return not (is_initial or word in abbreviations() or (word.isdigit() and len(line.split()) == 1))
 
 
 def _in_table(text: str, position: int) -> bool:

@@ -11,7 +11,7 @@ from io import BytesIO
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.documents.archive import open_archive
+from specprefill_cli.documents.containers import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
 from specprefill_cli.installation import pip_command

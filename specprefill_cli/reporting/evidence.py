@@ -10,8 +10,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.documents.language import says_not_found
-from specprefill_cli.documents.sentences import FUNCTION_WORDS
+from specprefill_cli.documents.language import ENGLISH, frequent_words, says_not_found
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import LIKELY, Passage, Record
 from specprefill_cli.reporting.safe import plain
@@ -59,7 +58,7 @@ def confidence_lines(answer: Record) -> list[str]:
 def highlight(text: str, question: str, answer: str) -> Text:
     """A passage on a single line with the words of question and answer in bold, except function words."""
     line = plain(" ".join(text.split()))
-    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - FUNCTION_WORDS
+    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - frequent_words()[ENGLISH]
     if words:
         pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b"
         line.highlight_regex(re.compile(pattern, re.IGNORECASE), style="bold")
