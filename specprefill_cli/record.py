@@ -147,6 +147,7 @@ class Record:
     cached_tokens: prompt tokens whose KV the target had from an earlier question
     passages: the passages about the question; the passage that the answer quotes comes first
     log_probability: mean natural log-probability that the target gave the answer's tokens, including the stop token
+    documents_left_out: number of documents that the shortlist leaves out
     confidence: probability that the answer is right, None for `not found`
     answerable, answerable_probability: whether the documents state an answer; None with `--not-found never`
     expected_speedup: of the prefill over `full`, by the cost model
@@ -180,6 +181,7 @@ class Record:
     citations: list[Citation]
     warnings: list[str]
     stopped: str
+    documents_left_out: int = 0
     accepted_length_mean: float | None = None
     accepted_histogram: list[int] = field(default_factory=list)
     proposer: str | None = None
@@ -269,6 +271,7 @@ class Retrieval:
     document_words: int
     kept_words: int
     warnings: list[str]
+    documents_left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +312,7 @@ class DryRun:
     full_ttft_seconds: float | None
     full_fits: bool
     warnings: list[str]
+    documents_left_out: int = 0
 
 
 def from_json_values(value_type: Any, value: Any) -> Any:

@@ -104,6 +104,16 @@ class Settings:
         per_question=False,
         rare=True,
     )
+    shortlist: str | int = setting(
+        DOCUMENTS,
+        AUTO,
+        "Characters of many documents that the draft reads: those with most of the question's words; auto: 60,000; off: all",
+        minimum=1000,
+        words=(AUTO, OFF),
+    )
+    no_cache: bool = setting(
+        DOCUMENTS, False, "Keep no texts of documents on disk, and use none that are there", per_question=False
+    )
     memory_cache: str | float = setting(
         CACHE,
         AUTO,

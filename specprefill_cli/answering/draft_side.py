@@ -45,6 +45,7 @@ def retrieve(
         document_words=sum(len(document.text.split()) for document in collection.documents),
         kept_words=sum(len(passage.text.split()) for passage in passages),
         warnings=warnings,
+        documents_left_out=collection.left_out,
     )
 
 
@@ -83,6 +84,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         full_ttft_seconds=full_seconds if full_fits else None,
         full_fits=full_fits,
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
+        documents_left_out=collection.left_out,
     )
 
 

@@ -159,5 +159,6 @@ class TextStream(ABC):
             passages=passages,
             answerable=None if self.answerable is None else self.answerable >= DOUBTFUL,
             answerable_probability=self.answerable,
+            documents_left_out=self.collection.left_out,
             **measured,
         )

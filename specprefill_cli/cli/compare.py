@@ -88,10 +88,12 @@ class Comparer:
     def ask(self, question: str) -> Comparison:
         """Answer a question in all modes."""
         from specprefill_cli.answering.comparison import compare_modes
+        from specprefill_cli.prefill.shortlist import shortlist
 
+        collection = shortlist(self.collection, question, self.settings)
         with self.notes.progress("answering") as update:
             show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
-            return compare_modes(self.session, self.collection, question, self.settings, self.modes, show_mode)
+            return compare_modes(self.session, collection, question, self.settings, self.modes, show_mode)
 
     def reply(self, line: str) -> RenderableType:
         """Run a command or answer a question, and return what to show. Raises UsageError for an unknown command."""
@@ -171,7 +173,7 @@ def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        write_page(html, comparer.collection, comparison)
+        write_page(html, comparer.collection, comparison, comparer.settings)
     if json:
         print_json(comparison.to_json())
     else:

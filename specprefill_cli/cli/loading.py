@@ -34,9 +34,10 @@ EXAMPLE = 'report.pdf "What is the notice period?"'
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
     """A function that reads documents by name, with these settings."""
+    from specprefill_cli.disk_cache import DiskCache
     from specprefill_cli.documents.collect import read_collection
 
-    return partial(read_collection, strict=settings.strict)
+    return partial(read_collection, strict=settings.strict, cache=None if settings.no_cache else DiskCache())
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
@@ -54,11 +55,12 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
     return collection
 
 
-def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
+def write_page(path: Path, collection: Collection, comparison: Comparison, settings: Settings) -> None:
     """Write the page of a question. Raises SpecprefillError if it cannot be written."""
+    from specprefill_cli.prefill.shortlist import shortlist
     from specprefill_cli.reporting.html import render_page
 
-    write_whole(path, render_page(collection, comparison))
+    write_whole(path, render_page(shortlist(collection, comparison.question, settings), comparison))
 
 
 def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:

@@ -1,15 +1,21 @@
 """Turns the sources that the user names (files, folders, glob patterns, standard input) into documents."""
 
+import functools
+import hashlib
+import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 
-from specprefill_cli.documents.document import Collection, Document
+from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.documents.document import Collection, Document, Page
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
@@ -19,6 +25,8 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
+# Packages that read formats.
+LIBRARIES = ("pypdfium2", "pypdf", "openpyxl", "kreuzberg", "rapidocr", "charset-normalizer")
 
 
 @dataclass(frozen=True)
@@ -109,29 +117,36 @@ def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Docu
 
 
 def read_collection(
-    sources: Sequence[str], *, strict: bool = False, step: Callable[[str], None] = lambda _text: None
+    sources: Sequence[str],
+    *,
+    strict: bool = False,
+    step: Callable[[str], None] = lambda _text: None,
+    cache: DiskCache | None = None,
 ) -> Collection:
     """Read the documents of `read_documents` into a collection, which also lists the skipped files.
 
-    step: called with the progress of a reader, page by page
+    step: called with the progress of a reader, page by page, and of the files
+    cache: keeps texts, by the content of their files
     """
+    expansions = [
+        Expansion([Path(source)], named=True) if source == STANDARD_INPUT else expand_source(source)
+        for source in dict.fromkeys(sources)
+    ]
+    count = sum(len(expansion.files) for expansion in expansions)
+    skipped = [warning for expansion in expansions for warning in expansion.warnings]
     documents: dict[str, Document] = {}
-    skipped: list[str] = []
     failures: list[DocumentError] = []
-    for source in dict.fromkeys(sources):
-        if source == STANDARD_INPUT:
-            documents[source] = read_document(read_standard_input(), "stdin")
-            continue
-        expansion = expand_source(source)
-        skipped += expansion.warnings
-        for path in expansion.files:
-            real_path = os.path.normcase(os.path.realpath(path))
-            try:
-                documents[real_path] = documents.get(real_path) or read_file(path, step)
-            except DocumentError as error:
-                if strict or expansion.named:
-                    raise
-                failures.append(error)
+    for number, (expansion, path) in enumerate(((each, path) for each in expansions for path in each.files), start=1):
+        place = STANDARD_INPUT if path == Path(STANDARD_INPUT) else os.path.normcase(os.path.realpath(path))
+        file = f"file {number:,} of {count:,}: " if count > 1 else ""
+        if file:
+            step(f"{file}{path}")
+        try:
+            documents[place] = documents.get(place) or read_file(path, lambda text, file=file: step(file + text), cache)
+        except DocumentError as error:
+            if strict or expansion.named:
+                raise
+            failures.append(error)
     if failures and (strict or not documents):
         more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
         raise DocumentError(f"{failures[0]}{more}")
@@ -148,8 +163,10 @@ def read_standard_input() -> bytes:
     return data
 
 
-def read_file(path: Path, step: Callable[[str], None]) -> Document:
-    """Read a file. Raises DocumentError if that fails."""
+def read_file(path: Path, step: Callable[[str], None], cache: DiskCache | None) -> Document:
+    """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
+    if path == Path(STANDARD_INPUT):
+        return read_document(read_standard_input(), "stdin")
     name = path.as_posix()
     try:
         with path.open("rb") as stream:
@@ -157,4 +174,25 @@ def read_file(path: Path, step: Callable[[str], None]) -> Document:
     except OSError as error:
         cause = f"cannot be read: {error.strerror or error}"
         raise document_error(name, cause, "check its name and its permissions") from error
-    return read_document(data, name, step=step)
+    if cache is None:
+        return read_document(data, name, step=step)
+    key = f"text {readers_version()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
+    with suppress(TypeError, ValueError, KeyError):
+        text, pages, warned = json.loads(cache.find(key) or b"")
+        return Document(name, text, tuple(Page(*page) for page in pages), tuple(warned))
+    document = read_document(data, name, step=step)
+    pages = [astuple(page) for page in document.pages]
+    cache.store(key, json.dumps([document.text, pages, document.warnings]).encode(), os.path.realpath(path))
+    return document
+
+
+@functools.cache
+def readers_version() -> str:
+    """Tells readers apart that may read other text from the same file: their source, and the libraries that they use."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.iterdir()):
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    for package in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            digest.update(f"{package} {version(package)}".encode())
+    return digest.hexdigest()[:16]

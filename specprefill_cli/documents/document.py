@@ -99,10 +99,12 @@ class Collection:
     """The documents of a question, in order, separated by a blank line.
 
     skipped: sentences about files of folders and patterns that were not read
+    left_out: number of further documents that share the fewest words with the question
     """
 
     documents: tuple[Document, ...]
     skipped: tuple[str, ...] = ()
+    left_out: int = 0
 
     @cached_property
     def text(self) -> str:
@@ -115,8 +117,11 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """The skipped files, then the warnings of all documents, each with its document's name."""
+        """The skipped files and documents, then the warnings of all documents, each with its document's name."""
+        total = len(self.documents) + self.left_out
+        shortlisted = f"{self.left_out:,} of {total:,} documents share fewer words with the question and were left out"
         return [
+            *([f"{shortlisted}; --shortlist off reads all"] if self.left_out else []),
             *self.skipped,
             *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),
         ]

@@ -1,7 +1,5 @@
 """The language of a text, by its script and its most frequent words, and the form in which its words are compared."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata
@@ -10,10 +8,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from snowballstemmer.basestemmer import BaseStemmer
 
 ENGLISH = "en"
 # Scripts without spaces between words: Thai, Lao, Burmese and Khmer, then kana and Chinese characters.
@@ -129,7 +123,10 @@ class WordForms:
 @cache
 def normaliser(language: str, plain: bool) -> Callable[[str], str]:
     """The function that gives the form of a word; see `WordForms`."""
-    stops, stemmer = frequent_words().get(language, frozenset()), stemmer_of(language)
+    import snowballstemmer
+
+    stops, name = frequent_words().get(language, frozenset()), load_lists()["stemmers"].get(language)
+    stemmer = snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
     @lru_cache(KEPT)
     def normalise(word: str) -> str:
@@ -146,14 +143,6 @@ def normaliser(language: str, plain: bool) -> Callable[[str], str]:
         return fold(stemmer.stemWord(word) if stemmer is not None else word[:PREFIX])
 
     return normalise
-
-
-def stemmer_of(language: str) -> BaseStemmer | None:
-    """Snowball's stemmer of a language, or None where there is none."""
-    import snowballstemmer
-
-    name = load_lists()["stemmers"].get(language)
-    return snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
 
 def fold(word: str) -> str:

@@ -14,6 +14,7 @@ from specprefill_cli.documents.document import hold, page_ranges
 from specprefill_cli.documents.reader import Abandoned, Pages, SourceFile, check_stop
 from specprefill_cli.errors import first_line
 
+DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
@@ -50,8 +51,9 @@ def pages(file: SourceFile) -> Pages:
             try:
                 with pdfium.LOCK, closing(document[index]) as page:
                     text = pdfium.page_text(page)
-                    if not text.replace(UNDECODED, "").strip() and extras.can_recognise():
-                        picture = pdfium.picture_of(page)
+                    is_unread = not text.replace(UNDECODED, "").strip()
+                    if is_unread and extras.can_recognise() and any(page.get_objects(max_depth=1)):
+                        picture = page.render(scale=DOTS_PER_INCH / 72).to_numpy().copy()
             except PdfiumError as error:
                 problems.failures[index + 1] = first_line(error)
             if UNDECODED in text:

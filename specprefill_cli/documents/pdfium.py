@@ -21,7 +21,6 @@ from specprefill_cli.documents.layout import Box
 LOCK = threading.Lock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
-DOTS_PER_INCH = 150
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
@@ -41,12 +40,6 @@ def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
     finally:
         with LOCK:
             document.close()
-
-
-def picture_of(page: pypdfium2.PdfPage) -> Any:
-    """A picture of a page as an array of its pixels; None for an empty page."""
-    is_empty = pdfium.FPDFPage_CountObjects(page.raw) < 1
-    return None if is_empty else page.render(scale=DOTS_PER_INCH / 72).to_numpy().copy()
 
 
 def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:

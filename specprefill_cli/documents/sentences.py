@@ -36,12 +36,9 @@ def sentences_of(text: str) -> np.ndarray:
     """The character ranges [n, 2] of a text's sentences, in order; read-only, cached for the next question about the text."""
     import numpy as np
 
-    def find_ranges() -> np.ndarray:
-        ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
-        ranges.setflags(write=False)
-        return ranges
-
-    return RANGES.find_or(text, find_ranges)
+    ranges = RANGES.find_or(text, lambda: np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2))
+    ranges.setflags(write=False)
+    return ranges
 
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
@@ -51,8 +48,11 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
         before = text[max(first, match.start() - SHORTEST_WRAPPED_LINE) : match.start()]
         if not _ends_sentence(before, match.group(), text[match.end() : match.end() + 1]):
             continue
-        if has_tables and "\n" not in match.group() and _in_table(text, match.start()):
-            continue
+        if has_tables and "\n" not in match.group():
+            # The line around it, within the length of a sentence on either side.
+            low, place, high = max(0, match.start() - LONGEST_SENTENCE), match.start(), match.start() + LONGEST_SENTENCE
+            if CELLS in text[low:place].rpartition("\n")[2] + text[place:high].partition("\n")[0]:
+                continue
         closers = len(match.group()) - len(match.group().lstrip(CLOSERS))
         yield from _cut(text, first, match.start() + closers)
         first = match.end()
@@ -74,13 +74,6 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
     return not (is_initial or word in abbreviations() or (word.isdigit() and len(line.split()) == 1))
-
-
-def _in_table(text: str, position: int) -> bool:
-    """Whether the line around a position has table cells, within the length of a sentence on either side."""
-    low, high = max(0, position - LONGEST_SENTENCE), position + LONGEST_SENTENCE
-    before, after = text[low:position].rpartition("\n")[2], text[position:high].partition("\n")[0]
-    return CELLS in before + after
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ LONGEST_NAME = 60
 FILLED_CELLS, FILLED_PER_CELL = 1000, 10
 LARGEST_SPAN = 1000
 YEARS = range(1900, 2101)
-# A text with as many letters is a name, whatever digits it has; codes have fewer.
+# Letters that codes have fewer than.
 NAME_LETTERS = 3
 # Gaps between pieces of text, from narrow to wide.
 NOTHING, SPACE, LINE, BLANK = range(4)
@@ -114,8 +114,12 @@ def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     filled = [name for name in names if name]
     if len(filled) < 2 or not all(names[1:]) or len(set(filled)) < len(filled):
         return False
-    if max(map(len, filled)) > LONGEST_NAME or not all(map(is_name, filled)):
-        return False
+    for name in filled:
+        # A name has words, or is a year; a text with many letters is one, whatever digits it has.
+        is_year = len(name) == 4 and name.isdecimal() and int(name) in YEARS
+        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS
+        if len(name) > LONGEST_NAME or (is_code and not is_year):
+            return False
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
     if any(name in column for name, column in zip(names, columns, strict=False)):
         return False
@@ -129,12 +133,6 @@ def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
 def is_number(cell: str) -> bool:
     """Whether at least half of a cell's letters and digits are digits: amounts, dates, codes."""
     return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
-
-
-def is_name(cell: str) -> bool:
-    """Whether a cell may name a column: words, a year, or words with a number."""
-    is_year = len(cell) == 4 and cell.isdecimal() and int(cell) in YEARS
-    return is_year or not is_number(cell) or sum(map(str.isalpha, cell)) >= NAME_LETTERS
 
 
 NO_CELL = Cell("")

@@ -21,6 +21,7 @@ from starlette.requests import Request
 
 from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
 from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.disk_cache import DiskCache
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collect import URL, expand_source, read_collection
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
@@ -121,7 +122,7 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
     if not paths_allowed and any(path_of(entry) is not None for entry in documents):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     return Question(
-        documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings.strict),
+        documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings),
         question=question_in(body),
         settings=override_settings(settings, body),
         top=top if isinstance(top, int) and top > 0 else None,
@@ -139,7 +140,7 @@ class SentDocuments:
 
     entries: Sequence[Any]
     folder: str
-    strict: bool
+    settings: Settings
 
     def __call__(self) -> Collection:
         """Read them. Raises ApiError for a malformed entry, DocumentError for a document that cannot be read."""
@@ -147,7 +148,7 @@ class SentDocuments:
         skipped: list[str] = []
         for is_path, group in groupby(enumerate(self.entries), key=lambda numbered: path_of(numbered[1]) is not None):
             if is_path:
-                collection = read_paths([str(path_of(entry)) for _, entry in group], self.folder, self.strict)
+                collection = read_paths([str(path_of(entry)) for _, entry in group], self.folder, self.settings)
                 read += collection.documents
                 skipped += collection.skipped
             else:
@@ -181,7 +182,7 @@ def read_entry(entry: Any, number: int) -> Document:
     return read_document(content, name)
 
 
-def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Collection:
+def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collection:
     """Read files, folders and patterns.
 
     folder: base of relative paths, and of the names of their documents
@@ -200,8 +201,9 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
     base = os.path.join(folder, "") if folder else ""
     try:
         # All rows of a batch share a single read, until a file's stamp changes.
-        key = (tuple(paths), strict, stamps_of(paths))
-        collection = READ.find_or(key, lambda: read_collection(paths, strict=strict))
+        key = (tuple(paths), settings.strict, stamps_of(paths))
+        cache = None if settings.no_cache else DiskCache()
+        collection = READ.find_or(key, lambda: read_collection(paths, strict=settings.strict, cache=cache))
     except DocumentError as error:
         text = str(error)
         raise DocumentError(text.replace(base, "").replace(glob.escape(base), "") if base else text) from error
