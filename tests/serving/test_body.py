@@ -9,7 +9,9 @@ from specprefill_cli.settings import Settings
 
 
 def read_names(paths, folder, strict=False):
-    return [document.name for document in read_paths(paths, str(folder), Settings(strict=strict, no_cache=True)).documents]
+    return [
+        document.name for document in read_paths(paths, str(folder), Settings(strict=strict, no_cache=True)).documents
+    ]
 
 
 def test_pattern_characters_in_the_folder_name_stand_for_themselves(tmp_path):
