@@ -47,8 +47,8 @@ class DiskCache:
     or is locked for long, nothing more is found or kept. The least recently used values make room for others.
     """
 
-    def __init__(self, path: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.path, self.limit_bytes = cache_path() if path is None else path, limit_bytes
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.path, self.limit_bytes = cache_path(), limit_bytes
         self.database: sqlite3.Connection | None = None
         self.failed, self.stored_bytes, self.lock = False, 0, Lock()
 
@@ -60,6 +60,8 @@ class DiskCache:
             try:
                 if self.database is None:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
+                    # Texts of documents are for the user alone.
+                    os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
                     self.database = sqlite3.connect(self.path, timeout=PATIENCE, check_same_thread=False)
                     self.database.executescript(SCHEMA)
                 with self.database:
@@ -105,6 +107,9 @@ class DiskCache:
         rows = self.run("SELECT source, SUM(size), MAX(used) FROM entries GROUP BY source ORDER BY source")
         return [Entry(*row) for row in rows]
 
-    def close(self) -> None:
+    def __enter__(self) -> DiskCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.database is not None:
             self.database.close()

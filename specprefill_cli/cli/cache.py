@@ -37,12 +37,12 @@ def cache(remove: Remove = None, json: Json = False) -> None:
 
       specprefill cache --remove docs/
     """
-    documents = DiskCache()
-    if remove is not None:
-        remove_kept(documents, remove)
     folders: dict[str, list[Entry]] = {}
-    for entry in documents.entries():
-        folders.setdefault(os.path.dirname(entry.source), []).append(entry)
+    with DiskCache() as documents:
+        if remove is not None:
+            remove_kept(documents, remove)
+        for entry in documents.entries():
+            folders.setdefault(os.path.dirname(entry.source), []).append(entry)
     kept = [("documents", folder, entries) for folder, entries in folders.items()]
     kept += [("model", entry.source, [entry]) for entry in converted_models()]
     rows = []

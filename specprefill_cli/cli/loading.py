@@ -34,10 +34,9 @@ EXAMPLE = 'report.pdf "What is the notice period?"'
 
 def document_reader(settings: Settings) -> Callable[..., Collection]:
     """A function that reads documents by name, with these settings."""
-    from specprefill_cli.disk_cache import DiskCache
     from specprefill_cli.documents.collect import read_collection
 
-    return partial(read_collection, strict=settings.strict, cache=None if settings.no_cache else DiskCache())
+    return partial(read_collection, strict=settings.strict, keep=not settings.no_cache)
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:

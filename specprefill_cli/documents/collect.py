@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import astuple, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
@@ -121,32 +121,34 @@ def read_collection(
     *,
     strict: bool = False,
     step: Callable[[str], None] = lambda _text: None,
-    cache: DiskCache | None = None,
+    keep: bool = False,
 ) -> Collection:
     """Read the documents of `read_documents` into a collection, which also lists the skipped files.
 
     step: called with the progress of a reader, page by page, and of the files
-    cache: keeps texts, by the content of their files
+    keep: whether texts are kept on disk, by the content of their files, and read from there
     """
     expansions = [
         Expansion([Path(source)], named=True) if source == STANDARD_INPUT else expand_source(source)
         for source in dict.fromkeys(sources)
     ]
-    count = sum(len(expansion.files) for expansion in expansions)
+    files = [(path, expansion.named) for expansion in expansions for path in expansion.files]
     skipped = [warning for expansion in expansions for warning in expansion.warnings]
     documents: dict[str, Document] = {}
     failures: list[DocumentError] = []
-    for number, (expansion, path) in enumerate(((each, path) for each in expansions for path in each.files), start=1):
-        place = STANDARD_INPUT if path == Path(STANDARD_INPUT) else os.path.normcase(os.path.realpath(path))
-        file = f"file {number:,} of {count:,}: " if count > 1 else ""
-        if file:
+    with DiskCache() if keep else nullcontext() as cache:
+        for number, (path, is_named) in enumerate(files, start=1):
+            place = STANDARD_INPUT if path == Path(STANDARD_INPUT) else os.path.normcase(os.path.realpath(path))
+            file = f"file {number:,} of {len(files):,}: " if len(files) > 1 else ""
             step(f"{file}{path}")
-        try:
-            documents[place] = documents.get(place) or read_file(path, lambda text, file=file: step(file + text), cache)
-        except DocumentError as error:
-            if strict or expansion.named:
-                raise
-            failures.append(error)
+            try:
+                documents[place] = documents.get(place) or read_file(
+                    path, lambda text, file=file: step(file + text), cache
+                )
+            except DocumentError as error:
+                if strict or is_named:
+                    raise
+                failures.append(error)
     if failures and (strict or not documents):
         more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
         raise DocumentError(f"{failures[0]}{more}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +36,9 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     is_whole = limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or is_about_everything(question)
     if is_whole or len(sizes) < 2 or sum(sizes) <= int(limit):
         return collection
-    scores = document_scores(collection.documents, question, None if settings.no_cache else DiskCache())
+    with nullcontext() if settings.no_cache else DiskCache() as cache:
+        indexes = [section_words(document, cache) for document in collection.documents]
+    scores = document_scores(indexes, question)
     if not scores.any():
         return collection
     best = np.argsort(-scores, kind="stable").tolist()
@@ -49,9 +52,8 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     return replace(collection, documents=documents, left_out=len(sizes) - len(chosen))
 
 
-def document_scores(documents: tuple[Document, ...], question: str, cache: DiskCache | None) -> np.ndarray:
+def document_scores(indexes: Sequence[tuple[WordForms, WordIndex]], question: str) -> np.ndarray:
     """BM25 of each document's best section for a question: [n]; rarities and lengths are those of all sections."""
-    indexes = [section_words(document, cache) for document in documents]
     lengths = np.concatenate([index.lengths for _, index in indexes])
     norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
     scores = np.zeros(len(lengths))

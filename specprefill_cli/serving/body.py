@@ -21,7 +21,6 @@ from starlette.requests import Request
 
 from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
 from specprefill_cli.byte_cache import ByteCache
-from specprefill_cli.disk_cache import DiskCache
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collect import URL, expand_source, read_collection
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
@@ -202,8 +201,8 @@ def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collect
     try:
         # All rows of a batch share a single read, until a file's stamp changes.
         key = (tuple(paths), settings.strict, stamps_of(paths))
-        cache = None if settings.no_cache else DiskCache()
-        collection = READ.find_or(key, lambda: read_collection(paths, strict=settings.strict, cache=cache))
+        keep = not settings.no_cache
+        collection = READ.find_or(key, lambda: read_collection(paths, strict=settings.strict, keep=keep))
     except DocumentError as error:
         text = str(error)
         raise DocumentError(text.replace(base, "").replace(glob.escape(base), "") if base else text) from error

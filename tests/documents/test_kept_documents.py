@@ -51,11 +51,11 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_only_changed_files_are_read_again(folder: Path, parsed: list[str], cache: DiskCache) -> None:
-    first, steps = read_collection(["docs"], cache=cache), []
+    first, steps = read_collection(["docs"], keep=True), []
     assert parsed == ["docs/a.html", "docs/b.html", "docs/c.html"]
     Path("docs/b.html").write_text("<html><body>four", encoding="utf-8")
     Path("docs/a.html").rename("docs/d.html")
-    again = read_collection(["docs"], cache=DiskCache(), step=steps.append)
+    again = read_collection(["docs"], keep=True, step=steps.append)
     assert parsed[3:] == ["docs/b.html"]
     assert steps[0] == "file 1 of 3: docs/b.html"
     assert [document.text for document in again.documents] == ["four", "three", "one"]
@@ -65,8 +65,7 @@ def test_only_changed_files_are_read_again(folder: Path, parsed: list[str], cach
 
 @pytest.mark.parametrize("damage", ["garbage", "cut", "value", "folder", "locked"])
 def test_a_cache_that_fails_costs_only_time(folder: Path, cache: DiskCache, damage: str, monkeypatch) -> None:
-    expected = read_collection(["docs"], cache=cache).documents
-    cache.close()
+    expected = read_collection(["docs"], keep=True).documents
     monkeypatch.setattr("specprefill_cli.disk_cache.PATIENCE", 0.01)
     database = sqlite3.connect(cache.path)
     if damage == "value":
@@ -81,12 +80,12 @@ def test_a_cache_that_fails_costs_only_time(folder: Path, cache: DiskCache, dama
         content = cache.path.read_bytes()
         cache.path.write_bytes(b"garbage" * 999 if damage == "garbage" else content[: len(content) // 2])
     for _ in range(2):
-        assert read_collection(["docs"], cache=DiskCache()).documents == expected
+        assert read_collection(["docs"], keep=True).documents == expected
     database.close()
 
 
 def test_the_least_recently_used_make_room(cache: DiskCache) -> None:
-    small = DiskCache(cache.path, limit_bytes=20_000)
+    small = DiskCache(limit_bytes=20_000)
     for number in range(60):
         small.store(f"key {number}", np.random.default_rng(number).bytes(1000), f"file {number}")
         small.run("UPDATE entries SET used = ? WHERE key = ?", float(number), f"key {number}")
@@ -106,7 +105,7 @@ def test_two_processes_write_at_once(cache: DiskCache) -> None:
 
 
 def test_the_cache_is_listed_and_removed(folder: Path, cache: DiskCache) -> None:
-    read_collection(["docs"], cache=cache)
+    read_collection(["docs"], keep=True)
     model = folder.parent / "models" / "small-1-plain-v2"
     model.mkdir(parents=True)
     (model / "conversion.json").write_text("{}")
