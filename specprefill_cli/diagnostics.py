@@ -15,7 +15,7 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import ModelOutline
-    from specprefill_cli.models.placement import Placement
+    from specprefill_cli.models.machine.placement import Placement
     from specprefill_cli.prompting import Template
 
 GIBIBYTE = 2**30
@@ -94,15 +94,14 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
 
     Downloads no weights.
     """
-    from specprefill_cli.models import smollm2
-    from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.loading import load_outline
-    from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-    from specprefill_cli.models.pairs import chosen_pair
-    from specprefill_cli.models.placement import choose_dtype, choose_placement
-    from specprefill_cli.models.quantization import AUTO, NONE, check_quantization
-    from specprefill_cli.models.refs import Kind, ModelRef
-    from specprefill_cli.models.tokenizers import agreed_tokenizer
+    from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
+    from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
+    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
+    from specprefill_cli.models.sources.hub import ModelNotHere
+    from specprefill_cli.models.sources.pairs import chosen_pair
+    from specprefill_cli.models.sources.refs import ModelRef
+    from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
@@ -111,7 +110,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
-        if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
+        ref = ModelRef(name)
+        conversion = ref.conversion if ref.file is not None else None
+        if conversion is not None and not conversion.done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:
@@ -155,7 +156,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
 
 def check_model_class(role: str, outline: ModelOutline) -> Check:
     """Check that our attention can replace the model's."""
-    from specprefill_cli.models.supported import model_class
+    from specprefill_cli.models.running.supported import model_class
 
     text_config = outline.config.get_text_config()
     if not model_class(outline.config).is_backend_compatible():

@@ -16,8 +16,8 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.declarations import Setting, in_words
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.pairs import PAIRS, SMOLLM2, with_named_pair
-from specprefill_cli.models.smollm2 import install_command
+from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, with_named_pair
+from specprefill_cli.models.sources.smollm2 import install_command
 from specprefill_cli.prefill.registry import REGISTRIES, check_name
 from specprefill_cli.settings import (
     AUTO,

@@ -10,14 +10,22 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import loading, placement
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models import loading
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.pairs import FOLDER_VARIABLE, HEADS_FILE, PAIRS, chosen_pair, draft_folder, find_pair
-from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
-from specprefill_cli.models.supported import check_config, context_length
-from specprefill_cli.models.tokenizers import count_tokens, counting_encoding
+from specprefill_cli.models.machine import placement
+from specprefill_cli.models.machine.placement import Placement, choose_dtype, choose_placement
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models.running.supported import check_config, context_length
+from specprefill_cli.models.sources.pairs import (
+    FOLDER_VARIABLE,
+    HEADS_FILE,
+    PAIRS,
+    chosen_pair,
+    draft_folder,
+    find_pair,
+)
+from specprefill_cli.models.sources.tokenizers import count_tokens, counting_encoding
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
 

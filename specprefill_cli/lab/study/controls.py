@@ -18,8 +18,8 @@ from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, map_prompt, repa
 from specprefill_cli.draft_kv.modes import DraftKvMode, Fates, recompute_chunks
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import KvCacheState, new_state
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.cache import KvCacheState, new_state
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.tables import Row
-from specprefill_cli.models.adapter import run
-from specprefill_cli.models.cache import KvCacheState, rollback
+from specprefill_cli.models.running.adapter import run
+from specprefill_cli.models.running.cache import KvCacheState, rollback
 
 TOKENS = 64
 # Answers are compared after these numbers of tokens.

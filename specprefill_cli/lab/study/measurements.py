@@ -22,8 +22,8 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Continuation, Drift, continuation, drift
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import KvCacheState
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE

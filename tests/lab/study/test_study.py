@@ -8,7 +8,7 @@ import torch
 from specprefill_cli.lab.study.drift import Drift, continuation, drift, drift_row, kl_rows
 from specprefill_cli.lab.study.measurements import BUDGETS, study
 from specprefill_cli.lab.study.summary import summary
-from specprefill_cli.models.adapter import prefill, run
+from specprefill_cli.models.running.adapter import prefill, run
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
 from tests.helpers.samples import write_jsonl
