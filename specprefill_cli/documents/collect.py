@@ -153,7 +153,7 @@ def read_collection(
         more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
         raise DocumentError(f"{failures[0]}{more}")
     skipped += (f"skipped {failure}" for failure in failures)
-    return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
+    return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)), kept=keep)
 
 
 def read_standard_input() -> bytes:

@@ -100,11 +100,13 @@ class Collection:
 
     skipped: sentences about files of folders and patterns that were not read
     left_out: number of further documents that share the fewest words with the question
+    kept: whether what is computed of the documents may be kept on disk, too
     """
 
     documents: tuple[Document, ...]
     skipped: tuple[str, ...] = ()
     left_out: int = 0
+    kept: bool = False
 
     @cached_property
     def text(self) -> str:

@@ -36,7 +36,7 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     is_whole = limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or is_about_everything(question)
     if is_whole or len(sizes) < 2 or sum(sizes) <= int(limit):
         return collection
-    with nullcontext() if settings.no_cache else DiskCache() as cache:
+    with DiskCache() if collection.kept else nullcontext() as cache:
         indexes = [section_words(document, cache) for document in collection.documents]
     scores = document_scores(indexes, question)
     if not scores.any():

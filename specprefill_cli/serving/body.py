@@ -152,7 +152,7 @@ class SentDocuments:
                 skipped += collection.skipped
             else:
                 read += [read_entry(entry, number) for number, entry in group]
-        return Collection(tuple(read), tuple(skipped))
+        return Collection(tuple(read), tuple(skipped), kept=not self.settings.no_cache)
 
 
 def path_of(entry: object) -> str | None:
@@ -212,7 +212,11 @@ def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collect
         document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(base))
         for document in collection.documents
     )
-    return Collection(tuple(documents), tuple(text.replace(base, "") for text in collection.skipped))
+    return replace(
+        collection,
+        documents=tuple(documents),
+        skipped=tuple(text.replace(base, "") for text in collection.skipped),
+    )
 
 
 def join_path(folder: str, name: str) -> str:

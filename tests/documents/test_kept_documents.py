@@ -4,19 +4,24 @@ import json
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from specprefill_cli.answering.session import Session
 from specprefill_cli.cli.main import command_line
 from specprefill_cli.disk_cache import DiskCache
 from specprefill_cli.documents import collect
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.documents.language import WordForms
+from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.bm25 import word_index
+from specprefill_cli.prefill.scorers.embedding import embedding_importance
 from specprefill_cli.prefill.shortlist import pack, shortlist, unpack
 from specprefill_cli.settings import Settings
 
@@ -131,21 +136,21 @@ FARM = "The gate of the mill is dark green. " * 40
 OTHERS = [f"Page {number} tells of rain, of bread and of the old road to the sea. " * 20 for number in range(30)]
 
 
-def many(*texts: str) -> Collection:
-    return Collection(tuple(one_page_document(f"{number}.txt", text) for number, text in enumerate(texts)))
+def many(*texts: str, kept: bool = False) -> Collection:
+    return Collection(tuple(one_page_document(f"{number}.txt", text) for number, text in enumerate(texts)), kept=kept)
 
 
-@pytest.mark.parametrize("no_cache", [True, False])
-def test_the_documents_with_the_questions_words_are_read(cache: DiskCache, no_cache: bool) -> None:
-    collection = many(*OTHERS[:15], FARM, *OTHERS[15:])
-    settings = Settings(shortlist=4000, no_cache=no_cache)
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_documents_with_the_questions_words_are_read(cache: DiskCache, kept: bool) -> None:
+    collection = many(*OTHERS[:15], FARM, *OTHERS[15:], kept=kept)
+    settings = Settings(shortlist=4000)
     for _ in range(2):
         chosen = shortlist(collection, "What colour is the mill's gate?", settings)
         assert "15.txt" in [document.name for document in chosen.documents]
         assert len(chosen.text) <= 4000 + len(chosen.documents) * 2
         assert len(chosen.documents) + chosen.left_out == 31
     assert chosen.warnings[0].startswith(f"{chosen.left_out} of 31 documents share fewer words")
-    assert bool(cache.entries()) is not no_cache
+    assert bool(cache.entries()) is kept
 
 
 @pytest.mark.parametrize(
@@ -170,3 +175,14 @@ def test_words_of_documents_survive_packing() -> None:
     assert other_forms == forms
     for word in forms.question_words("Wie ist das Tor der Mühle?"):
         assert other.frequency(word, forms).tolist() == index.frequency(word, forms).tolist()
+
+
+def test_vectors_are_computed_once(cache: DiskCache, tiny_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = tiny_session.request(
+        many(FARM, kept=True), "What colour is the gate?", Settings(scorer="embedding", mode="select")
+    )
+    first = embedding_importance(request)
+    monkeypatch.setattr(Encoder, "document_vectors", None)
+    assert torch.equal(embedding_importance(request), first)
+    with pytest.raises(TypeError):
+        embedding_importance(replace(request, collection=many(FARM)))
