@@ -45,19 +45,16 @@ def cache(remove: Remove = None, json: Json = False) -> None:
             folders.setdefault(os.path.dirname(entry.source), []).append(entry)
     kept = [("documents", folder, entries) for folder, entries in folders.items()]
     kept += [("model", entry.source, [entry]) for entry in converted_models()]
-    rows = []
+    rows, table = [], plain_table("kind", "source", "files", "MB", "last used")
     for kind, source, entries in kept:
-        used = datetime.fromtimestamp(max(entry.used for entry in entries)).astimezone().isoformat(timespec="seconds")
+        used = datetime.fromtimestamp(max(entry.used for entry in entries)).astimezone().isoformat(" ", "minutes")
         size = sum(entry.size for entry in entries)
         rows.append({"kind": kind, "source": source, "files": len(entries), "bytes": size, "last_used": used})
+        table.add_row(kind, plain(source), f"{len(entries):,}", f"{size / 1e6:,.1f}", used)
     if json:
         print_json({"kept": rows})
-        return
-    table = plain_table("kind", "source", "files", "MB", "last used")
-    for row in rows:
-        size, used = f"{row['bytes'] / 1e6:,.1f}", row["last_used"][:16].replace("T", " ")
-        table.add_row(row["kind"], plain(row["source"]), f"{row['files']:,}", size, used)
-    console(sys.stdout).print(table)
+    else:
+        console(sys.stdout).print(table)
 
 
 def remove_kept(documents: DiskCache, name: str) -> None:

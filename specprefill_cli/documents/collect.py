@@ -139,12 +139,10 @@ def read_collection(
     with DiskCache() if keep else nullcontext() as cache:
         for number, (path, is_named) in enumerate(files, start=1):
             place = STANDARD_INPUT if path == Path(STANDARD_INPUT) else os.path.normcase(os.path.realpath(path))
-            file = f"file {number:,} of {len(files):,}: " if len(files) > 1 else ""
-            step(f"{file}{path}")
+            if len(files) > 1:
+                step(f"reading file {number:,} of {len(files):,}: {path}")
             try:
-                documents[place] = documents.get(place) or read_file(
-                    path, lambda text, file=file: step(file + text), cache
-                )
+                documents[place] = documents.get(place) or read_file(path, step, cache)
             except DocumentError as error:
                 if strict or is_named:
                     raise

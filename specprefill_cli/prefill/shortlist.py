@@ -41,10 +41,8 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     scores = document_scores(indexes, question)
     if not scores.any():
         return collection
-    best = np.argsort(-scores, kind="stable").tolist()
-    room = int(limit)
-    chosen = []
-    for number in best:
+    room, chosen = int(limit), list[int]()
+    for number in np.argsort(-scores, kind="stable").tolist():
         if sizes[number] <= room or not chosen:
             chosen.append(number)
             room -= sizes[number]

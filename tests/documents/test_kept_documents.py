@@ -62,7 +62,7 @@ def test_only_changed_files_are_read_again(folder: Path, parsed: list[str], cach
     Path("docs/a.html").rename("docs/d.html")
     again = read_collection(["docs"], keep=True, step=steps.append)
     assert parsed[3:] == ["docs/b.html"]
-    assert steps[0] == "file 1 of 3: docs/b.html"
+    assert steps[0] == "reading file 1 of 3: docs/b.html"
     assert [document.text for document in again.documents] == ["four", "three", "one"]
     assert again.documents[2].warnings == first.documents[0].warnings != ()
     assert again.documents[2].pages == first.documents[0].pages
