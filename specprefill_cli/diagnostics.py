@@ -50,6 +50,7 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
         "versions": check_versions,
         "devices": list_devices,
         "pair": lambda: check_chosen_pair(settings, tokens),
+        "recommended": recommend_pair,
     }
     findings: list[Check] = []
     for name, check in checks.items():
@@ -87,6 +88,17 @@ def list_devices() -> Iterator[Check]:
         yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
     else:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
+
+
+def recommend_pair() -> Iterator[Check]:
+    """Recommend a pair for this machine."""
+    import torch
+
+    from specprefill_cli.models.machine.recommendation import recommend
+
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    gpu_memory = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus)
+    yield Check("recommended", State.OK, recommend(main_memory()[0], gpu_memory))
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:

@@ -182,8 +182,11 @@ def with_settings(
 def name_pair(settings: Settings, notes: Notes) -> Settings:
     """Replace the pair `auto` by its name, and note how to get a better pair."""
     named_settings = with_named_pair(settings)
-    if settings.pair == AUTO and settings.target is None and named_settings.pair != SMOLLM2:
-        notes.line(f"answers come from the small pair {named_settings.pair}; a better one: {install_command()}")
+    name = named_settings.pair
+    if settings.pair == AUTO and settings.target is None and name == "tiny":
+        notes.line(f"answers come from the small pair {name}; a better one: {install_command()}")
+    elif settings.pair == AUTO and settings.target is None and name != SMOLLM2:
+        notes.line(f"pair {name}: the best whose weights are here (--pair {SMOLLM2} is smaller and quicker)")
     return named_settings
 
 

@@ -3,13 +3,16 @@
 import json
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import transformers
+from huggingface_hub import constants
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.models.machine.recommendation import suitable_pair
 from specprefill_cli.models.sources import pairs, smollm2
 from specprefill_cli.models.sources.hub import may_download
-from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, find_pair
+from specprefill_cli.models.sources.pairs import PAIRS, chosen_pair, draft_folder, find_pair
 from specprefill_cli.models.sources.refs import ModelRef
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import calibration_folder
@@ -81,11 +84,30 @@ def test_heads_belong_to_the_draft_and_the_rest_to_the_pair():
     assert draft_folder("a/draft") == calibration_folder(find_pair("tiny", "a/draft", "b")).parent / "a_draft"
 
 
-@pytest.mark.parametrize(("available", "named"), [(True, "smollm2"), (False, "tiny")])
-def test_auto_is_the_better_pair_that_is_here(monkeypatch, available, named):
+@pytest.mark.parametrize(
+    ("available", "free", "named"),
+    [(True, 0, "smollm2"), (False, 0, "tiny"), (True, 2**40, "qwen2.5-coder-1.5b"), (True, 1, "smollm2")],
+)
+def test_auto_is_the_best_pair_that_is_here_and_fits(monkeypatch, tmp_path, available, free, named):
     monkeypatch.setattr(smollm2, "is_available", lambda: available)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    if free:
+        folder = tmp_path / "models--Qwen--Qwen2.5-Coder-1.5B-Instruct-GGUF" / "snapshots" / "1"
+        folder.mkdir(parents=True)
+        (folder / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf").write_bytes(b"GGUF")
     # The suite replaces the function, so that it depends on no installed package.
     assert pairs.default_pair.__wrapped__() == named
+
+
+@pytest.mark.parametrize(
+    ("room", "bytes_a_weight", "most", "expected"),
+    [(80e9, 2, float("inf"), "qwen2.5-32b"), (4e9, 1, 2e9, "qwen2.5-1.5b"), (1e9, 1, 2e9, None)],
+)
+def test_the_recommended_pair_fits_memory_and_speed(room, bytes_a_weight, most, expected):
+    known = [pair for name, pair in PAIRS.items() if name.startswith("qwen2.5-") and "coder" not in name]
+    pair = suitable_pair(known, room, bytes_a_weight, most)
+    assert (pair and pair.name) == expected
 
 
 def test_tiny_names_the_better_pair_once(monkeypatch, call, tmp_path):
