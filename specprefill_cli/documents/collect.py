@@ -128,19 +128,20 @@ def read_collection(
     step: called with the progress of a reader, page by page, and of the files
     keep: whether texts are kept on disk, by the content of their files, and read from there
     """
-    expansions = [
-        Expansion([Path(source)], named=True) if source == STANDARD_INPUT else expand_source(source)
-        for source in dict.fromkeys(sources)
-    ]
-    files = [(path, expansion.named) for expansion in expansions for path in expansion.files]
-    skipped = [warning for expansion in expansions for warning in expansion.warnings]
+    # None stands for standard input: a file may have the same name.
+    files: list[tuple[Path | None, bool]] = []
+    skipped: list[str] = []
+    for source in dict.fromkeys(sources):
+        expansion = expand_source(source) if source != STANDARD_INPUT else Expansion([])
+        files += [(path, expansion.named) for path in expansion.files] or [(None, True)]
+        skipped += expansion.warnings
     documents: dict[str, Document] = {}
     failures: list[DocumentError] = []
     with DiskCache() if keep else nullcontext() as cache:
         for number, (path, is_named) in enumerate(files, start=1):
-            place = STANDARD_INPUT if path == Path(STANDARD_INPUT) else os.path.normcase(os.path.realpath(path))
+            place = STANDARD_INPUT if path is None else os.path.normcase(os.path.realpath(path))
             if len(files) > 1:
-                step(f"reading file {number:,} of {len(files):,}: {path}")
+                step(f"reading file {number:,} of {len(files):,}: {path or STANDARD_INPUT}")
             try:
                 documents[place] = documents.get(place) or read_file(path, step, cache)
             except DocumentError as error:
@@ -163,9 +164,9 @@ def read_standard_input() -> bytes:
     return data
 
 
-def read_file(path: Path, step: Callable[[str], None], cache: DiskCache | None) -> Document:
+def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache | None) -> Document:
     """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
-    if path == Path(STANDARD_INPUT):
+    if path is None:
         return read_document(read_standard_input(), "stdin")
     name = path.as_posix()
     try:
@@ -188,7 +189,7 @@ def read_file(path: Path, step: Callable[[str], None], cache: DiskCache | None) 
 
 @functools.cache
 def readers_version() -> str:
-    """Tells readers apart that may read other text from the same file: their source, and the libraries that they use."""
+    """A hash of all readers and their libraries: others may read other text from the same file."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.iterdir()):
         digest.update(path.read_bytes() if path.is_file() else b"")
