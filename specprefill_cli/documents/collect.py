@@ -178,12 +178,13 @@ def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache |
     if cache is None:
         return read_document(data, name, step=step)
     key = f"text {readers_version()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
-    with suppress(TypeError, ValueError, KeyError):
-        text, pages, warned = json.loads(cache.find(key) or b"")
+    with suppress(TypeError, ValueError):
+        head, _, text = (cache.find(key) or b"").decode().partition("\n")
+        pages, warned = json.loads(head)
         return Document(name, text, tuple(Page(*page) for page in pages), tuple(warned))
     document = read_document(data, name, step=step)
-    pages = [astuple(page) for page in document.pages]
-    cache.store(key, json.dumps([document.text, pages, document.warnings]).encode(), os.path.realpath(path))
+    head = json.dumps([[astuple(page) for page in document.pages], document.warnings])
+    cache.store(key, f"{head}\n{document.text}".encode(), os.path.realpath(path))
     return document
 
 
