@@ -107,8 +107,9 @@ class Settings:
     shortlist: str | int = setting(
         DOCUMENTS,
         AUTO,
-        "Characters of many documents that the draft reads: those with most of the question's words; auto: 60,000; off: all",
-        minimum=1000,
+        "Characters of several documents that the draft reads, where most of the question's words are; auto: 60,000 where "
+        "they have more than 400,000; off: all",
+        minimum=3000,
         words=(AUTO, OFF),
     )
     no_cache: bool = setting(

@@ -41,7 +41,7 @@ def retrieve(
         passages = kept_passages(sentences, selection.plan, request.prompt.offsets)
     return Retrieval(
         question=request.question,
-        passages=passages,
+        passages=collection.in_whole(passages),
         document_words=sum(len(document.text.split()) for document in collection.documents),
         kept_words=sum(len(passage.text.split()) for passage in passages),
         warnings=warnings,

@@ -2,13 +2,16 @@
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Any, TypeVar
 
 from specprefill_cli.errors import one_line
 
+# A citation or a passage.
+Place = TypeVar("Place", bound=Any)
 SEPARATOR = "\n\n"
 # Memory, in bytes, for documents kept for further questions.
 KEPT_BYTES = 2**28
@@ -29,12 +32,14 @@ class Document:
 
     A page without text has `start == end`. `warnings` are single-line sentences about text that may be missing or wrong.
     `name` may hold any character of a file name, and surrogates for undecodable bytes; `one_line` makes it safe.
+    `origin` is the place of the text in the whole document, if it is a part.
     """
 
     name: str
     text: str
     pages: tuple[Page, ...]
     warnings: tuple[str, ...] = ()
+    origin: int = 0
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
         """Return the numbers of the pages that overlap `[start, end)`, in order.
@@ -98,7 +103,7 @@ class DocumentPages:
 class Collection:
     """The documents of a question, in order, separated by a blank line.
 
-    skipped: sentences about files of folders and patterns that were not read
+    skipped: sentences about files of folders and patterns, and about documents, that were not read
     left_out: number of further documents that share the fewest words with the question
     kept: whether what is computed of the documents may be kept on disk, too
     """
@@ -119,11 +124,8 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """The skipped files and documents, then the warnings of all documents, each with its document's name."""
-        total = len(self.documents) + self.left_out
-        shortlisted = f"{self.left_out:,} of {total:,} documents share fewer words with the question and were left out"
+        """The skipped files, then the warnings of all documents, each with its document's name."""
         return [
-            *([f"{shortlisted}; --shortlist off reads all"] if self.left_out else []),
             *self.skipped,
             *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),
         ]
@@ -144,6 +146,14 @@ class Collection:
             if first < last:
                 ranges.append((number, first, last))
         return ranges
+
+    def in_whole(self, places: Sequence[Place]) -> list[Place]:
+        """Citations or passages with their ranges in whole documents, where parts of these were read."""
+        origins = [self.documents[place.number].origin for place in places]
+        return [
+            replace(place, start=place.start + origin, end=place.end + origin)
+            for place, origin in zip(places, origins, strict=True)
+        ]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         """The documents that characters [start, end) of `text` touch, each with the pages touched."""
