@@ -1,6 +1,5 @@
 """Texts kept on disk, `specprefill cache`, and the shortlist of many documents."""
 
-import json
 import sqlite3
 import subprocess
 import sys
@@ -10,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.cli.main import command_line
 from specprefill_cli.disk_cache import DiskCache
 from specprefill_cli.documents import collect
 from specprefill_cli.documents.collect import read_collection
@@ -109,27 +106,22 @@ def test_two_processes_write_at_once(cache: DiskCache) -> None:
     assert cache.run("SELECT COUNT(*) FROM entries") == [(400,)]
 
 
-def test_the_cache_is_listed_and_removed(folder: Path, cache: DiskCache) -> None:
+def test_the_cache_is_listed_and_removed(folder: Path, cache: DiskCache, call, call_json) -> None:
     read_collection(["docs"], keep=True)
     model = folder.parent / "models" / "small-1-plain-v2"
     model.mkdir(parents=True)
     (model / "conversion.json").write_text("{}")
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(command_line("cache"), ["cache", *arguments])
-        return result.output if result.exit_code == 0 else str(result.exception)
-
-    rows = json.loads(run("--json"))["kept"]
+    rows = call_json("cache")["kept"]
     assert [(row["kind"], row["source"], row["files"]) for row in rows] == [
         ("documents", str(folder), 3),
         ("model", "small-1-plain-v2", 1),
     ]
     assert all(row["bytes"] > 0 and row["last_used"] for row in rows)
-    assert "small-1" not in run("--remove", "small-1-plain-v2")
-    run("--remove", "docs/a.html")
+    assert "small-1" not in call("cache", "--remove", "small-1-plain-v2")[1]
+    call("cache", "--remove", "docs/a.html")
     assert len(cache.entries()) == 2
-    assert "nothing is kept of it" in run("--remove", "other")
-    assert str(folder) not in run("--remove", "all")
+    assert "nothing is kept of it" in call("cache", "--remove", "other")[2]
+    assert str(folder) not in call("cache", "--remove", "all")[1]
 
 
 FARM = "The gate of the mill is dark green. " * 40
@@ -197,3 +189,18 @@ def test_vectors_are_computed_once(cache: DiskCache, tiny_session: Session, monk
     assert torch.equal(embedding_importance(request), first)
     with pytest.raises(TypeError):
         embedding_importance(replace(request, collection=many(FARM)))
+
+
+def test_commands_say_how_many_documents_were_left_out(cache: DiskCache, tmp_path: Path, call_json) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number, text in enumerate([*OTHERS, f"{'Rain. ' * 500}{FARM}"]):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    question = "What colour is the mill's gate?"
+    for command, *options in (["ask"], ["plan"], ["passages", "--top", "1"]):
+        shown = call_json(command, str(folder), question, "--shortlist", "4000", "--no-server", *options)
+        assert shown["documents_left_out"] == 30
+        assert "30 of 31 documents" in shown["warnings"][0]
+    (passage,) = shown["passages"]
+    assert passage["start"] >= 2000
+    assert passage["document"].endswith("30.txt")
