@@ -15,10 +15,11 @@ FOLDER_VARIABLE = "SPECPREFILL_CACHE"
 # Bytes of all values together, and the share of them that stays where they become more.
 LIMIT_BYTES, SHARE_KEPT = 2**30, 0.9
 # Seconds that a process waits for another one, and after which a use is noted again.
-PATIENCE, USE_NOTED = 5.0, 3600.0
+PATIENCE, USE_NOTED = 5.0, 86_400.0
+# A file that a crash damages costs only the time to make it again.
 SCHEMA = """
-PRAGMA auto_vacuum = FULL; PRAGMA synchronous = OFF;
-CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, source TEXT, size INTEGER, used REAL, value BLOB) WITHOUT ROWID
+PRAGMA auto_vacuum = FULL; PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY;
+CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, source TEXT, size INTEGER, used REAL, value BLOB)
 """
 
 
@@ -89,13 +90,13 @@ class DiskCache:
         packed = zlib.compress(value, 1)
         self.run("REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", key, source, len(packed), time.time(), packed)
         self.stored_bytes += len(packed)
-        # Adding up all sizes takes a while, so it is done now and then.
-        if self.stored_bytes > self.limit_bytes * (1 - SHARE_KEPT) / 2:
-            self.stored_bytes = 0
+        # Adding up all sizes takes a while, so it is done now and then, and at the end.
+        if self.stored_bytes > self.limit_bytes * (1 - SHARE_KEPT):
             self.shrink()
 
     def shrink(self) -> None:
         """Remove the least recently used values where all together exceed the limit."""
+        self.stored_bytes = 0
         ((total,),) = self.run("SELECT SUM(size) FROM entries") or [(0,)]
         if (total or 0) > self.limit_bytes:
             older = "SELECT key, SUM(size) OVER (ORDER BY used DESC, key) AS total FROM entries"
@@ -111,5 +112,7 @@ class DiskCache:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.stored_bytes:
+            self.shrink()
         if self.database is not None:
             self.database.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from datetime import datetime
+from datetime import date
 from typing import Annotated
 
 import typer
@@ -47,7 +47,7 @@ def cache(remove: Remove = None, json: Json = False) -> None:
     kept += [("model", entry.source, [entry]) for entry in converted_models()]
     rows, table = [], plain_table("kind", "source", "files", "MB", "last used")
     for kind, source, entries in kept:
-        used = datetime.fromtimestamp(max(entry.used for entry in entries)).astimezone().isoformat(" ", "minutes")
+        used = date.fromtimestamp(max(entry.used for entry in entries)).isoformat()
         size = sum(entry.size for entry in entries)
         rows.append({"kind": kind, "source": source, "files": len(entries), "bytes": size, "last_used": used})
         table.add_row(kind, plain(source), f"{len(entries):,}", f"{size / 1e6:,.1f}", used)
