@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, TypeVar
 
 from specprefill_cli.errors import one_line
@@ -75,13 +75,9 @@ def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
 
 def page_ranges(numbers: Iterable[int]) -> str:
     """Write ascending page numbers as `page 4` or `pages 1-3, 7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    places = groupby(enumerate(numbers), key=lambda place: place[1] - place[0])
+    runs = [[number for _, number in run] for _, run in places]
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
     return f"page {text}" if text.isdigit() else f"pages {text}"
 
 

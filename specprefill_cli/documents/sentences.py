@@ -78,10 +78,8 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of text[first:last] without surrounding blanks, each of at most `LONGEST_SENTENCE` characters."""
-    while first < last and text[first].isspace():
-        first += 1
-    while last > first and text[last - 1].isspace():
-        last -= 1
+    first += last - first - len(text[first:last].lstrip())
+    last = first + len(text[first:last].rstrip())
     while last - first > LONGEST_SENTENCE:
         blank = text.rfind(" ", first + LONGEST_SENTENCE // 2, first + LONGEST_SENTENCE)
         cut = blank if blank >= 0 else first + LONGEST_SENTENCE
