@@ -78,7 +78,7 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of text[first:last] without surrounding blanks, each of at most `LONGEST_SENTENCE` characters."""
-    first += last - first - len(text[first:last].lstrip())
+    first = last - len(text[first:last].lstrip())
     last = first + len(text[first:last].rstrip())
     while last - first > LONGEST_SENTENCE:
         blank = text.rfind(" ", first + LONGEST_SENTENCE // 2, first + LONGEST_SENTENCE)
