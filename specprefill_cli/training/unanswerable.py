@@ -74,7 +74,8 @@ def not_found_margin(session: Session, item: Item, settings: Settings) -> float:
     # An answer begins with a blank after a plain template, and on a new line after a chat template.
     blank = " " if session.template.text is not None else ""
     first_token = encode_text(session.pair.target.tokenizer, blank + NOT_FOUND)[0][0]
-    logits = session.prefill(session.prepare(item.collection, item.question, settings)).logits.clone()
+    prepared = session.prepare(item.collection, item.question, settings)
+    logits = session.prefill(prepared.mode, prepared.request).logits.clone()
     not_found = float(logits[first_token])
     logits[first_token] = float("-inf")
     return not_found - float(logits.max())

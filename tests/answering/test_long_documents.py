@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.answering.comparison import compare_modes
-from specprefill_cli.answering.draft_side import dry_run, retrieve
+from specprefill_cli.answering.tasks import compare_modes, dry_run, retrieve
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.reporting.html import render_page
 from specprefill_cli.reporting.table import comparison_table, plan_view

@@ -17,7 +17,7 @@ from specprefill_cli.batching.output import RowWriter, open_output
 from specprefill_cli.batching.rows import OVERRIDES, Row, parse_line
 from specprefill_cli.engine.request import Done
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.signals import Termination
+from specprefill_cli.signals import terminate_like_interrupt
 from tests.helpers.batches import StubEngine, StubRecord, run_batch
 
 ROOT = Path(__file__).parents[2]
@@ -315,7 +315,7 @@ def test_a_second_run_cannot_write_to_the_same_file(tmp_path, resume):
 
 
 def test_signal_waits_until_the_row_is_written():
-    termination, written, over = Termination(), [], threading.Event()
+    terminated, written, over = terminate_like_interrupt(), [], threading.Event()
 
     def lines():
         yield b"a"
@@ -325,11 +325,11 @@ def test_signal_waits_until_the_row_is_written():
         os.kill(os.getpid(), signal.SIGTERM)
         written.append(record)
 
-    with termination.handle_signal(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         run_batch(lines(), str.upper, write)
     over.set()
     assert [row["answer"] for row in written] == ["A"]
-    assert termination.requested
+    assert terminated.is_set()
 
 
 def test_a_second_ctrl_c_ends_a_write_that_blocks():

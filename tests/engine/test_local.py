@@ -288,12 +288,12 @@ def test_a_question_that_lacks_memory_is_retried_by_itself(session, monkeypatch,
     asker = make_asker(session.with_cache(DocumentCache()))
     prefill, passes = Session.prefill, []
 
-    def prefill_or_fail(self, prepared):
-        if prepared.request.question == "Why?":
-            passes.append((len(asker.engine.running), prepared.request.prefill_chunk))
+    def prefill_or_fail(self, mode, request):
+        if request.question == "Why?":
+            passes.append((len(asker.engine.running), request.prefill_chunk))
             if len(passes) <= attempts:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-        return prefill(self, prepared)
+        return prefill(self, mode, request)
 
     monkeypatch.setattr(Session, "prefill", prefill_or_fail)
     for name, question in {"a": "Who a?", "b": "Why?", "c": "Who c?"}.items():

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.errors import SpecprefillError, UsageError, first_line
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import SpecprefillError, UsageError, first_line, pip_command
 from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.attention import ATTENTION

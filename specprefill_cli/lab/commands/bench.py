@@ -121,7 +121,7 @@ def decode(
     """
     settings = settings.varied(max_new_tokens=max_new_tokens)
     names = split_list(tasks, "--tasks")
-    from specprefill_cli.decoding.speculation import adapts
+    from specprefill_cli.decoding.proposers import adapts
     from specprefill_cli.lab.benchmarks.decode import COLUMNS, bench_decode, check_tasks
     from specprefill_cli.lab.tables import show_benchmark
 

@@ -10,8 +10,8 @@ from functools import partial
 
 from torch import Tensor
 
-from specprefill_cli.answering.comparison import kl_divergence, normalise_words
 from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.tasks import kl_divergence, normalise_words
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
@@ -143,7 +143,7 @@ def median_ttft(session: Session, items: Sequence[Item], settings: Settings) -> 
     """Median seconds to the first token over questions, after a warm-up."""
     session.ask(items[0].collection, items[0].question, settings)
     streams = (session.ask(item.collection, item.question, settings) for item in items)
-    return statistics.median(stream.ttft_seconds for stream in streams)
+    return statistics.median(stream.request.clock.ttft for stream in streams)
 
 
 def ask_all(
@@ -168,7 +168,7 @@ def ask_all(
             stream = answer_with(
                 answering, item.collection, item.question, condition.settings(settings), condition.control
             )
-            text, ttft, logits = stream.finished().answer, stream.ttft_seconds, stream.prefilled.logits
+            text, ttft, logits = stream.finished().answer, stream.request.clock.ttft, stream.prefilled.logits
             full = full or (text, logits)
             if number >= 0:
                 tally = tallies.setdefault(condition.label, Tally(condition))

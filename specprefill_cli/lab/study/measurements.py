@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.tasks import kl_divergence
 from specprefill_cli.distributed.ranks import ALONE
 from specprefill_cli.draft_kv.checkpoints import SlotKv, chunk_risks, relative_errors
 from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk
