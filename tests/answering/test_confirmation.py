@@ -9,15 +9,13 @@ from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.request import Done, Piece, Provisional, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
-from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.prefill.modes import FullMode
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, DocumentCache
 from specprefill_cli.record import UNCONFIRMED
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.asker import Asker
-from tests.helpers.samples import HANDBOOK, collection_of
+from tests.helpers.samples import collection_of
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the mill near the river. " * 12
 BASE = Settings(mode="select", max_new_tokens=12, keep=0.2, scorer="lexical", confirm=True)
@@ -58,21 +56,6 @@ def test_the_final_answer_is_that_of_full_prefill(random_session):
             assert answer.answer == full.answer
             assert answer.confirmed == (answer.provisional_answer == full.answer)
             assert answer.log_probability == pytest.approx(full.log_probability, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_trained_models_confirm_and_correct(tiny_session):
-    verdicts = []
-    for item in read_items(packaged_folder("sample_docs") / "questions.jsonl", 8, 0, 0):
-        settings = Settings(mode="select", max_new_tokens=24, confirm=True)
-        _, expected = ask(tiny_session, item.collection, settings.varied(mode="full", confirm=False), item.question)
-        for keep in (KEEPS[0], KEEPS[-1]):
-            answer, tokens = ask(tiny_session, item.collection, settings.varied(keep=keep), item.question)
-            assert tokens == expected
-            verdicts.append(answer.confirmed)
-        if len(verdicts) >= 6 and len(set(verdicts)) == 2:
-            break
-    assert {True, False} == set(verdicts)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +103,10 @@ def test_one_pass_verifies_a_provisional_answer(random_session, monkeypatch):
     assert widths[-1] == len(expected) - 1
 
 
-def test_full_mode_has_nothing_to_confirm(random_session):
+def test_full_mode_has_nothing_to_confirm_and_without_confirmation_there_is_no_verdict(random_session):
     answer, _ = ask(random_session, make_document(), BASE.varied(mode="full"))
     assert (answer.confirmed, answer.confirm_seconds) == (True, 0.0)
     assert answer.provisional_answer == answer.answer
-
-
-def test_an_answer_without_confirmation_has_no_verdict(random_session):
     answer, _ = ask(random_session, make_document(), BASE.varied(confirm=False))
     assert answer.confirmed is answer.provisional_answer is answer.confirm_seconds is None
 
@@ -152,8 +132,9 @@ def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypat
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_only_the_final_answer(call):
-    arguments = (HANDBOOK, "When are wages paid?", "--keep", "0.02", "--max-new-tokens", "16")
+def test_a_pipe_gets_only_the_final_answer(call, tmp_path):
+    (tmp_path / "gates.txt").write_text(TEXT)
+    arguments = (str(tmp_path / "gates.txt"), "What do tickets cost?", "--keep", "0.02", "--max-new-tokens", "16")
     _, full, _ = call("ask", *arguments, "--mode", "full", "--quiet")
     code, out, err = call("ask", *arguments, "--mode", "select", "--confirm")
     assert (code, out) == (0, full)

@@ -48,6 +48,7 @@ def check_error(call, line, code, words, stdin=b""):
         ("ask HANDBOOK Who? --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
         ("batch --document nothing.pdf", "nothing.pdf"),
         ("batch --out nowhere/out.jsonl", "nowhere/out.jsonl: cannot be written"),
+        ("evaluate questions.jsonl --against report.txt", "--against report.txt: not a file of answers"),
         ("bench throughput --server", "no server is running"),
     ],
 )
@@ -90,6 +91,7 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
         ("batch report.txt --document HANDBOOK --resume --out report.txt", "this is the file of questions"),
         ("evaluate report.txt --answers report.txt", "this is the file of questions"),
         ("evaluate questions.jsonl --distractors 2", "leave it out"),
+        ("evaluate questions.jsonl --against questions.jsonl --confirm", "leave out --confirm"),
         ("study questions.jsonl --out questions.jsonl/o", "cannot be made"),
         ("calibrate --heads questions.jsonl --out questions.jsonl", "questions.jsonl: cannot be made"),
         ("bench decode --tasks poem", "--tasks poem: unknown; use some of quote, short"),

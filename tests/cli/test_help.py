@@ -107,9 +107,13 @@ def test_the_reference_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == reference(), f"stale; run `{command}`"
 
 
-def test_a_question_imports_nothing_that_it_does_not_need():
-    done = run_main("ask", HANDBOOK, "When does the canteen open?", "--json", "--max-new-tokens", "4")
-    assert "transformers.models.llama.modeling_llama" in done.modules
+def test_a_question_runs_through_the_modules_of_the_guide_and_imports_no_optional_ones():
+    done = run_main("ask", HANDBOOK, "When does the canteen open?", "--max-new-tokens", "4")
+    guide = (PAGE.parent / "guide.md").read_text(encoding="utf-8")
+    drawing = guide.split("One `ask` from the command line")[1].split("```")[1]
+    drawn = {f"specprefill_cli.{name.replace('/', '.')}" for name in re.findall(r"([a-z_0-9/]+)\.py", drawing)}
+    assert len(drawn) > 12
+    assert {"transformers.models.llama.modeling_llama", *drawn} <= done.modules
     assert not OPTIONAL & done.modules
 
 

@@ -109,13 +109,6 @@ def test_greedy_answers_are_those_of_one_at_a_time(random_session, mode, specula
         assert [answer.spans for answer in answers] == [answer.spans for answer in expected]
 
 
-@pytest.mark.slow
-def test_trained_models_answer_as_one_at_a_time(tiny_session):
-    requests = [(document, question, BASE.varied(scorer="auto")) for document in DOCUMENTS for question in QUESTIONS]
-    expected = [tiny_session.ask(*question).finished().answer for question in requests]
-    assert [answer.answer for answer in answer_together(tiny_session, requests)] == expected
-
-
 def test_a_sampled_answer_does_not_depend_on_its_neighbours(random_session):
     requests = [
         (document, question, settings.varied(temperature=0.8, seed=number))

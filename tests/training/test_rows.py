@@ -8,15 +8,13 @@ import pytest
 from specprefill_cli.prompting import encode_prompt, load_template
 from specprefill_cli.training.corpus import locate
 from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps
-from specprefill_cli.training.rows import RowMaker, prompt_format
+from specprefill_cli.training.rows import CONTEXT, RowMaker, prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block
 from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 
-CONTEXT = 16_384
-
 
 def make_maker(tokenizer):
-    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, seed=3)
+    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, seed=3)
 
 
 @pytest.fixture
