@@ -35,7 +35,7 @@ def cache(remove: Remove = None, json: Json = False) -> None:
     Examples:
       specprefill cache
 
-      specprefill cache --remove docs/
+      specprefill cache --remove all
     """
     folders: dict[str, list[Entry]] = {}
     with DiskCache() as documents:
