@@ -35,6 +35,7 @@ PRODUCT = {
     "pairs": "cli.doctor:pairs",
     "doctor": "cli.doctor:doctor",
     "config": "cli.doctor:config",
+    "cache": "cli.cache:cache",
 }
 LAB = {
     "bench": "lab.commands.bench:app",

@@ -106,7 +106,10 @@ class GateVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What a record and a dry run share. phases: seconds by name; spans: of the document."""
+    """What a record and a dry run share. phases: seconds by name; spans: of the document.
+
+    documents_left_out: number of documents that the shortlist leaves out
+    """
 
     question: str
     mode: str
@@ -116,6 +119,7 @@ class Planned:
     phases: dict[str, float]
     spans: list[SpanRecord]
     warnings: list[str]
+    documents_left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +223,7 @@ class Retrieval:
     document_words: int
     kept_words: int
     warnings: list[str]
+    documents_left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

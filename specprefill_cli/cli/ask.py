@@ -94,7 +94,7 @@ def ask(
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
         answer = ModeAnswer(mode=settings.mode, answer=done.result, cells=done.cells)
-        write_page(html, collection, Comparison(question=request.question, answers=[answer]))
+        write_page(html, collection, Comparison(question=request.question, answers=[answer]), settings)
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)

@@ -46,9 +46,13 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
 def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float) -> dict[str, Any]:
     """Return what the template prints of an answer; `longest`: total seconds of the slowest answer's phases."""
     answer, cells = mode_answer.answer, mode_answer.cells
-    cited_ranges = [
-        (collection.starts[citation.number] + citation.start, collection.starts[citation.number] + citation.end)
+    origins = [
+        collection.starts[citation.number] - collection.documents[citation.number].origin
         for citation in answer.citations
+    ]
+    cited_ranges = [
+        (start + citation.start, start + citation.end)
+        for start, citation in zip(origins, answer.citations, strict=True)
     ]
     cited_cells = [
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]

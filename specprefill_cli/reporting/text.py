@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from specprefill_cli.documents.language import ENGLISH, frequent_words, says_not_found
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import LIKELY, Passage, Record
 
@@ -67,8 +68,6 @@ def by_page(passages: Iterable[Passage]) -> Iterator[tuple[str, list[Passage]]]:
 
 def confidence_lines(answer: Record) -> list[str]:
     """Lines on whether the documents state the answer and how likely it is right; empty if that is unknown."""
-    from specprefill_cli.documents.language import says_not_found
-
     if says_not_found(answer.answer):
         return ["the target found no answer; the passages may still hold it"]
     if answer.answerable is False:
@@ -82,10 +81,8 @@ def confidence_lines(answer: Record) -> list[str]:
 
 def highlight(text: str, question: str, answer: str) -> Text:
     """A passage on a single line with the words of question and answer in bold, except function words."""
-    from specprefill_cli.documents.sentences import FUNCTION_WORDS
-
     line = plain(" ".join(text.split()))
-    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - FUNCTION_WORDS
+    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - frequent_words()[ENGLISH]
     if words:
         pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b"
         line.highlight_regex(re.compile(pattern, re.IGNORECASE), style="bold")

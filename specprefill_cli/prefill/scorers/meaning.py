@@ -9,12 +9,18 @@ English, and by their own words; where none is in English, the bundled draft, wh
 from __future__ import annotations
 
 import hashlib
+import os
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
+from specprefill_cli import __version__
+from specprefill_cli.disk_cache import DiskCache
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, range_of_tokens
@@ -74,7 +80,18 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
             return encoder.document_vectors(request.document_text, starts)
         return encoder.document_vectors(english.text, starts, english.places)
 
-    vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
+    def find_or_compute() -> DocumentVectors:
+        if not request.collection.kept:
+            return compute()
+        with DiskCache() as disk:
+            key = f"vectors {__version__} {encoder.weights['words'].dtype} {identity(request)}"
+            with suppress(SafetensorError, TypeError):
+                return DocumentVectors(**load(disk.find(key) or b""))
+            vectors = compute()
+            disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
+        return vectors
+
+    vectors = find_or_compute() if cache is None else cache.embeddings.find_or(identity(request), find_or_compute)
     question, sentence_starts = (
         encoder.question_vectors(english_question(request)),
         sentences_of(request.document_text)[:, 0],
