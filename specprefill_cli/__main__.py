@@ -35,7 +35,7 @@ PRODUCT = {
     "pairs": "cli.doctor:pairs",
     "doctor": "cli.doctor:doctor",
     "config": "cli.doctor:config",
-    "cache": "cli.cache:cache",
+    "cache": "cli.doctor:cache",
 }
 LAB = {
     "bench": "lab.commands.bench:app",

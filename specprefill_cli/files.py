@@ -1,4 +1,4 @@
-"""Write files whole or not at all; the name of standard input."""
+"""Files written whole or not at all, and those that ship with specprefill."""
 
 from __future__ import annotations
 
@@ -68,3 +68,23 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise SpecprefillError(f"{path}: cannot be written ({reason}); give another place") from error
+
+
+_PACKAGE = Path(__file__).resolve().parent
+# The pair that ships with the package, and its calibration.
+BUNDLED_FOLDER = _PACKAGE / "bundled" / "tiny"
+# The adapter of the pair `smollm2`, and its calibration.
+SMOLLM2_FOLDER = _PACKAGE / "bundled" / "smollm2"
+# The sentence encoder that ships with the package.
+ENCODER_FOLDER = _PACKAGE / "bundled" / "encoder"
+GLOSSARY_FOLDER = _PACKAGE / "bundled" / "glossary"
+
+
+def packaged_folder(name: str) -> Path:
+    """Return the folder `name` that ships with specprefill. Raises SpecprefillError for an incomplete installation."""
+    for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise SpecprefillError(
+        f"{_PACKAGE}: the folder '{name}' is missing from this installation; install specprefill again"
+    )

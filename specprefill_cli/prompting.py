@@ -18,8 +18,8 @@ from jinja2.exceptions import TemplateError
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.models.sources.tokenizers import encode_template, encode_text
-from specprefill_cli.resources import packaged_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -106,10 +106,7 @@ class GateVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What a record and a dry run share. phases: seconds by name; spans: of the document.
-
-    documents_left_out: number of documents that the shortlist leaves out
-    """
+    """What a record and a dry run share. phases: seconds by name; documents_left_out: number left out by the shortlist."""
 
     question: str
     mode: str
@@ -242,8 +239,7 @@ class DryRun(Planned):
     """The tokens that mode `select` would keep, and the expected times.
 
     auto: the mode that `auto` would take before scoring, and the reason; pair: names of `draft` and `target`
-    estimates: the planned ratio first, then others; full_ttft_seconds: of full prefill, None if no draft ran
-    full_fits: whether the whole prompt fits the target's context
+    estimates: the planned ratio first; full_ttft_seconds: None if no draft ran; full_fits: whether the target's context does
     """
 
     auto: dict[str, str]

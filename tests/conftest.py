@@ -24,12 +24,12 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine import quantization
 from specprefill_cli.models.sources import pairs
 from specprefill_cli.prompting import parse_template
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, build_model
 from tests.helpers.random_pairs import random_calibrated_pair

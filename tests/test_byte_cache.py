@@ -1,6 +1,6 @@
 """The cache that counts bytes."""
 
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 
 
 def test_the_least_recently_used_values_go_and_the_latest_stays_whatever_its_size():

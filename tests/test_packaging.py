@@ -12,11 +12,11 @@ import grimp
 
 import specprefill_cli
 from specprefill_cli.errors import pip_command
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.files import packaged_folder
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 LIGHT = (
-    "documents settings errors resources models.sources.pairs __main__ reporting.html cli.options cli.sources files diagnostics "
+    "documents settings errors models.sources.pairs __main__ reporting.html cli.options cli.sources files diagnostics "
     "documents.cleaning engine.http record batching.ray_engine cli.batch".split()
 )
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from specprefill_cli.answering.places import occurrences
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, rows, run
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.selection import chunk_scores, rank_chunks
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 
 pytestmark = pytest.mark.slow

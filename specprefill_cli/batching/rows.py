@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.document import KEPT_BYTES, Collection
 from specprefill_cli.engine.request import ReadDocuments
 from specprefill_cli.errors import SpecprefillError

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 
-from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.document import Collection, Document, Page
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document

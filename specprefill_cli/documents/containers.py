@@ -10,9 +10,9 @@ from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.text import decode_text
 
 MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
-from specprefill_cli.documents.encoding import decode_text
 from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
+from specprefill_cli.documents.text import decode_text
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
 HIDING = re.compile(

@@ -8,8 +8,8 @@ from pathlib import PurePath
 
 from specprefill_cli.documents import containers, extras, html, office, pdf, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages, page_ranges
-from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
+from specprefill_cli.documents.text import BOM_ENCODINGS
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
 # The PDF standard allows up to 1024 bytes of other data before the header.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.language import abbreviations
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
-from specprefill_cli.resources import ENCODER_FOLDER
 
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 LAYERS, HEADS, WIDTH = 6, 12, 384

@@ -13,10 +13,10 @@ from functools import cache
 
 import numpy as np
 
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.document import SEPARATOR, Collection
 from specprefill_cli.documents.language import COMPOUNDING, ENGLISH, UNSPACED_LETTER, WORD, normaliser
-from specprefill_cli.resources import GLOSSARY_FOLDER
+from specprefill_cli.files import GLOSSARY_FOLDER
 
 SUFFIX = ".tsv.xz"
 # Characters of the longest entry in a script without spaces, and of the shortest part of a compound.

@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.language import ENGLISH, WORD, WordForms, language_of, normaliser
 from specprefill_cli.documents.sentences import sentences_of
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from safetensors import SafetensorError
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair
 from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.record import COMPACT, ORIGINAL
-from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.distributed import ALONE, Ranks
+from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.cache import KvCacheState, copy_to, layer_keys
 from specprefill_cli.models.running.passes import QueryCapture
@@ -168,3 +170,41 @@ def layer_attention(
             attention.append(scores.softmax(-1)[..., document[0] : document[1]].sum(1))
         summed += torch.cat(attention)
     return pool((summed / len(positions))[:, None])[:, 0].cpu()
+
+
+# Fewer questions than with "all" or "every", which mostly ask for one fact.
+ABOUT_EVERYTHING = re.compile(
+    r"^\W*(?:please )?(?:list|count|enumerate|outline)\b"
+    r"|\b(?:summar(?:y of|i[sz]\w+)|tl;?dr|overview|gist|takeaways?|(?:key|main) (?:points?|ideas?|facts?|topics?)"
+    r"|list (?:all|every)|altogether|how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned)"
+    r"|what (?:is|does|are) (?:this|it|these|the (?:text|documents?|report|article|file|paper|letter))"
+    r" ?\w* (?:about|cover|discuss))\b",
+    re.IGNORECASE,
+)
+# `--mode auto` reads the whole prompt for such a question up to this many tokens.
+WHOLE_TOKENS = 4_096
+# Share of a longer prompt that `--keep auto` keeps for it.
+OUTLINE_KEEP = 0.3
+PARAGRAPH_BREAK = re.compile(r"\n\s*\n|\n(?=#)")
+
+
+def is_about_everything(question: str) -> bool:
+    """Whether a question needs the whole document, by its English words."""
+    return ABOUT_EVERYTHING.search(question) is not None
+
+
+def outline_importance(importance: Tensor, text: str, offsets: np.ndarray) -> Tensor:
+    """Importance [n] with the first sentence of every paragraph, and every heading, above all other tokens.
+
+    offsets: [n, 2] character range of each document token in `text`
+    """
+    if not len(importance):
+        return importance
+    starts = np.array([0, *(match.end() for match in PARAGRAPH_BREAK.finditer(text))])
+    sentences = sentences_of(text)
+    first = np.unique(np.searchsorted(sentences[:, 0], starts).clip(max=max(0, len(sentences) - 1)))
+    opens = np.zeros(len(text) + 1, dtype=bool)
+    for begin, end in sentences[first].tolist():
+        opens[begin:end] = True
+    leading = torch.from_numpy(opens[offsets[:, 0]])
+    return importance + leading * importance.max()

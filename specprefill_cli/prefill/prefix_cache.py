@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 from specprefill_cli.models.encoder import DocumentVectors
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.machine.memory_plan import kv_bytes, token_bytes

@@ -20,7 +20,7 @@ from typing import Any
 from starlette.requests import Request
 
 from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
-from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.collect import URL, expand_source, read_collection
 from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document

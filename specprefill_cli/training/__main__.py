@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from specprefill_cli.resources import ENCODER_FOLDER, GLOSSARY_FOLDER
+from specprefill_cli.files import ENCODER_FOLDER, GLOSSARY_FOLDER
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder

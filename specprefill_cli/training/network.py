@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from specprefill_cli.resources import BUNDLED_FOLDER
+from specprefill_cli.files import BUNDLED_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True)

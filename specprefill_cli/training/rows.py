@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.prompting import load_template
-from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training.blocks import BlockMaker, Recipe
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions

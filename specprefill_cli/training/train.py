@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import LlamaModel
 
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.machine.placement import bfloat16_gain
-from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.training.batches import Batch, make_batch
 from specprefill_cli.training.network import LanguageModel, ModelShape, new_model
 from specprefill_cli.training.rows import RowMaker

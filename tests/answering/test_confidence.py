@@ -18,11 +18,11 @@ from specprefill_cli.answering.confidence import (
 )
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.lab.calibration.answers import logistic_regression
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.record import LIKELY, NOT_FOUND
-from specprefill_cli.resources import BUNDLED_FOLDER
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import VOCABULARY
 from tests.helpers.samples import collection_of

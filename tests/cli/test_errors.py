@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.files import packaged_folder
 from tests.helpers.samples import HANDBOOK
 
 ENDPOINT = "http://localhost:1/v1#m"

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from specprefill_cli import diagnostics
-from specprefill_cli.resources import BUNDLED_FOLDER
+from specprefill_cli.files import BUNDLED_FOLDER
 
 
 def test_pairs_as_json(call):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.table import answer_table
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.sessions import GATES, collection_of, session_of

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from specprefill_cli.prefill.scorers.embedding import embedding_importance
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents import collect
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.documents.language import WordForms
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.bm25 import word_index
-from specprefill_cli.prefill.scorers.embedding import embedding_importance
 from specprefill_cli.prefill.shortlist import pack, shortlist, unpack
 from specprefill_cli.settings import Settings
 
@@ -68,7 +68,7 @@ def test_only_changed_files_are_read_again(folder: Path, parsed: list[str], cach
 @pytest.mark.parametrize("damage", ["garbage", "cut", "value", "folder", "locked"])
 def test_a_cache_that_fails_costs_only_time(folder: Path, cache: DiskCache, damage: str, monkeypatch) -> None:
     expected = read_collection(["docs"], keep=True).documents
-    monkeypatch.setattr("specprefill_cli.disk_cache.PATIENCE", 0.01)
+    monkeypatch.setattr("specprefill_cli.caches.PATIENCE", 0.01)
     database = sqlite3.connect(cache.path)
     if damage == "value":
         database.execute("UPDATE entries SET value = substr(value, 3)")
@@ -98,7 +98,7 @@ def test_the_least_recently_used_make_room(cache: DiskCache) -> None:
 
 def test_two_processes_write_at_once(cache: DiskCache) -> None:
     code = (
-        "import sys; from specprefill_cli.disk_cache import DiskCache; cache = DiskCache()\n"
+        "import sys; from specprefill_cli.caches import DiskCache; cache = DiskCache()\n"
         "for n in range(200): cache.store(f'{sys.argv[1]} {n}', b'x', 's'); assert cache.find(f'{sys.argv[1]} {n}') == b'x'"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "ab"]

@@ -4,7 +4,7 @@ import json
 import lzma
 
 from specprefill_cli.documents.document import Collection, one_page_document
-from specprefill_cli.resources import packaged_folder
+from specprefill_cli.files import packaged_folder
 
 HANDBOOK = str(packaged_folder("sample_docs") / "harbour-handbook.pdf")
 MANUAL = str(packaged_folder("sample_docs") / "kestrel-pump-manual.md")

@@ -1,8 +1,8 @@
 """A text about gates, and sessions and requests that ask about it."""
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.prompting import parse_template
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.samples import collection_of
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running import adapter
@@ -25,7 +26,6 @@ from specprefill_cli.models.sources.gguf import ARCHITECTURES, LLAMA3_SCALING, l
 from specprefill_cli.models.sources.gguf_tokenizer import build_tokenizer
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer, encode_text
-from specprefill_cli.resources import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.gguf_files import (
     F32,

@@ -146,7 +146,7 @@ def test_rejects_model_larger_than_memory(llama, monkeypatch):
 
 def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):
     from specprefill_cli.documents.collect import read_documents
-    from specprefill_cli.resources import packaged_folder
+    from specprefill_cli.files import packaged_folder
 
     texts = [document.text for document in read_documents([str(packaged_folder("sample_docs"))])]
     texts += ["".join(map(chr, range(32, 3_000))), "  \n\n\t x  12345,67\r\n ", "naïve \N{GRINNING FACE} 東京"]

@@ -7,7 +7,7 @@ import torch
 from specprefill_cli.models.running import adapter
 from specprefill_cli.models.running.adapter import prefill, run, window_layers
 from specprefill_cli.models.running.cache import layer_keys
-from specprefill_cli.models.running.one_token import SUPPORTED_TYPES, one_token_pass
+from specprefill_cli.models.running.packed import SUPPORTED_TYPES, one_token_pass
 from specprefill_cli.models.running.passes import ForwardInput
 
 

@@ -9,6 +9,7 @@ import transformers
 from huggingface_hub import constants
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.machine.recommendation import suitable_pair
 from specprefill_cli.models.sources import pairs, smollm2
 from specprefill_cli.models.sources.hub import may_download
@@ -16,7 +17,6 @@ from specprefill_cli.models.sources.pairs import PAIRS, chosen_pair, draft_folde
 from specprefill_cli.models.sources.refs import ModelRef
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import calibration_folder
-from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.serving.control import server_identity
 from specprefill_cli.settings import Settings
 from tests.helpers.gguf_files import write_gguf

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specprefill_cli.prefill.auto_mode import choose_mode
-from specprefill_cli.prefill.outline import WHOLE_TOKENS, is_about_everything
+from specprefill_cli.prefill.importance import WHOLE_TOKENS, is_about_everything
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import OUTLINE, select_scored
 from specprefill_cli.settings import AUTO

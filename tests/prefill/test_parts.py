@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
@@ -15,7 +16,6 @@ from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers import heads as heads_module
 from specprefill_cli.prefill.scorers.parts import CoreScores, divide_document, normalise_cores
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
-from specprefill_cli.resources import packaged_folder
 from tests.helpers import sessions
 from tests.helpers.sessions import GATES, session_of
 from tests.prefill.helpers import make_heads, shorten_context

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.prefill.modes import SelectMode
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.prefill.selection import (
@@ -25,7 +26,6 @@ from specprefill_cli.prefill.selection import (
     spread_warnings,
 )
 from specprefill_cli.record import Fate
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
 from tests.helpers.sessions import collection_of
 

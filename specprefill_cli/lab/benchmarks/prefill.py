@@ -12,6 +12,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.benchmarks.peers import Peer
 from specprefill_cli.lab.evaluation.runner import Configuration
@@ -25,7 +26,6 @@ from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.record import BASELINE
 from specprefill_cli.reporting.table import phase_text
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import OFF, Settings
 
 QUESTION = "Which torque is given for the mounting screws?"

@@ -21,8 +21,8 @@ import psutil
 
 from specprefill_cli.engine.http import UnixConnection, error_from_response, server_sent
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import packaged_folder
 from specprefill_cli.lab.tables import Columns, Row, figure, memory
-from specprefill_cli.resources import packaged_folder
 from specprefill_cli.serving.control import HTTP_SOCKET, runtime_folder, server_state
 
 # Seconds between two readings of the server's memory.

@@ -249,9 +249,3 @@ def visibility_mask(query_positions: Tensor, key_positions: Tensor, segment: Seg
     near = keys > queries - segment.window
     near[:, : segment.sinks] = True
     return seen & near
-
-
-def to_additive_mask(visible: Tensor, like: Tensor) -> Tensor:
-    """A boolean mask as the addend of attention scores, 0 or minus infinity: torch would convert it in every layer."""
-    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
-    return mask.masked_fill_(~visible, float("-inf"))

@@ -18,7 +18,6 @@ from specprefill_cli.models.running.attention_plan import (
     Mask,
     Segment,
     plan_attention,
-    to_additive_mask,
     visibility_mask,
 )
 from specprefill_cli.models.running.cache import KvCacheState, copy_to
@@ -205,3 +204,9 @@ def before_each_pass(act: Callable[[], None] | None) -> Iterator[None]:
         yield
     finally:
         _BEFORE_PASS.reset(token)
+
+
+def to_additive_mask(visible: Tensor, like: Tensor) -> Tensor:
+    """A boolean mask as the addend of attention scores, 0 or minus infinity: torch would convert it in every layer."""
+    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(~visible, float("-inf"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from specprefill_cli.disk_cache import Entry
+from specprefill_cli.caches import Entry
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.refs import BUNDLED, Kind, ModelRef
-from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 
 TINY_PROMPT = "tiny"

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.conversion import Conversion, Step
 from specprefill_cli.models.sources.hub_gguf import cached_file, is_gguf_name
-from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 # Prefix of the bundled models' names.
 BUNDLED = "tiny:"

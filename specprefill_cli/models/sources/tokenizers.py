@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.sources.refs import Kind, ModelRef
-from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
     import tiktoken

@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from specprefill_cli import __version__
-from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, range_of_tokens
