@@ -13,8 +13,7 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 
-# Queries of a call with a mask: for a cache's last tokens, and for tokens scattered over it, where a narrower block reads
-# fewer unneeded keys.
+# Queries of a call with a mask: for a cache's last tokens, and for scattered ones, where narrow blocks read fewer keys.
 QUERY_BLOCK, SCATTERED_BLOCK = 1_024, 128
 # Elements of a mask at most: 64 MiB in float32.
 MASK_ELEMENTS = 2**24
