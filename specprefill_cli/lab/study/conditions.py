@@ -72,8 +72,9 @@ def study_question(study: QuestionStudy, chooser: Session, wrong: SlotKv) -> Row
     add_spans(study, mapped, mass)
     inspection = study.timed("checkpoints", lambda: inspect(request, state, scores.importance))
     signals = add_repairs(study, copy_slots(state, slots), wrong, inspection, scores)
-    computed = inspection.computed[inspection.computed < document[1]]
-    checked = (controls.keep_slots(kv, computed) for kv in (raw, copy_slots(state, slots)))
+    computed = inspection.computed
+    checkpoints = computed[(computed >= len(study.exact)) & (computed < document[1])]
+    checked = (controls.keep_slots(kv, checkpoints) for kv in (raw, copy_slots(state, slots)))
     signals["checkpoints' KV error"] = float(key_value_errors(*checked)[:, 1:].mean())
     add_selections(study, chooser, scores)
     keys, values = key_value_errors(mapped, study.native)[:, :, slice(*document)].mean(-1).tolist()
