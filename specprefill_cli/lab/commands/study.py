@@ -41,7 +41,7 @@ def study(
     controls, and `select` at several keep ratios. Run it again after a stop: it goes on with the next question.
 
     Example:
-      specprefill study squad.jsonl.xz --out study --limit 100 --distractors 3
+      specprefill study squad.jsonl.xz --pair qwen2.5-coder-1.5b --out study --distractors 3
     """
     make_folder(out, "--out")
     from specprefill_cli.answering.resolve import resolve_scorer

@@ -30,7 +30,7 @@ from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.settings import Settings
 
 # Share of the prompt that is recomputed; shares of the document's chunks, by attention; keep ratios of `select`.
-BUDGET, SHARES, KEEPS = 0.15, (0.1, 0.3), (0.1, 0.2, 0.3, 0.5)
+BUDGET, SHARES, KEEPS = 0.15, (0.1, 0.3), (0.1, 0.15, 0.3, 0.5)
 MAPPED, RECOMPUTED = "mapped", "riskiest recomputed"
 
 
@@ -71,12 +71,12 @@ def study_question(study: QuestionStudy, chooser: Session, wrong: SlotKv) -> Row
     errors, mass = attention_errors(study, mapped)
     add_spans(study, mapped, mass)
     inspection = study.timed("checkpoints", lambda: inspect(request, state, scores.importance))
-    signals = add_repairs(study, copy_slots(state, slots), wrong, inspection, scores)
+    important = add_selections(study, chooser, scores)
+    signals = add_repairs(study, copy_slots(state, slots), wrong, inspection, important)
     computed = inspection.computed
     checkpoints = computed[(computed >= len(study.exact)) & (computed < document[1])]
     checked = (controls.keep_slots(kv, checkpoints) for kv in (raw, copy_slots(state, slots)))
     signals["checkpoints' KV error"] = float(key_value_errors(*checked)[:, 1:].mean())
-    add_selections(study, chooser, scores)
     keys, values = key_value_errors(mapped, study.native)[:, :, slice(*document)].mean(-1).tolist()
     row: Row = {"id": study.item.identifier, "tokens": request.prompt.length, "answer": study.text(study.answer)}
     row |= {"results": study.results, "seconds": study.seconds, "signals": signals}
@@ -132,9 +132,12 @@ def add_spans(study: QuestionStudy, mapped: SlotKv, mass: Tensor) -> None:
 
 
 def add_repairs(
-    study: QuestionStudy, checked: SlotKv, wrong: SlotKv, inspection: Inspection, scores: Scores
+    study: QuestionStudy, checked: SlotKv, wrong: SlotKv, inspection: Inspection, important: Tensor
 ) -> dict[str, float]:
-    """Recompute part of the mapped cache, whose checkpoint tokens are computed; return signals of a changed answer."""
+    """Recompute part of the mapped cache, whose checkpoint tokens are computed; return signals of a changed answer.
+
+    important: positions that `select` would keep
+    """
     request = study.request
     (start, end), size = request.prompt.document, request.chunk_size
     before = study.seconds["draft and map"] + study.seconds["checkpoints"]
@@ -147,7 +150,7 @@ def add_repairs(
     study.add_repaired(f"{RECOMPUTED}, rest another document's", other, slots, before)
     kept = torch.arange(end)[~torch.isin(torch.arange(end), accepted)]
     study.add_sparse(f"{RECOMPUTED}, rest dropped", kept, before)
-    study.add_repaired("important recomputed", checked, chosen(request, scores, BUDGET, study.exact), before)
+    study.add_repaired("chosen recomputed", checked, important, before + study.seconds["chooser"])
     borders = (torch.arange(start, end, size)[:, None] + torch.arange(round(BUDGET * size))).flatten()
     borders = borders[(borders < end) & (borders >= len(study.exact))]
     study.add_repaired("chunks' first tokens recomputed", checked, borders, before)
@@ -159,17 +162,20 @@ def add_repairs(
     }
 
 
-def add_selections(study: QuestionStudy, chooser: Session, draft_scores: Scores) -> None:
-    """`select` at several keep ratios, with the text chosen by another session or by the pair's own draft."""
+def add_selections(study: QuestionStudy, chooser: Session, draft_scores: Scores) -> Tensor:
+    """`select` at several keep ratios, with the text chosen by another session or by the pair's own draft.
+
+    Returns the positions that the other session chooses for the budget.
+    """
     item, wait = study.item, chooser.pair.wait
     request = chooser.request(item.collection, item.question, chooser.settings)
     scores = study.timed("chooser", lambda: (shared_scores(request), wait())[0])
-    first = torch.arange(request.prompt.document[0])
     for keep in KEEPS:
-        kept = torch.cat([first, chosen(request, scores, keep, first)])
+        kept = torch.cat([study.exact, chosen(request, scores, keep, study.exact)])
         study.add_sparse(f"select {keep:g}", kept, study.seconds["chooser"])
-    kept = torch.cat([first, chosen(study.request, draft_scores, KEEPS[1], first)])
-    study.add_sparse(f"select {KEEPS[1]:g} by the draft", kept, study.seconds["draft and map"])
+    kept = torch.cat([study.exact, chosen(study.request, draft_scores, BUDGET, study.exact)])
+    study.add_sparse(f"select {BUDGET:g} by the draft", kept, study.seconds["draft and map"])
+    return chosen(request, scores, BUDGET, study.exact)
 
 
 def chosen(request: PrefillRequest, scores: Scores, keep: float, exact: Tensor) -> Tensor:

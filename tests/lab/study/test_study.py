@@ -34,7 +34,7 @@ def study_of(session, number=0, text=TEXT):
 def test_native_kv_answers_like_full_prefill_and_controls_do_not(random_session):
     random_session.settings = SETTINGS
     wrong = study_of(random_session, 1, "Rain fell on the harbour all day. " * 30).native
-    row = json.loads(json.dumps(study_question(study_of(random_session), random_session, wrong)))
+    row = json.loads(json.dumps(study_question(study_of(random_session, text=TEXT * 4), random_session, wrong)))
     results, errors = row["results"], row["errors"]
     assert results["native"]["kl"] < 1e-4
     assert not results["native"]["changed"]
@@ -42,7 +42,9 @@ def test_native_kv_answers_like_full_prefill_and_controls_do_not(random_session)
     different = [MAPPED, "zeros", "another document", "document dropped", "keys mapped", "values mapped"]
     different += [name for name in results if "recomputed" in name or name.startswith("select")]
     assert min(results[name]["kl"] for name in different) > 1e-4
-    assert len({results[name]["kl"] for name in different}) == len(different) == 16
+    # Here both choosers are the same session.
+    different.remove("select 0.15 by the draft")
+    assert len({results[name]["kl"] for name in different}) == len(different) == 15
     for part in ("keys", "values"):
         # KV of the first layer is exact because it depends on the tokens alone.
         assert errors[part][0] < 1e-6
