@@ -15,7 +15,7 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import ModelOutline
-    from specprefill_cli.models.placement import Placement
+    from specprefill_cli.models.machine.placement import Placement
     from specprefill_cli.prompting import Template
 
 GIBIBYTE = 2**30
@@ -50,6 +50,7 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
         "versions": check_versions,
         "devices": list_devices,
         "pair": lambda: check_chosen_pair(settings, tokens),
+        "recommended": recommend_pair,
     }
     findings: list[Check] = []
     for name, check in checks.items():
@@ -89,20 +90,30 @@ def list_devices() -> Iterator[Check]:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
 
 
+def recommend_pair() -> Iterator[Check]:
+    """Recommend a pair for this machine."""
+    import torch
+
+    from specprefill_cli.models.machine.recommendation import recommend
+
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    gpu_memory = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus)
+    yield Check("recommended", State.OK, recommend(main_memory()[0], gpu_memory))
+
+
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     """Check the dtype that `auto` takes, the memory that draft and target need, and what works with them.
 
     Downloads no weights.
     """
-    from specprefill_cli.models import smollm2
-    from specprefill_cli.models.hub import ModelNotHere
     from specprefill_cli.models.loading import load_outline
-    from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-    from specprefill_cli.models.pairs import chosen_pair
-    from specprefill_cli.models.placement import choose_dtype, choose_placement
-    from specprefill_cli.models.quantization import AUTO, NONE, check_quantization
-    from specprefill_cli.models.refs import Kind, ModelRef
-    from specprefill_cli.models.tokenizers import agreed_tokenizer
+    from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
+    from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
+    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
+    from specprefill_cli.models.sources.hub import ModelNotHere
+    from specprefill_cli.models.sources.pairs import chosen_pair
+    from specprefill_cli.models.sources.refs import ModelRef
+    from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
@@ -111,7 +122,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
-        if ModelRef(name).kind is Kind.PACKAGED and not smollm2.conversion_of(name).done:
+        ref = ModelRef(name)
+        conversion = ref.conversion if ref.file is not None else None
+        if conversion is not None and not conversion.done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
             return
         try:
@@ -155,7 +168,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
 
 def check_model_class(role: str, outline: ModelOutline) -> Check:
     """Check that our attention can replace the model's."""
-    from specprefill_cli.models.supported import model_class
+    from specprefill_cli.models.running.supported import model_class
 
     text_config = outline.config.get_text_config()
     if not model_class(outline.config).is_backend_compatible():

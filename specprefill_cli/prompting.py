@@ -18,7 +18,7 @@ from jinja2.exceptions import TemplateError
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.tokenizers import encode_template, encode_text
+from specprefill_cli.models.sources.tokenizers import encode_template, encode_text
 from specprefill_cli.resources import packaged_folder
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class Settings:
     """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
     pair: str = _models(
-        AUTO, "Pair of draft and target (`specprefill pairs` lists them); auto: smollm2 if it is installed, else tiny"
+        AUTO, "Pair of draft and target (`specprefill pairs` lists them); auto: the best whose weights are here"
     )
     draft: str | None = _models(None, "Hub id or folder of the draft model", unset="the pair's")
     target: str | None = _models(

@@ -24,9 +24,10 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.models import pairs, processor
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
+from specprefill_cli.models.machine import quantization
+from specprefill_cli.models.sources import pairs
 from specprefill_cli.prompting import parse_template
 from specprefill_cli.resources import packaged_folder
 from specprefill_cli.settings import Settings
@@ -71,7 +72,7 @@ def model(request):
 @pytest.fixture(params=["float32", "bfloat16"])
 def processor_dtype(request, monkeypatch):
     """The data type that the processor seems to compute fastest: without instructions for bfloat16, and with them."""
-    for check in processor.BFLOAT16_CHECKS:
+    for check in quantization.BFLOAT16_CHECKS:
         monkeypatch.setattr(torch.cpu, check, lambda: request.param == "bfloat16", raising=False)
     load_encoder.cache_clear()
     yield request.param
@@ -80,7 +81,7 @@ def processor_dtype(request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    from specprefill_cli.models.hub import model_source
+    from specprefill_cli.models.sources.hub import model_source
 
     return transformers.AutoTokenizer.from_pretrained(model_source("tiny:target"))
 

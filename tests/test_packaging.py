@@ -11,7 +11,7 @@ from specprefill_cli.resources import packaged_folder
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 LIGHT = (
-    "documents settings errors resources models.pairs cli.main reporting.html cli.options cli.sources files diagnostics "
+    "documents settings errors resources models.sources.pairs cli.main reporting.html cli.options cli.sources files diagnostics "
     "documents.cleaning engine.http record batching.ray_engine cli.batch".split()
 )
 

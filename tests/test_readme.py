@@ -11,7 +11,8 @@ import pytest
 
 import specprefill_cli
 from specprefill_cli.lab.readme_numbers import BEGIN, END, with_table
-from specprefill_cli.models import smollm2
+from specprefill_cli.models.sources import smollm2
+from specprefill_cli.models.sources.refs import ModelRef
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ def test_first_example_prints_the_shown_output(call, monkeypatch):
 
     arguments, (answer, *notes) = first_example()
     monkeypatch.chdir(ROOT)
-    smollm2.ensure_converted(smollm2.TARGET)
+    ModelRef(smollm2.TARGET).source()
     code, out, err = call("ask", *arguments, "--pair", "smollm2")
     assert (code, out.strip()) == (0, answer)
     assert without_times(err.splitlines()) == without_times(notes)

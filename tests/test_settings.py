@@ -136,6 +136,6 @@ def test_every_default_is_valid_and_documented(name):
 
 
 def test_choices_match_the_models_package():
-    from specprefill_cli.models.quantization import AUTO, BYTES_PER_WEIGHT, NONE
+    from specprefill_cli.models.machine.quantization import AUTO, BYTES_PER_WEIGHT, NONE
 
     assert SETTINGS["quantization"].choices == (AUTO, NONE, *BYTES_PER_WEIGHT)

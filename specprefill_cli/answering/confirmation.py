@@ -19,9 +19,9 @@ from specprefill_cli.decoding.runner import SequenceRunner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import choose_speculator
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
-from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
+from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.models.machine.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
+from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES

@@ -6,7 +6,7 @@ from specprefill_cli.answering.cells import document_cells, span_records
 from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.models.cost import cost_of, measure_passes
+from specprefill_cli.models.machine.cost import cost_of, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.speculation import draft_may_propose
-from specprefill_cli.models.adapter import longrope_threshold
-from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.encoder import encoder_flops
-from specprefill_cli.models.memory_plan import pass_size
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.models.machine.memory_plan import pass_size
+from specprefill_cli.models.running.adapter import longrope_threshold
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer

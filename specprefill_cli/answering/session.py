@@ -31,10 +31,10 @@ from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cost import measure_passes
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.pairs import chosen_pair, draft_folder, with_named_pair
-from specprefill_cli.models.placement import choose_placement, place_of_rank
+from specprefill_cli.models.machine.cost import measure_passes
+from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
+from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import automatic_modes, choose_mode, expected_speedup
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair, load_target_calibration
 from specprefill_cli.prefill.calibration import calibration_folder

@@ -25,10 +25,10 @@ from specprefill_cli.decoding.sampling import Sampler, log_probabilities
 from specprefill_cli.decoding.speculation import Speculator, choose_speculator
 from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
 from specprefill_cli.documents.language import says_not_found
-from specprefill_cli.models.adapter import items_of
-from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.passes import ForwardInput
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.running.adapter import items_of
+from specprefill_cli.models.running.cache import new_state
+from specprefill_cli.models.running.passes import ForwardInput
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft

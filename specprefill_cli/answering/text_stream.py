@@ -18,7 +18,7 @@ from specprefill_cli.answering.confidence import (
 )
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.models.memory import peak_memory_bytes
+from specprefill_cli.models.machine.memory import peak_memory_bytes
 from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest

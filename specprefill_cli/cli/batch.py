@@ -20,7 +20,7 @@ from specprefill_cli.cli.options import OUTPUT, NoServer, Quiet, with_settings, 
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import SOME_FAILED, Interrupted, UsageError
 from specprefill_cli.files import same_file
-from specprefill_cli.models.refs import is_endpoint
+from specprefill_cli.models.sources.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.options import Json, with_settings
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
-from specprefill_cli.models.pairs import PAIRS
+from specprefill_cli.models.sources.pairs import PAIRS
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.settings import MODELS, Settings

@@ -16,11 +16,10 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.engine.request import Engine, ReadDocuments, WaitingEngine
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
-from specprefill_cli.models import smollm2
-from specprefill_cli.models.hub import fetch_gguf, may_download
-from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
-from specprefill_cli.models.pairs import chosen_pair
-from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint
+from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
+from specprefill_cli.models.sources.hub import fetch_gguf, may_download
+from specprefill_cli.models.sources.pairs import chosen_pair
+from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def open_ready_session(
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):
-        from specprefill_cli.models.memory import import_transformers
+        from specprefill_cli.models.machine.memory import import_transformers
 
         import_transformers()
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
@@ -176,19 +175,18 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         ref = ModelRef(target, keeps_packed(settings))
     if ref.conversion is None or ref.conversion.done:
         return
-    if ref.kind is Kind.PACKAGED:
-        notes.line(f"{target}: converting {smollm2.PACKAGE}'s file once; later runs load it in a second")
+    notes.line(f"{target}: converting its file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
 
 
 def keeps_packed(settings: Settings) -> bool:
     """Whether a large GGUF file is kept in int8 under these settings."""
-    from specprefill_cli.models.memory import import_transformers
+    from specprefill_cli.models.machine.memory import import_transformers
 
     import_transformers()
-    from specprefill_cli.models.placement import choose_placement
-    from specprefill_cli.models.quantization import stores_packed
+    from specprefill_cli.models.machine.placement import choose_placement
+    from specprefill_cli.models.machine.quantization import stores_packed
 
     return stores_packed(
         settings.quantization, choose_placement(settings.devices).device_type, settings.tensor_parallel

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from specprefill_cli import __version__
 from specprefill_cli.cli.console import close_broken_pipe
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError
-from specprefill_cli.models.memory import bound_spinning, reuse_freed_memory
+from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.signals import Termination
 

@@ -16,8 +16,8 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.declarations import Setting, in_words
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.pairs import PAIRS, SMOLLM2, with_named_pair
-from specprefill_cli.models.smollm2 import install_command
+from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, with_named_pair
+from specprefill_cli.models.sources.smollm2 import install_command
 from specprefill_cli.prefill.registry import REGISTRIES, check_name
 from specprefill_cli.settings import (
     AUTO,
@@ -182,8 +182,11 @@ def with_settings(
 def name_pair(settings: Settings, notes: Notes) -> Settings:
     """Replace the pair `auto` by its name, and note how to get a better pair."""
     named_settings = with_named_pair(settings)
-    if settings.pair == AUTO and settings.target is None and named_settings.pair != SMOLLM2:
-        notes.line(f"answers come from the small pair {named_settings.pair}; a better one: {install_command()}")
+    name = named_settings.pair
+    if settings.pair == AUTO and settings.target is None and name == "tiny":
+        notes.line(f"answers come from the small pair {name}; a better one: {install_command()}")
+    elif settings.pair == AUTO and settings.target is None and name != SMOLLM2:
+        notes.line(f"pair {name}: the best whose weights are here (--pair {SMOLLM2} is smaller and quicker)")
     return named_settings
 
 

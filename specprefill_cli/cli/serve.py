@@ -14,7 +14,7 @@ from specprefill_cli.cli.loading import document_reader
 from specprefill_cli.cli.options import Quiet, with_settings, without_confirmation
 from specprefill_cli.errors import UsageError
 from specprefill_cli.installation import pip_command
-from specprefill_cli.models.refs import parse_endpoint
+from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.settings import Settings
 
 SERVER = "Server"

@@ -13,7 +13,7 @@ from torch import Tensor
 from specprefill_cli.decoding.rounds import Proposal
 from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.models.passes import ForwardGenerator
+from specprefill_cli.models.running.passes import ForwardGenerator
 
 # Shortest and longest suffix of the answer that `lookup` searches for in the text.
 SHORTEST_MATCH, LONGEST_MATCH = 2, 8

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
+from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
 
 if TYPE_CHECKING:
     from specprefill_cli.decoding.runner import SequenceRunner

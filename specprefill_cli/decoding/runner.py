@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
-from specprefill_cli.models.adapter import prefill, run_steps
-from specprefill_cli.models.cache import KvCacheState, new_state, rollback
-from specprefill_cli.models.passes import ForwardGenerator, ForwardInput
+from specprefill_cli.models.running.adapter import prefill, run_steps
+from specprefill_cli.models.running.cache import KvCacheState, new_state, rollback
+from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock
 

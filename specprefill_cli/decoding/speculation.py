@@ -11,8 +11,8 @@ from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.decoding.runner import DRAFT, SequenceRunner, prefilled_draft
 from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.cost import cost_of
-from specprefill_cli.models.passes import ForwardGenerator
+from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.models.running.passes import ForwardGenerator
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import Verdict

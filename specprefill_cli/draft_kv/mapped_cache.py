@@ -26,11 +26,11 @@ from specprefill_cli.draft_kv.raw_kv import (
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, new_state
-from specprefill_cli.models.head_division import local_heads
-from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
+from specprefill_cli.models.machine.head_division import local_heads
+from specprefill_cli.models.running.adapter import window_layers
+from specprefill_cli.models.running.cache import KvCacheState, device_of, layer_count, new_state
+from specprefill_cli.models.running.packed import forward
+from specprefill_cli.models.running.passes import ForwardInput, QueryCapture, before_each_pass
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores

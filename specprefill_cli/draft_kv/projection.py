@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specprefill_cli.draft_kv.gate import Gate
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import rotation_depends_on_length
+from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.prefill.calibration import (
     calibration_folder,
     check_identity,

@@ -1,4 +1,4 @@
-"""Keys and values outside a forward pass; like `models/adapter.py`, this reads transformers' modules.
+"""Keys and values outside a forward pass; like `models/running/adapter.py`, this reads transformers' modules.
 
 Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm, if
 any, and the rotary embedding. Draft KV replaces the projection with a linear map.
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.head_division import divides_heads, head_counts
+from specprefill_cli.models.machine.head_division import divides_heads, head_counts
+from specprefill_cli.models.running.cache import device_of
 
 
 class StateCapture(ExitStack):

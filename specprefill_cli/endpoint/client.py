@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, one_line
 from specprefill_cli.installation import pip_command
-from specprefill_cli.models.refs import NO_KEY, EndpointRef
+from specprefill_cli.models.sources.refs import NO_KEY, EndpointRef
 from specprefill_cli.settings import Settings
 
 # Error texts of servers for a prompt beyond the model's context.

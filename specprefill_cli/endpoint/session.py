@@ -21,10 +21,10 @@ from specprefill_cli.endpoint.client import Client, Reply, open_client
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, ReadDocuments, RemoteEngine, Request, Started
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.pairs import CHOOSER, Pair, draft_folder
-from specprefill_cli.models.placement import choose_placement, draft_placement
-from specprefill_cli.models.refs import parse_endpoint
-from specprefill_cli.models.tokenizers import count_tokens
+from specprefill_cli.models.machine.placement import choose_placement, draft_placement
+from specprefill_cli.models.sources.pairs import CHOOSER, Pair, draft_folder
+from specprefill_cli.models.sources.refs import parse_endpoint
+from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest

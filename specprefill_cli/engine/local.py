@@ -35,9 +35,9 @@ from specprefill_cli.engine.request import (
     Started,
     is_device_failure,
 )
-from specprefill_cli.models.adapter import run_together
-from specprefill_cli.models.memory_plan import answers_bytes
-from specprefill_cli.models.passes import before_each_pass
+from specprefill_cli.models.machine.memory_plan import answers_bytes
+from specprefill_cli.models.running.adapter import run_together
+from specprefill_cli.models.running.passes import before_each_pass
 
 # Questions that `--concurrency auto` runs at once. On a CPU, 16 sequences amortise the fixed cost of a pass well enough; on
 # a GPU, memory is usually the limit.

@@ -29,8 +29,8 @@ from specprefill_cli.engine.request import (
     Request,
 )
 from specprefill_cli.errors import UsageError, first_line
-from specprefill_cli.models.memory_plan import SMALLEST, pass_bytes, token_bytes
-from specprefill_cli.models.passes import ForwardInput
+from specprefill_cli.models.machine.memory_plan import SMALLEST, pass_bytes, token_bytes
+from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.processor import cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.resources import ENCODER_FOLDER
 
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"

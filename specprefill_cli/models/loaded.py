@@ -10,11 +10,11 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import synchronize
-from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.pairs import Pair
-from specprefill_cli.models.supported import context_length
-from specprefill_cli.models.tokenizers import fingerprint
+from specprefill_cli.models.running.adapter import synchronize
+from specprefill_cli.models.running.cache import device_of
+from specprefill_cli.models.running.supported import context_length
+from specprefill_cli.models.sources.pairs import Pair
+from specprefill_cli.models.sources.tokenizers import fingerprint
 
 
 @dataclass

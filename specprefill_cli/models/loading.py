@@ -15,14 +15,9 @@ from transformers import (
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
-from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.hub import adapter_folder, load_errors, quiet_library, source_of
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
-from specprefill_cli.models.lora import merge_adapter, read_adapter
-from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-from specprefill_cli.models.pairs import Pair
-from specprefill_cli.models.placement import (
+from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
+from specprefill_cli.models.machine.placement import (
     Placement,
     check_memory,
     choose_dtype,
@@ -31,19 +26,22 @@ from specprefill_cli.models.placement import (
     how_to_place,
     prefer_one_gpu,
 )
-from specprefill_cli.models.quantization import (
+from specprefill_cli.models.machine.quantization import (
     AUTO,
     NONE,
-    STORED,
     check_quantization,
     checkpoint_method,
-    load_packed,
     quantization_config,
-    quantize_on_cpu,
     stores_packed,
 )
-from specprefill_cli.models.supported import check_config, check_model, model_class
-from specprefill_cli.models.tokenizers import agreed_tokenizer
+from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models.running.cache import device_of
+from specprefill_cli.models.running.int8 import STORED, load_packed, quantize_on_cpu
+from specprefill_cli.models.running.supported import check_config, check_model, model_class
+from specprefill_cli.models.sources.hub import adapter_folder, load_errors, quiet_library, source_of
+from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
+from specprefill_cli.models.sources.pairs import Pair
+from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
 
 # Missing weights that an error names.
@@ -101,7 +99,7 @@ def load_outline(name: str, placement: Placement, offline: bool, packed: bool = 
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
-    with load_errors(name, offline):
+    with load_errors(name, offline, packed):
         source = source_of(name, offline, packed)
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)
@@ -139,7 +137,7 @@ def load_model(
     placement = placement if reason is None else replace(placement, shards=1)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
-    with load_errors(name, offline), quiet_library():
+    with load_errors(name, offline, packed), quiet_library():
         source = source_of(name, offline, packed)
         check_memory(outline.config, name, placement, chosen_dtype)
         if placement.device_map == "auto":

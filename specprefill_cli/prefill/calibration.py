@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from safetensors import SafetensorError
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models import smollm2
-from specprefill_cli.models.pairs import Pair, slug, user_folder
-from specprefill_cli.models.quantization import SAMPLED, UNPACKED
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
+from specprefill_cli.models.sources import smollm2
+from specprefill_cli.models.sources.pairs import Pair, slug, user_folder
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from specprefill_cli.distributed.ranks import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.cache import KvCacheState, copy_to, layer_keys
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.cache import KvCacheState, copy_to, layer_keys
+from specprefill_cli.models.running.passes import QueryCapture
 
 POOL_KERNEL = 13
 # Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on

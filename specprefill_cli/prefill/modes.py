@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import KvCacheState, layer_count
-from specprefill_cli.models.cost import cost_of
+from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.cache import KvCacheState, layer_count
 from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, full_plan, shorten_gaps
 from specprefill_cli.prefill.mode import Mode, PrefillResult
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix

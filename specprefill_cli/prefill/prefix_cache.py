@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from specprefill_cli.byte_cache import ByteCache
-from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import KvCacheState, fork_prefix, new_state, state_bytes
 from specprefill_cli.models.encoder import DocumentVectors
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
-from specprefill_cli.models.memory_plan import kv_bytes, token_bytes
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.machine.memory_plan import kv_bytes, token_bytes
+from specprefill_cli.models.running.adapter import rotation_depends_on_length
+from specprefill_cli.models.running.cache import KvCacheState, fork_prefix, new_state, state_bytes
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
 if TYPE_CHECKING:

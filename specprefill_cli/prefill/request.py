@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.head_division import LocalHeads, local_heads
 from specprefill_cli.models.loaded import LoadedModel
+from specprefill_cli.models.machine.head_division import LocalHeads, local_heads
+from specprefill_cli.models.running.attention_plan import LocalWindow
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt

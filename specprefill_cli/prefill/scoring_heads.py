@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.cache import KvCacheState, layer_keys
 from specprefill_cli.models.loaded import LoadedModel
-from specprefill_cli.models.pairs import HEADS_FILE
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.cache import KvCacheState, layer_keys
+from specprefill_cli.models.running.passes import QueryCapture
+from specprefill_cli.models.sources.pairs import HEADS_FILE
 from specprefill_cli.prefill.calibration import check_identity, read_description, weights_fingerprint
 from specprefill_cli.prefill.importance import group_scores, pool, query_slices
 

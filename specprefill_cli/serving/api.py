@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.models.refs import EndpointRef
+    from specprefill_cli.models.sources.refs import EndpointRef
     from specprefill_cli.serving.metrics import Metrics
 
 # Seconds after which a refused client may ask again.

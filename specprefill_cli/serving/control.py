@@ -15,7 +15,7 @@ from typing import Any
 from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.pairs import chosen_pair
+from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, lock_server, runtime_folder
 from specprefill_cli.settings import SETTINGS, Settings
 

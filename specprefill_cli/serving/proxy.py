@@ -25,8 +25,8 @@ from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import first_line
-from specprefill_cli.models.refs import USUAL_PATH, EndpointRef
-from specprefill_cli.models.tokenizers import count_tokens
+from specprefill_cli.models.sources.refs import USUAL_PATH, EndpointRef
+from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import ServerContext, build_application, while_connected
 from specprefill_cli.serving.body import SETTINGS_KEY, body_bytes, is_gzip, override_settings, own_settings

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.memory import import_transformers
+from specprefill_cli.models.machine.memory import import_transformers
 from specprefill_cli.serving.api import ServeOptions, ServerContext
 from specprefill_cli.serving.control import Identity, difference, server_identity, server_state
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error

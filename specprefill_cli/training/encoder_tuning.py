@@ -30,7 +30,7 @@ from specprefill_cli.models.encoder import (
     divide,
     load_encoder,
 )
-from specprefill_cli.models.processor import cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import WORDS, packed

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.tokenizers import SPLIT_PATTERN
+from specprefill_cli.models.sources.tokenizers import SPLIT_PATTERN
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SPECIAL_TOKENS = (BOS, EOS, PAD)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.placement import bfloat16_gain
+from specprefill_cli.models.machine.placement import bfloat16_gain
 from specprefill_cli.training.batches import Batch, BatchStream
 from specprefill_cli.training.muon import Muon
 from specprefill_cli.training.network import LanguageModel

@@ -16,7 +16,7 @@ from specprefill_cli.lab.evaluation.datasets import Item, read_rows
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import percentile_interval, resample
 from specprefill_cli.lab.tables import Columns, Row, figure
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.record import NOT_FOUND
 from specprefill_cli.settings import Settings
 

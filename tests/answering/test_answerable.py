@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, ConfidenceModel, estimate
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.record import NOT_FOUND
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import VOCABULARY

@@ -8,8 +8,8 @@ import pytest
 from specprefill_cli.answering.draft_side import KEEP_RATIOS, dry_run
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.models import loading
-from specprefill_cli.models.cost import cost_of
 from specprefill_cli.models.loaded import ModelOutline
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.record import DryRun, from_json_values, json_line
 from specprefill_cli.settings import Settings

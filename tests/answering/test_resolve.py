@@ -9,10 +9,10 @@ from transformers import LlamaConfig, Phi3Config
 
 from specprefill_cli.answering.resolve import LONGEST_ENCODED, cap_answer, resolve_positions, resolve_scorer
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import longrope_threshold
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.loading import load_outline
-from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.machine.placement import Placement
+from specprefill_cli.models.running.adapter import longrope_threshold
 from specprefill_cli.prefill.calibrated_pair import TargetCalibration, load_target_calibration
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.prefill.scorers.heads import HeadsScorer

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from specprefill_cli.models.memory import BOUNDED_SPIN, WAIT_SETTINGS
+from specprefill_cli.models.machine.memory import BOUNDED_SPIN, WAIT_SETTINGS
 from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 

@@ -9,7 +9,7 @@ from specprefill_cli.distributed.launch import RankProcesses, failure_of, in_run
 from specprefill_cli.distributed.ranks import ALONE, Ranks, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.placement import Placement, draft_placement, place_of_rank
+from specprefill_cli.models.machine.placement import Placement, draft_placement, place_of_rank
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import specprefill_cli
-from specprefill_cli.models.pairs import FOLDER_VARIABLE
+from specprefill_cli.models.sources.pairs import FOLDER_VARIABLE
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.random_pairs import random_calibrated_pair, save_pair

@@ -12,9 +12,9 @@ from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import prefill, window_layers
-from specprefill_cli.models.cache import layer_keys
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.adapter import prefill, window_layers
+from specprefill_cli.models.running.cache import layer_keys
+from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.record import Fate

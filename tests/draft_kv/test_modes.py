@@ -28,8 +28,8 @@ from specprefill_cli.lab.calibration.draft_kv import all_states, calibrate_kv
 from specprefill_cli.lab.calibration.files import save_maps
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.lab.study.controls import cache_of
-from specprefill_cli.models.adapter import prefill, run
-from specprefill_cli.models.cache import layer_count, layer_keys
+from specprefill_cli.models.running.adapter import prefill, run
+from specprefill_cli.models.running.cache import layer_count, layer_keys
 from specprefill_cli.record import Fate
 from tests.draft_kv.helpers import TEXT, every_architecture, prefilled, request_for
 from tests.helpers.architectures import ARCHITECTURES, SIZES, build_model, random_tokens

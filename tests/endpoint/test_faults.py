@@ -7,7 +7,7 @@ import pytest
 
 from specprefill_cli.endpoint.client import Client, EndpointError, open_client
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.refs import parse_endpoint
+from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.settings import Settings
 from tests.helpers.upstream import error, event, piece, reply_with, says, stay_silent, stream_parts
 

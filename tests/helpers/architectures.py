@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from specprefill_cli.models.attention import ATTENTION
+from specprefill_cli.models.running.attention import ATTENTION
 
 VOCABULARY = 8_192
 SIZES = {

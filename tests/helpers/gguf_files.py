@@ -1,6 +1,6 @@
 """Writes tiny random models of every architecture in GGUF files with byte pairs; llama as SmolLM2: tied, single digits."""
 
-import hashlib
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -10,7 +10,7 @@ from gguf.quants import quantize
 from tokenizers import pre_tokenizers
 
 from specprefill_cli.lab.benchmarks.gguf import interleave_rows
-from specprefill_cli.models.conversion import Conversion
+from specprefill_cli.models.sources.conversion import Conversion
 
 HIDDEN, INNER, LAYERS, HEADS, KEY_VALUE_HEADS = 64, 96, 2, 4, 2
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -122,17 +122,8 @@ def blocks(values, tensor_type):
         return np.random.default_rng(0).integers(0, 0x30, shape, dtype=np.uint8)
 
 
-def sha256_of(file):
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def conversion_of(file, **changes):
-    fields = {"name": "small", "sha256": sha256_of(file), "adapter": None, "remedy": "install it again"}
-    return Conversion(**fields | changes)
-
-
-def converted(file, **changes):
-    """Convert a file, and return the folder."""
-    made = conversion_of(file, **changes)
-    made.convert(file, lambda _percent, _text: None)
+def converted(file, packed=False, adapter=None):
+    """Convert a file, however small, and return the folder."""
+    made = replace(Conversion.of(file, packed, adapter), packed=packed)
+    made.convert(lambda _percent, _text: None)
     return made.folder

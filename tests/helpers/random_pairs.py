@@ -14,12 +14,12 @@ from specprefill_cli.draft_kv.projection import (
 )
 from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.calibration.files import save_heads, save_maps
-from specprefill_cli.models.cache import layer_count
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.loading import load_outline
-from specprefill_cli.models.pairs import Pair, draft_folder
-from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.tokenizers import fingerprint
+from specprefill_cli.models.machine.placement import Placement
+from specprefill_cli.models.running.cache import layer_count
+from specprefill_cli.models.sources.pairs import Pair, draft_folder
+from specprefill_cli.models.sources.tokenizers import fingerprint
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity

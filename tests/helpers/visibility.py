@@ -2,7 +2,7 @@
 
 import torch
 
-from specprefill_cli.models.attention_plan import SINKS
+from specprefill_cli.models.running.attention_plan import SINKS
 
 
 def visibility(queries, keys, window=None, local_window=None):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from specprefill_cli.models.adapter import prefill, run, window_layers
-from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import new_state, rollback
+from specprefill_cli.models.running.adapter import prefill, run, window_layers
+from specprefill_cli.models.running.attention import ATTENTION
+from specprefill_cli.models.running.attention_plan import LocalWindow
+from specprefill_cli.models.running.cache import new_state, rollback
 from tests.helpers.architectures import WINDOW, failing, random_tokens
 from tests.helpers.visibility import visibility
 

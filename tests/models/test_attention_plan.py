@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from specprefill_cli.draft_kv.mapped_cache import recompute
-from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention import flash_works, is_lower_right
-from specprefill_cli.models.attention_plan import (
+from specprefill_cli.models.running import attention
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.attention import flash_works, is_lower_right
+from specprefill_cli.models.running.attention_plan import (
     QUERY_BLOCK,
     AttentionDevice,
     LocalWindow,
@@ -19,8 +19,8 @@ from specprefill_cli.models.attention_plan import (
     query_block_size,
     visibility_mask,
 )
-from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.passes import PositionContext
+from specprefill_cli.models.running.cache import new_state
+from specprefill_cli.models.running.passes import PositionContext
 from tests.helpers.architectures import build_model
 from tests.helpers.visibility import visibility
 

@@ -10,11 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Gemma3TextConfig
 
-from specprefill_cli.models import cost as cost_module
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cost import ModelCost, attended_pairs, cost_of, measure, measure_passes
-from specprefill_cli.models.packed import last_token_runs_apart
+from specprefill_cli.models.machine import cost as cost_module
+from specprefill_cli.models.machine.cost import ModelCost, attended_pairs, cost_of, measure, measure_passes
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.attention_plan import LocalWindow
+from specprefill_cli.models.running.packed import last_token_runs_apart
 from specprefill_cli.prefill.auto_mode import automatic_mode
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.settings import Settings

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from specprefill_cli.draft_kv.mapped_cache import recompute
-from specprefill_cli.models.adapter import prefill, run
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import rollback
+from specprefill_cli.models.running.adapter import prefill, run
+from specprefill_cli.models.running.attention_plan import LocalWindow
+from specprefill_cli.models.running.cache import rollback
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings

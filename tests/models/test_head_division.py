@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from specprefill_cli.distributed.ranks import Ranks
-from specprefill_cli.models.head_division import local_heads
+from specprefill_cli.models.machine.head_division import local_heads
 from tests.helpers.architectures import ARCHITECTURES
 
 # Query heads and key-value heads of Llama 3.1 8B and 70B, and of Qwen2.5 0.5B and 32B, with numbers of ranks.

@@ -9,8 +9,8 @@ from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models import hub
-from specprefill_cli.models.hub import ModelNotHere, may_download, reachable, source_of
+from specprefill_cli.models.sources import hub
+from specprefill_cli.models.sources.hub import ModelNotHere, may_download, reachable, source_of
 
 NAME = "somebody/a-model"
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from specprefill_cli.models.gguf import read_gguf
-from specprefill_cli.models.hub import ModelNotHere, may_download
-from specprefill_cli.models.hub_gguf import cached_file, is_gguf_name, matching_files
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.machine.placement import Placement
+from specprefill_cli.models.sources.gguf import read_gguf
+from specprefill_cli.models.sources.hub import ModelNotHere, may_download
+from specprefill_cli.models.sources.hub_gguf import cached_file, is_gguf_name, matching_files
 from tests.helpers.gguf_files import write_gguf
 
 FILES = ["README.md", "m-q4_k_m.gguf", "m-q8_0-00002-of-00002.gguf", "m-q8_0-00001-of-00002.gguf", "m-iq4_k_m.gguf"]

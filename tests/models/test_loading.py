@@ -10,14 +10,23 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import loading, placement
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models import loading
 from specprefill_cli.models.loading import load_model
-from specprefill_cli.models.pairs import FOLDER_VARIABLE, HEADS_FILE, PAIRS, chosen_pair, draft_folder, find_pair
-from specprefill_cli.models.placement import Placement, choose_dtype, choose_placement
-from specprefill_cli.models.supported import check_config, context_length
-from specprefill_cli.models.tokenizers import count_tokens, counting_encoding
+from specprefill_cli.models.machine import placement
+from specprefill_cli.models.machine.placement import Placement, choose_dtype, choose_placement
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models.running.supported import check_config, context_length
+from specprefill_cli.models.sources import pairs
+from specprefill_cli.models.sources.pairs import (
+    FOLDER_VARIABLE,
+    HEADS_FILE,
+    PAIRS,
+    chosen_pair,
+    draft_folder,
+    find_pair,
+)
+from specprefill_cli.models.sources.tokenizers import count_tokens, counting_encoding
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
 
@@ -152,10 +161,16 @@ def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):
 def test_draft_and_target_can_be_replaced():
     assert find_pair("tiny") is PAIRS["tiny"]
     assert find_pair("tiny", "a/draft", "b/target").prompt == "ask"
-    mixed = find_pair("qwen2.5-7b", draft="Qwen/Qwen2.5-1.5B-Instruct")
-    assert (mixed.draft, mixed.target) == ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct")
+    mixed = find_pair("qwen3-8b", draft="Qwen/Qwen3-1.7B")
+    assert (mixed.draft, mixed.target) == ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B")
     with pytest.raises(UsageError, match="'nope': unknown; known are tiny"):
         find_pair("nope")
+
+
+@pytest.mark.parametrize(("gpu", "ending"), [(True, ""), (False, "-GGUF")])
+def test_without_a_gpu_qwen_comes_in_files_for_a_cpu(monkeypatch, gpu, ending):
+    monkeypatch.setattr(pairs, "has_gpu", lambda: gpu)
+    assert find_pair("qwen2.5-7b").target == f"Qwen/Qwen2.5-7B-Instruct{ending}"
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((9, 0), torch.bfloat16), ((7, 5), torch.float16)])
@@ -197,10 +212,10 @@ def test_dtype_and_devices_are_chosen_or_rejected():
 
 def test_the_bundled_draft_chooses_for_pairs_from_the_hub_unless_their_own_is_needed(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    hub_draft = PAIRS["qwen2.5-7b"].draft
-    base = Settings(pair="qwen2.5-7b")
+    hub_draft = PAIRS["qwen3-8b"].draft
+    base = Settings(pair="qwen3-8b")
     assert chosen_pair(base).draft == PAIRS["tiny"].draft
-    assert chosen_pair(base).target == PAIRS["qwen2.5-7b"].target
+    assert chosen_pair(base).target == PAIRS["qwen3-8b"].target
     for changed in ({"mode": "draft-kv"}, {"scorer": "paper"}, {"proposer": "draft"}):
         assert chosen_pair(base.varied(**changed)).draft == hub_draft
     assert chosen_pair(base.varied(draft="a/draft")).draft == "a/draft"

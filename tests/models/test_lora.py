@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model, load_pair
-from specprefill_cli.models.lora import merge_adapter, read_adapter
-from specprefill_cli.models.pairs import Pair, chosen_pair
-from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.machine.placement import Placement
+from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
+from specprefill_cli.models.sources.pairs import Pair, chosen_pair
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 CODE = """
-from specprefill_cli.models.memory import import_transformers
+from specprefill_cli.models.machine.memory import import_transformers
 import_transformers()
 import gc, json
 from pathlib import Path

@@ -5,9 +5,8 @@ from itertools import accumulate
 import pytest
 import torch
 
-from specprefill_cli.models import memory_plan as module
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.memory_plan import (
+from specprefill_cli.models.machine import memory_plan as module
+from specprefill_cli.models.machine.memory_plan import (
     LARGEST,
     LARGEST_ON_CPU,
     SMALLEST,
@@ -15,6 +14,7 @@ from specprefill_cli.models.memory_plan import (
     pass_bytes,
     pass_size,
 )
+from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.settings import Settings
 
 

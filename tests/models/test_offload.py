@@ -11,12 +11,12 @@ import transformers
 
 from specprefill_cli.draft_kv.raw_kv import embedded_states, finished_keys, raw_keys_values
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.cache import device_of
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.loading import check_model
-from specprefill_cli.models.placement import Placement, draft_placement, prefer_one_gpu, spread
+from specprefill_cli.models.machine.placement import Placement, draft_placement, prefer_one_gpu, spread
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.attention import ATTENTION
+from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from tests.helpers.architectures import build_model
 

@@ -4,11 +4,11 @@ from unittest.mock import patch
 
 import torch
 
-from specprefill_cli.models import adapter
-from specprefill_cli.models.adapter import prefill, run, window_layers
-from specprefill_cli.models.cache import layer_keys
-from specprefill_cli.models.one_token import SUPPORTED_TYPES, one_token_pass
-from specprefill_cli.models.passes import ForwardInput
+from specprefill_cli.models.running import adapter
+from specprefill_cli.models.running.adapter import prefill, run, window_layers
+from specprefill_cli.models.running.cache import layer_keys
+from specprefill_cli.models.running.one_token import SUPPORTED_TYPES, one_token_pass
+from specprefill_cli.models.running.passes import ForwardInput
 
 
 def decoded(model, steps=4):

@@ -1,20 +1,14 @@
 """Packed passes: each sequence gets what it would get by itself, states may share a prefix, the last chunk alone gives logits."""
 
-from dataclasses import replace
-from itertools import pairwise
-
-import pytest
 import torch
 import transformers
-from torch.nn.functional import scaled_dot_product_attention
 
-from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import prefill, run, run_packed, run_pass
-from specprefill_cli.models.attention import ATTENTION, takes_varlen, varlen_kernel
-from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow, plan_attention
-from specprefill_cli.models.cache import fork_prefix, layer_keys, new_state, rollback
-from specprefill_cli.models.packed import forward
-from specprefill_cli.models.passes import ForwardInput, QueryCapture, before_each_pass
+from specprefill_cli.models.running.adapter import prefill, run, run_packed, run_pass
+from specprefill_cli.models.running.attention import ATTENTION
+from specprefill_cli.models.running.attention_plan import LocalWindow
+from specprefill_cli.models.running.cache import fork_prefix, layer_keys, new_state, rollback
+from specprefill_cli.models.running.packed import forward
+from specprefill_cli.models.running.passes import ForwardInput, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model, failing, random_tokens
 
 LENGTH = 120
@@ -141,53 +135,6 @@ def test_others_may_act_before_each_pass_of_a_prefill_unless_a_model_is_watched(
             run(model, random_tokens(3), torch.arange(3), new_state())
     run(model, random_tokens(3), torch.arange(3), new_state())
     assert len(seen) == 3
-
-
-def test_one_kernel_computes_all_sequences_where_cuda_has_it(monkeypatch):
-    """Torch's kernel, computed sequence by sequence on the CPU, on what pretends to be a GPU with flash attention."""
-    calls = []
-
-    def kernel(query, key, value, query_edges, key_edges, longest, most, *, scale, window_size, enable_gqa):
-        calls.append(len(query_edges) - 1)
-        parts = []
-        for (first, last), (start, end) in zip(
-            pairwise(query_edges.tolist()), pairwise(key_edges.tolist()), strict=True
-        ):
-            states = (part.transpose(0, 1)[None] for part in (query[first:last], key[start:end], value[start:end]))
-            hidden = torch.ones(last - first, end - start).triu(end - start - (last - first) + 1).bool()
-            mask = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
-            parts.append(scaled_dot_product_attention(*states, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)[0])
-        return torch.cat(parts, dim=1).transpose(0, 1)
-
-    gpu = AttentionDevice(kind="cuda", dtype=torch.bfloat16, head_size=16, capability=(9, 0))
-    model = build_model("llama")
-    packed, apart = phases(model), phases(model)
-    expected = [run_separately(step) for step in apart]
-    prefix = filled_state(model, 50)
-    shared = [pass_behind(model, fork_prefix(prefix, 50), 4, number) for number in range(2)]
-    expected += [run_separately(pass_behind(model, filled_state(model, 50), 4, number)) for number in range(2)]
-    monkeypatch.setattr(attention, "device_capabilities", lambda *_: gpu)
-    monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
-    for logits, reference in zip(run_packed([*packed, *shared]), expected, strict=True):
-        torch.testing.assert_close(logits, reference, **CLOSE)
-    assert set(calls) == {7}
-
-
-def test_long_caches_are_not_copied_for_one_kernel(monkeypatch):
-    gpu = AttentionDevice(kind="cuda", dtype=torch.bfloat16, head_size=16, capability=(9, 0))
-    positions = torch.arange(10)
-    plans = [plan_attention(positions[-1:], positions, gpu)] * 2
-    monkeypatch.setattr(attention, "varlen_kernel", lambda: print)
-    assert takes_varlen(gpu, plans, [4_000, 4_000])
-    assert not takes_varlen(gpu, plans, [4_000, 9_000])
-    assert not takes_varlen(replace(gpu, kind="cpu"), plans, [10, 10])
-    assert not takes_varlen(gpu, [plan_attention(positions, positions, gpu, window=4)] * 2, [10, 10])
-
-
-def test_a_kernel_without_the_arguments_is_not_used(monkeypatch):
-    module = pytest.importorskip("torch.nn.attention.varlen")
-    monkeypatch.setattr(module, "varlen_attn", lambda query, key, value, is_causal=False: query)
-    assert varlen_kernel.__wrapped__() is None
 
 
 def mlp_token_counts(model, work):

@@ -5,13 +5,16 @@ import torch
 import transformers
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models import loading, quantization
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.memory_plan import weight_bytes
-from specprefill_cli.models.pairs import Pair
-from specprefill_cli.models.placement import Placement
-from specprefill_cli.models.quantization import Int8Linear, pack_rows, quantization_config
-from specprefill_cli.models.supported import empty_model
+from specprefill_cli.models import loading
+from specprefill_cli.models.machine import quantization
+from specprefill_cli.models.machine.memory_plan import weight_bytes
+from specprefill_cli.models.machine.placement import Placement
+from specprefill_cli.models.machine.quantization import quantization_config
+from specprefill_cli.models.running import int8
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.int8 import ALIASED, Int8Linear, pack_rows
+from specprefill_cli.models.running.supported import empty_model
+from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.prefill.calibration import weights_fingerprint
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
@@ -50,10 +53,10 @@ def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(llama):
         assert 0 < difference < 0.05
 
 
-@pytest.mark.parametrize("width", [64, quantization.ALIASED])
+@pytest.mark.parametrize("width", [72, 64, ALIASED])
 @pytest.mark.parametrize("most", [0, 100])
 def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, width, most):
-    monkeypatch.setattr(quantization, "ROUNDED_ROWS", most)
+    monkeypatch.setattr(int8, "ROUNDED_ROWS", most)
     linear = torch.nn.Linear(width, 48)
     packed, states = Int8Linear(*pack_rows(linear.weight.data), width, linear.bias), torch.randn(2, 9, width)
     weight = packed.packed[:, :width].float() * packed.scales.float()[:, None]
@@ -61,7 +64,11 @@ def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, width, most):
     expected = states @ weight.T + linear.bias
     # What rounding leaves of the states is multiplied too.
     torch.testing.assert_close(packed(states), expected, atol=5e-4, rtol=1e-3)
-    assert packed(states.bfloat16()).dtype is torch.bfloat16
+    for rows in (states, states[:1, :3]):
+        narrow = packed(rows.bfloat16())
+        assert narrow.dtype is torch.bfloat16
+        exact = rows.bfloat16().float() @ weight.T + linear.bias
+        torch.testing.assert_close(narrow.float(), exact, atol=2e-2, rtol=2e-2)
 
 
 @pytest.fixture

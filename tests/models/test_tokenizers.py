@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specprefill_cli.models.tokenizers import (
+from specprefill_cli.models.sources.tokenizers import (
     SPLIT_PATTERN,
     anchor_tokens,
     encode_in_pieces,

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specprefill_cli.models import memory_plan as module
-from specprefill_cli.models.cache import state_bytes
-from specprefill_cli.models.memory_plan import GIBIBYTE, kv_bytes, token_bytes
+from specprefill_cli.models.machine import memory_plan as module
+from specprefill_cli.models.machine.memory_plan import GIBIBYTE, kv_bytes, token_bytes
+from specprefill_cli.models.running.cache import state_bytes
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, TOKENS, document_cache
 from specprefill_cli.settings import Settings
 from tests.helpers.sessions import collection_of

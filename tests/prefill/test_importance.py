@@ -13,8 +13,8 @@ from specprefill_cli.documents.language import WordForms
 from specprefill_cli.draft_kv.checkpoints import SlotKv
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import cache_of
-from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.adapter import window_layers
+from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.bm25 import bm25
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS

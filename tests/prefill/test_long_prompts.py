@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import new_state
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.cache import new_state
+from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.importance import attention_importance
 from specprefill_cli.prefill.modes import sparse_prefill

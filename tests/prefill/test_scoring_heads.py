@@ -14,7 +14,7 @@ from specprefill_cli.lab.calibration.files import save_heads
 from specprefill_cli.lab.calibration.head_search import Sighting, search_heads, search_lexical, smallest_mass
 from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.models.adapter import window_layers
+from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.attention import DEFAULT_WINDOW
 from specprefill_cli.prefill.scorers.base import AutoBudget

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from specprefill_cli.documents.collect import read_documents
-from specprefill_cli.models.tokenizers import count_tokens
+from specprefill_cli.models.sources.tokenizers import count_tokens
 from tests.helpers.samples import HANDBOOK, QUESTION
 from tests.helpers.upstream import (
     completion,

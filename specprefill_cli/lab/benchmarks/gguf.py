@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loaded import LoadedPair
 from specprefill_cli.models.loading import load_model, stop_tokens
-from specprefill_cli.models.placement import Placement
+from specprefill_cli.models.machine.placement import Placement
 
 # llama.cpp's name of the tokenizer's pre-tokenization pattern.
 PRE_TOKENIZER = "qwen2"

@@ -14,7 +14,7 @@ from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.tables import Columns, Row, duration, figure, memory, ttft
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.record import Record
 from specprefill_cli.settings import Settings
 

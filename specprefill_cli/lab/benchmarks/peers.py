@@ -15,10 +15,10 @@ from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 from specprefill_cli.installation import pip_command
 from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
-from specprefill_cli.models.attention import ATTENTION
-from specprefill_cli.models.hub import model_source
 from specprefill_cli.models.loaded import LoadedModel
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.running.attention import ATTENTION
+from specprefill_cli.models.sources.hub import model_source
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.settings import Settings
 
 TRANSFORMERS = "transformers"

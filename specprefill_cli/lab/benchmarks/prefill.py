@@ -19,8 +19,8 @@ from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text, memory, ttft
-from specprefill_cli.models.cost import ModelCost, cost_of
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.machine.cost import ModelCost, cost_of
+from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.record import BASELINE

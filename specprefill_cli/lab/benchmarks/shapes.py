@@ -15,13 +15,9 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.attention import ATTENTION, avoid_cudnn
-from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.hub import model_source, quiet_library
 from specprefill_cli.models.loaded import LoadedModel
-from specprefill_cli.models.memory_plan import cache_bytes, weight_bytes
-from specprefill_cli.models.pairs import Pair
-from specprefill_cli.models.placement import (
+from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
+from specprefill_cli.models.machine.placement import (
     Placement,
     check_memory,
     choose_dtype,
@@ -32,8 +28,12 @@ from specprefill_cli.models.placement import (
     place_of_rank,
     prefer_one_gpu,
 )
-from specprefill_cli.models.refs import BUNDLED
-from specprefill_cli.models.supported import model_class
+from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models.running.cache import device_of
+from specprefill_cli.models.running.supported import model_class
+from specprefill_cli.models.sources.hub import model_source, quiet_library
+from specprefill_cli.models.sources.pairs import Pair
+from specprefill_cli.models.sources.refs import BUNDLED
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings

@@ -19,11 +19,11 @@ from specprefill_cli.draft_kv.raw_kv import (
 )
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.attention_plan import LocalWindow
-from specprefill_cli.models.cache import layer_count, layer_keys, new_state
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair
-from specprefill_cli.models.tokenizers import encode_text
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.attention_plan import LocalWindow
+from specprefill_cli.models.running.cache import layer_count, layer_keys, new_state
+from specprefill_cli.models.sources.tokenizers import encode_text
 
 SEQUENCE = 1_024
 # Every fifth sequence is held out.

@@ -16,10 +16,10 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import head_search as search
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import KvCacheState, new_state
 from specprefill_cli.models.loaded import LoadedModel
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.adapter import window_layers
+from specprefill_cli.models.running.cache import KvCacheState, new_state
+from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import QuestionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS

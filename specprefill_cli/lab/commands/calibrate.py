@@ -85,7 +85,7 @@ def calibrate(
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents.collect import read_collection
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.models.pairs import chosen_pair, draft_folder
+    from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder
     from specprefill_cli.prefill.calibration import calibration_folder
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
@@ -132,7 +132,7 @@ class Output:
 
 def name_measured_draft(settings: Settings, measured: bool) -> Settings:
     """Name the pair's draft in the settings, if a step measures it and `--scorer auto` would choose another draft."""
-    from specprefill_cli.models.pairs import chosen_pair
+    from specprefill_cli.models.sources.pairs import chosen_pair
 
     draft, chooser = chosen_pair(settings).draft, chosen_pair(settings.varied(scorer=AUTO)).draft
     return settings.varied(draft=draft) if measured and draft != chooser else settings
@@ -195,7 +195,7 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
     from specprefill_cli.draft_kv.projection import NAME
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
-    from specprefill_cli.models.pairs import draft_folder
+    from specprefill_cli.models.sources.pairs import draft_folder
     from specprefill_cli.prefill.scoring_heads import load_heads
 
     draft = session.pair.loaded_draft

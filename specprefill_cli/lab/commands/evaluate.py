@@ -13,7 +13,7 @@ from specprefill_cli.cli.options import MODE_LIST, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
 from specprefill_cli.lab.commands.options import KEEP_LIST, SCORER_LIST, Distractors, Limit, SampleSeed
-from specprefill_cli.models.refs import is_endpoint
+from specprefill_cli.models.sources.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:

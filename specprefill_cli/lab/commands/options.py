@@ -64,7 +64,7 @@ def open_measured_session(
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
-    from specprefill_cli.models.quantization import AUTO, NONE
+    from specprefill_cli.models.machine.quantization import AUTO, NONE
 
     if shapes is None:
         return open_session(settings, draft=any(map(loads_draft, variants)))

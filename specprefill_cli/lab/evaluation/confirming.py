@@ -15,7 +15,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.statistics import auroc, percentile_interval, resample, share_figures
 from specprefill_cli.lab.tables import Columns, Row, duration, figure, keep_text
-from specprefill_cli.models.adapter import items_of
+from specprefill_cli.models.running.adapter import items_of
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
 

@@ -31,12 +31,12 @@ from specprefill_cli.lab.benchmarks.decode import bench_decode
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.benchmarks.shapes import named_config, shape_pair, shaped_session
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.models import attention
-from specprefill_cli.models.adapter import synchronize
-from specprefill_cli.models.attention_plan import AttentionDevice, LocalWindow
-from specprefill_cli.models.cost import ModelCost
-from specprefill_cli.models.passes import PositionContext
-from specprefill_cli.models.placement import choose_dtype, choose_placement
+from specprefill_cli.models.machine.cost import ModelCost
+from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
+from specprefill_cli.models.running import attention
+from specprefill_cli.models.running.adapter import synchronize
+from specprefill_cli.models.running.attention_plan import AttentionDevice, LocalWindow
+from specprefill_cli.models.running.passes import PositionContext
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 Rows = list[dict[str, Any]]
@@ -106,7 +106,7 @@ def missing_flash(device: AttentionDevice) -> str | None:
         return None
     return (
         f"flash attention is off on a GPU of capability {device.capability} in {device.dtype} with heads of "
-        f"{device.head_size}: models/attention.py refused it"
+        f"{device.head_size}: models/running/attention.py refused it"
     )
 
 

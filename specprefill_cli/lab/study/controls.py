@@ -10,7 +10,7 @@ from torch import Tensor
 from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, chunk_tokens
 from specprefill_cli.lab.evaluation.datasets import Item
-from specprefill_cli.models.cache import KvCacheState, new_state
+from specprefill_cli.models.running.cache import KvCacheState, new_state
 from specprefill_cli.prefill.request import PrefillRequest
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.adapter import run
-from specprefill_cli.models.cache import KvCacheState, rollback
+from specprefill_cli.models.running.adapter import run
+from specprefill_cli.models.running.cache import KvCacheState, rollback
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.drift import Answer, drift, greedy_answer, run_forced
 from specprefill_cli.lab.tables import Row
-from specprefill_cli.models.adapter import prefill
-from specprefill_cli.models.cache import layer_count, new_state
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.running.adapter import prefill
+from specprefill_cli.models.running.cache import layer_count, new_state
+from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.settings import Settings
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specprefill_cli.models.cache import KvCacheState
+from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.adapter import window_layers
-from specprefill_cli.models.cache import KvCacheState
+from specprefill_cli.models.running.adapter import window_layers
+from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair
 from specprefill_cli.prefill.importance import check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest

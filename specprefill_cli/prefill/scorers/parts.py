@@ -12,10 +12,10 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cache import HEADROOM, KvCacheState, layer_count
-from specprefill_cli.models.memory_plan import cache_bytes
-from specprefill_cli.models.passes import QueryCapture
+from specprefill_cli.models.machine.memory_plan import cache_bytes
+from specprefill_cli.models.running.adapter import rotation_depends_on_length
+from specprefill_cli.models.running.cache import HEADROOM, KvCacheState, layer_count
+from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.importance import group_scores, query_slices
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specprefill_cli.models.processor import cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.training.smollm2.rows import ChatRow
 
 # Linear layers of a block that share their input, in the order in which their weights are stacked.

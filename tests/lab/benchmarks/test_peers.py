@@ -17,8 +17,8 @@ from specprefill_cli.lab.benchmarks.peers import Peer, llama_cpp_peer, transform
 from specprefill_cli.lab.benchmarks.prefill import DECODED, QUESTION, bench_prefill, prompt_of_length
 from specprefill_cli.lab.commands.bench import baselines
 from specprefill_cli.lab.evaluation.runner import Configuration
-from specprefill_cli.models import attention, packed
-from specprefill_cli.models.hub import model_source
+from specprefill_cli.models.running import attention, packed
+from specprefill_cli.models.sources.hub import model_source
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import build_model
 

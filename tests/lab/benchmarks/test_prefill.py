@@ -3,7 +3,7 @@
 from transformers import LlamaConfig
 
 from specprefill_cli.lab.benchmarks.prefill import compute_limit, speedup_lines, speedup_plot
-from specprefill_cli.models.cost import ModelCost
+from specprefill_cli.models.machine.cost import ModelCost
 from tests.helpers.architectures import SIZES
 from tests.helpers.output import svg_texts
 

@@ -12,7 +12,7 @@ from specprefill_cli.lab.gpu_check import probes
 from specprefill_cli.lab.gpu_check import steps as steps_module
 from specprefill_cli.lab.gpu_check.report import report
 from specprefill_cli.lab.gpu_check.steps import Step, run_steps
-from specprefill_cli.models.attention_plan import AttentionDevice
+from specprefill_cli.models.running.attention_plan import AttentionDevice
 
 HANG = (
     "import subprocess, sys, threading; subprocess.Popen([sys.executable, '-c', 'input()']); threading.Event().wait()"

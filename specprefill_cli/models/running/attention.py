@@ -1,19 +1,14 @@
 """Attention by position: the function that loaded models run instead of transformers' own; and a trial of flash attention.
 
-On CUDA, several sequences attend in a single kernel of recent torch: `torch.nn.attention.varlen`. It reads the keys of all
-sequences from a single tensor, so they are copied there first.
-
 Under a local window each block of queries sees the attention sinks and the keys of its own part of the band below the
 diagonal. All blocks share a mask and attend as a batch: that is faster than a call for each.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, lru_cache
-from itertools import accumulate
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,20 +17,14 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specprefill_cli.models.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
-from specprefill_cli.models.passes import AttentionMetadata, PositionContext
+from specprefill_cli.models.running.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
+from specprefill_cli.models.running.passes import AttentionMetadata, PositionContext
 
 ATTENTION = "specprefill"
 # Queries and keys of the trial, query heads and key-value heads.
 TRIAL_QUERIES, TRIAL_KEYS, TRIAL_HEADS, TRIAL_GROUPS = 5, 9, 4, 2
 # Largest difference that rounding to half precision explains; another alignment gives about 1.
 TRIAL_TOLERANCE = 0.05
-# Average keys of a sequence up to which copying all keys costs less than a kernel launch or two for each sequence:
-# calculated from the bandwidth of current cards and 10 microseconds a launch, not measured.
-MOST_KEYS = 4_096
-# Arguments that the varlen kernel got after its first version, and the masks that it has built in.
-VARLEN_ARGUMENTS = {"scale", "window_size", "enable_gqa"}
-VARLEN_MASKS = (Mask.NONE, Mask.CAUSAL, Mask.LOWER_RIGHT)
 
 
 class LayerReached(Exception):
@@ -65,8 +54,7 @@ def attend(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer, device = module.layer_idx, device_capabilities(query.device, query.dtype, query.shape[-1])
     plans = [sequence.plan(sliding_window, device) for sequence in context.sequences]
-    fused = takes_varlen(device, plans, [len(sequence.key_positions) for sequence in context.sequences])
-    outputs, cached, states = [], [], (query, key, value)
+    outputs, states = [], (query, key, value)
     for sequence, plan in zip(context.sequences, plans, strict=True):
         queries, new_keys, new_values = states if len(plans) == 1 else [part[:, :, sequence.span] for part in states]
         # Update directly before reading: sequences about the same document take turns in its buffer.
@@ -74,17 +62,9 @@ def attend(
         sequence.capture_queries(layer, queries, scaling)
         if context.last_layer == layer:
             continue
-        if fused:
-            shared = sequence.state.layers[layer].shared > 0
-            cached.append((keys.clone(), values.clone()) if shared else (keys, values))
-        else:
-            outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
+        outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
     if context.last_layer == layer:
         raise LayerReached
-    if fused:
-        lengths = [len(sequence.query_positions) for sequence in context.sequences]
-        all_keys, all_values = zip(*cached, strict=True)
-        return attend_varlen(query, all_keys, all_values, lengths, scaling).transpose(1, 2), None
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return output.transpose(1, 2), None
 
@@ -164,56 +144,6 @@ def query_blocks(queries: Tensor, window: int) -> Tensor:
 def join_blocks(outputs: Tensor) -> Tensor:
     """[blocks, heads, block, d] -> [1, heads, Q, d]."""
     return outputs.transpose(0, 1).flatten(1, 2)[None]
-
-
-@cache
-def varlen_kernel() -> Callable[..., Any] | None:
-    """Torch's varlen kernel; None where this torch lacks it, or the arguments that it needs here."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    return varlen_attn if set(inspect.signature(varlen_attn).parameters) >= VARLEN_ARGUMENTS else None
-
-
-def takes_varlen(device: AttentionDevice, plans: Sequence[AttentionPlan], keys: Sequence[int]) -> bool:
-    """Whether a single kernel should compute all sequences; keys: how many each sequence has."""
-    if device.kind != "cuda" or not device.has_flash or len(plans) < 2 or varlen_kernel() is None:
-        return False
-    plain = all(len(plan.segments) == 1 and plan.segments[0].mask in VARLEN_MASKS for plan in plans)
-    return plain and sum(keys) <= MOST_KEYS * len(keys)
-
-
-def attend_varlen(
-    query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], lengths: Sequence[int], scaling: float
-) -> Tensor:
-    """Attention [1, heads, Q, d] of sequences whose queries are their last tokens.
-
-    query: [1, heads, Q, d] of all sequences; keys, values: of each [1, kv_heads, K, d]; lengths: queries of each
-    """
-    kernel = varlen_kernel()
-    assert kernel is not None, "`takes_varlen` was asked first"
-    counts = [states.shape[2] for states in keys]
-    # The kernel takes [N, heads, d].
-    by_token = (states[0].transpose(0, 1) for states in (query, torch.cat([*keys], dim=2), torch.cat([*values], dim=2)))
-    edges = (edges_of(tuple(sizes), query.device) for sizes in (lengths, counts))
-    output: Tensor = kernel(
-        *by_token,
-        *edges,
-        max(lengths),
-        max(counts),
-        scale=scaling,
-        # Causal, aligned with the last key.
-        window_size=(-1, 0),
-        enable_gqa=query.shape[1] != keys[0].shape[1],
-    )
-    return output.transpose(0, 1)[None]
-
-
-@lru_cache(maxsize=16)
-def edges_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where each sequence begins and the last sequence ends [n + 1]; copied to the device once for all layers of a pass."""
-    return torch.tensor([*accumulate(sizes, initial=0)], dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=64)

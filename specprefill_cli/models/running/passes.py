@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.attention_plan import (
+from specprefill_cli.models.running.attention_plan import (
     AttentionDevice,
     AttentionPlan,
     LocalWindow,
@@ -21,7 +21,7 @@ from specprefill_cli.models.attention_plan import (
     to_additive_mask,
     visibility_mask,
 )
-from specprefill_cli.models.cache import KvCacheState, copy_to
+from specprefill_cli.models.running.cache import KvCacheState, copy_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,7 +12,7 @@ import numpy as np
 from gguf import GGUFReader
 
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.hub_gguf import PART
+from specprefill_cli.models.sources.hub_gguf import PART
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from specprefill_cli.models.adapter import prefill, synchronize, window_layers
-from specprefill_cli.models.attention_plan import SINKS, LocalWindow
-from specprefill_cli.models.packed import last_token_runs_apart, pass_overhead
+from specprefill_cli.models.running.adapter import prefill, synchronize, window_layers
+from specprefill_cli.models.running.attention_plan import SINKS, LocalWindow
+from specprefill_cli.models.running.packed import last_token_runs_apart, pass_overhead
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

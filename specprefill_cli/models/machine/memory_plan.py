@@ -8,10 +8,10 @@ import psutil
 import torch
 from transformers import PretrainedConfig
 
-from specprefill_cli.models.adapter import rotation_depends_on_length
-from specprefill_cli.models.cost import ModelCost, cost_of
-from specprefill_cli.models.quantization import NONE, packed_bytes
-from specprefill_cli.models.supported import empty_model
+from specprefill_cli.models.machine.cost import ModelCost, cost_of
+from specprefill_cli.models.machine.quantization import NONE, packed_bytes
+from specprefill_cli.models.running.adapter import rotation_depends_on_length
+from specprefill_cli.models.running.supported import empty_model
 from specprefill_cli.settings import AUTO
 
 if TYPE_CHECKING:

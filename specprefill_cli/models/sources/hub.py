@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models import smollm2
-from specprefill_cli.models.hub_gguf import download
-from specprefill_cli.models.lora import CONFIG, WEIGHTS
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.sources import smollm2
+from specprefill_cli.models.sources.hub_gguf import download
+from specprefill_cli.models.sources.lora import CONFIG, WEIGHTS
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 TIMEOUT_SECONDS = 5
 ADAPTER_FILES = (CONFIG, WEIGHTS)
@@ -131,7 +131,7 @@ def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
 
 
 @contextmanager
-def load_errors(name: str, offline: bool) -> Iterator[None]:
+def load_errors(name: str, offline: bool, packed: bool = False) -> Iterator[None]:
     """Turn transformers' errors on loading a model into a SpecprefillError with cause and remedy."""
     from safetensors import SafetensorError
     from torch import OutOfMemoryError
@@ -145,8 +145,8 @@ def load_errors(name: str, offline: bool) -> Iterator[None]:
         ) from error
     except (OSError, ValueError, LookupError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         remedy = f"check its files{'' if offline else ', its name and the network'}, {ELSEWHERE}"
-        if ModelRef(name).kind is Kind.PACKAGED:
-            remedy = f"remove the folder {smollm2.conversion_of(name).folder}; the next run makes it again"
+        if (conversion := ModelRef(name, packed).conversion) is not None:
+            remedy = f"remove the folder {conversion.folder}; the next run makes it again"
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 

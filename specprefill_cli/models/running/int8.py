@@ -1,32 +1,30 @@
-"""Quantised targets: bitsandbytes packs weights on a GPU while they load, `quantize_on_cpu` packs int8 after loading.
+"""Matrices in int8 with a scale for each row: packed, multiplied, and read from a converted folder.
 
 Decoding on a CPU is bound by reading the weights, and int8 is a quarter of float32's bytes.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from accelerate import init_empty_weights
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, utils
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import pip_command
-from specprefill_cli.models.processor import cpu_multiplies_int8
-from specprefill_cli.models.supported import model_class
+from specprefill_cli.models.running.supported import model_class
 
-NONE, AUTO = "none", "auto"
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
 ROUNDED_ROWS = 64
+# Most rows that are multiplied unrounded, and what the columns must be a multiple of: of other matrices, torch's product reads
+# past the end, which faults in a mapped file.
+WHOLE_ROWS, SAFE_COLUMNS = 4, 64
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
 ALIASED, GAP = 1024, 64
@@ -35,79 +33,6 @@ REST = 254
 # Endings of the names of a stored matrix and its scales, and what the configuration of such a model says.
 PACKED, SCALES = ".packed", ".scales"
 STORED = {"quant_method": "int8-rows", "bits": 8}
-# Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
-# 2305.14314, section 3).
-BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
-
-
-def check_quantization(name: str, device_type: str, shards: int) -> None:
-    """Raises SpecprefillError for a missing device or package, before any download. shards: ranks that divide the target."""
-    # On a CPU `quantize_on_cpu` does without the package; ranks cannot divide its weights.
-    if name in (NONE, AUTO) or (name, device_type, shards) == ("int8", "cpu", 1):
-        return
-    if device_type != "cuda":
-        raise SpecprefillError(
-            f"--quantization {name} needs a CUDA device, and the target would run on {device_type}; "
-            "use int8 without --tensor-parallel, or leave it out"
-        )
-    if not utils.is_bitsandbytes_available():
-        raise SpecprefillError(
-            f"--quantization {name} needs the package bitsandbytes in a version that transformers can use; "
-            f"install it with {pip_command('--upgrade', 'bitsandbytes')}"
-        )
-
-
-def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
-    """Whether large GGUF files are kept and run in int8 under a `--quantization`: on a CPU, by default where it is faster."""
-    on_cpu = device_type == "cpu" and shards == 1
-    return on_cpu and (name == "int8" or (name == AUTO and cpu_multiplies_int8()))
-
-
-def quantization_config(
-    name: str, config: PretrainedConfig, model: str, dtype: torch.dtype
-) -> BitsAndBytesConfig | None:
-    """The argument of `from_pretrained` for a model; None for `none`: a quantised checkpoint then loads as it is.
-
-    dtype: to compute in
-
-    Raises SpecprefillError for a checkpoint that is quantised already.
-    """
-    if name == NONE:
-        return None
-    method = checkpoint_method(config)
-    if method is not None:
-        raise SpecprefillError(f"{model}: quantised already ({method}); leave out --quantization {name}")
-    if name == "int8":
-        # LLM.int8() (arXiv 2208.07339). In any dtype but float16, bitsandbytes warns of a cast in every layer of every pass.
-        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-        return BitsAndBytesConfig(load_in_8bit=True)
-    # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-
-
-def checkpoint_method(config: PretrainedConfig) -> str | None:
-    """How the weights of a checkpoint are quantised, as its configuration says; None where they are not."""
-    quantization = checkpoint_values(config)
-    return str(quantization.get("quant_method") or "bitsandbytes") if quantization else None
-
-
-def packed_bytes(name: str, config: PretrainedConfig) -> float | None:
-    """Bytes of a packed weight: of a quantised checkpoint, else of the quantization `name`; None where nothing is packed."""
-    quantization = checkpoint_values(config)
-    if quantization:
-        return int(quantization.get("bits") or (4 if quantization.get("load_in_4bit") else 8)) / 8
-    return BYTES_PER_WEIGHT.get(name)
-
-
-def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
-    """The quantization settings of a checkpoint; empty where it is not quantised."""
-    stored = getattr(config, "quantization_config", None) or {}
-    return stored if isinstance(stored, dict) else stored.to_dict()
 
 
 def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,9 +62,20 @@ class Int8Linear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """States [..., in] -> [..., out] in their dtype."""
         rows = states.reshape(-1, self.in_features)
-        output = self.rounded_product(rows) if len(rows) <= ROUNDED_ROWS else self.unpacked_product(rows)
+        output = self.product(rows)(rows)
         output = output.view(*states.shape[:-1], self.out_features)
         return output if self.bias is None else output.add_(self.bias)
+
+    def product(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """The fastest way to multiply rows [n, in]."""
+        if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16 and self.packed.shape[1] % SAFE_COLUMNS == 0:
+            return self.whole_product
+        return self.rounded_product if len(rows) <= ROUNDED_ROWS else self.unpacked_product
+
+    def whole_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] in bfloat16 -> [n, out], by weights that are unpacked in registers."""
+        gap = self.packed.shape[1] - self.in_features
+        return torch._weight_int8pack_mm(F.pad(rows, (0, gap)) if gap else rows, self.packed, self.scales)
 
     def unpacked_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
@@ -147,7 +83,6 @@ class Int8Linear(nn.Module):
 
     def rounded_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
-        # torch's product of unrounded rows reads past the end of the matrix, which faults in a mapped file.
         scales = (rows.abs().amax(1, keepdim=True).float() / 127).clamp_(min=1e-12)
         steps = rows.float() / scales
         whole = steps.round()

@@ -14,10 +14,10 @@ from gguf.quants import dequantize
 from torch import Tensor
 from transformers import AutoConfig
 
-from specprefill_cli.models.gguf import refuse, value
-from specprefill_cli.models.lora import LoraAdapter
-from specprefill_cli.models.quantization import PACKED, SCALES, pack_rows
-from specprefill_cli.models.supported import empty_model
+from specprefill_cli.models.running.int8 import PACKED, SCALES, pack_rows
+from specprefill_cli.models.running.supported import empty_model
+from specprefill_cli.models.sources.gguf import refuse, value
+from specprefill_cli.models.sources.lora import LoraAdapter
 
 # Weights of a block of rows: small enough for the cache of a core, large enough for numpy.
 BLOCK_WEIGHTS = 2**18

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specprefill_cli.models.attention import LayerReached
-from specprefill_cli.models.cache import copy_to, device_of
-from specprefill_cli.models.passes import AttentionMetadata, ForwardInput, SequenceMetadata
+from specprefill_cli.models.running.attention import LayerReached
+from specprefill_cli.models.running.cache import copy_to, device_of
+from specprefill_cli.models.running.passes import AttentionMetadata, ForwardInput, SequenceMetadata
 
 # The fixed cost of a pass, in tokens computed in the same time: Python and kernel launches on a CPU (measured), and on a
 # GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models import smollm2
-from specprefill_cli.models.conversion import Conversion, Step, file_conversion
-from specprefill_cli.models.hub_gguf import cached_file, is_gguf_name
-from specprefill_cli.resources import BUNDLED_FOLDER
+from specprefill_cli.models.sources import smollm2
+from specprefill_cli.models.sources.conversion import Conversion, Step
+from specprefill_cli.models.sources.hub_gguf import cached_file, is_gguf_name
+from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 # Prefix of the bundled models' names.
 BUNDLED = "tiny:"
@@ -56,21 +56,31 @@ class ModelRef:
 
     @property
     def file(self) -> Path | None:
-        """The GGUF file of its name, or of its hub repository in the cache; None for other models, and where it is absent."""
+        """Its GGUF file: in a package, in the hub's cache, or of its name; None for other models, and where it is absent."""
+        if self.kind is Kind.PACKAGED:
+            return smollm2.package_file()
         if self.kind is Kind.HUB_FILE:
             return cached_file(self.name)
         return Path(self.name) if self.kind is Kind.FILE and Path(self.name).is_file() else None
 
     @property
     def conversion(self) -> Conversion | None:
-        """How its GGUF file becomes a folder; None for other models. Raises SpecprefillError for a missing file."""
-        if self.kind is Kind.PACKAGED:
-            return smollm2.conversion_of(self.name)
-        if self.kind not in (Kind.FILE, Kind.HUB_FILE):
+        """How its GGUF file becomes a folder; None for other models.
+
+        Raises SpecprefillError for a missing file, UsageError for an unknown model of a package.
+        """
+        if self.kind not in (Kind.PACKAGED, Kind.FILE, Kind.HUB_FILE):
             return None
+        is_packaged = self.kind is Kind.PACKAGED
+        if is_packaged and self.name not in (smollm2.TARGET, smollm2.BASE):
+            raise UsageError(f"{self.name}: unknown; known are {smollm2.TARGET} and {smollm2.BASE}")
         if self.file is None:
-            raise SpecprefillError(f"{self.name}: no such file; give the path of a GGUF file on this machine")
-        return file_conversion(self.file, self.packed)
+            found = "its weights are not on this machine" if is_packaged else "no such file"
+            remedy = "give the path of a GGUF file on this machine"
+            if is_packaged:
+                remedy = f"install them with {smollm2.install_command()}, or use --pair tiny"
+            raise SpecprefillError(f"{self.name}: {found}; {remedy}")
+        return Conversion.of(self.file, self.packed, SMOLLM2_FOLDER if self.name == smollm2.TARGET else None)
 
     def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
         """The arguments of `from_pretrained` that say where it is; converts its file first where that is possible.
@@ -88,12 +98,8 @@ class ModelRef:
                 raise SpecprefillError(
                     f"{place}: the bundled pair is missing from this installation; install specprefill again"
                 )
-        elif self.kind is Kind.PACKAGED:
-            place = smollm2.ensure_converted(self.name, step)
         elif conversion is not None:
-            if not conversion.done:
-                assert self.file is not None
-                conversion.convert(self.file, step)
+            conversion.convert(step)
             place = conversion.folder
         return {"pretrained_model_name_or_path": self.name if self.kind is Kind.HUB else str(place)}
 

@@ -15,15 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.lora import adapter_hash, read_adapter
+from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
 # Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
 VERSION = 2
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
-# Percent done once the file is checked, and bytes of a file of weights.
-CHECKED, SHARD_BYTES = 5, 2**28
+# Bytes of a file of weights.
+SHARD_BYTES = 2**28
 # Bytes of the smallest file that is stored in int8: smaller models decode quickly as they are.
 SMALLEST_PACKED = 3 * 10**8
 # Called with the percent done, and what is being done.
@@ -38,29 +38,33 @@ def models_folder() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill")) / "models"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Conversion:
     """A GGUF file with its adapter, and the folder that they become.
 
-    name: of the model, in messages and in the folder's name; sha256: of the file
-    adapter: the folder of an adapter to merge, or None
+    stamp: hash of what identifies the file
     packed: whether its matrices are stored in int8
-    remedy: what to do about a file with another hash; checked: whether the file is compared with its hash
+    adapter: the folder of an adapter to merge, or None
     """
 
-    name: str
-    sha256: str
-    adapter: Path | None
-    remedy: str
-    checked: bool = True
+    file: Path
+    stamp: str
     packed: bool = False
+    adapter: Path | None = None
+
+    @classmethod
+    def of(cls, file: Path, packed: bool, adapter: Path | None = None) -> Conversion:
+        """The conversion of a file. Path, size and time identify it: hashing a large file takes long."""
+        status = file.stat()
+        stamp = hashlib.sha256(os.fsencode(file.resolve()) + f" {status.st_size} {status.st_mtime_ns}".encode())
+        return cls(file, stamp.hexdigest(), packed and status.st_size >= SMALLEST_PACKED, adapter)
 
     @cached_property
     def folder(self) -> Path:
         """Where the model is once it is converted."""
         adapter = adapter_hash(self.adapter)[:12] if self.adapter is not None else "plain"
         form = "int8-" if self.packed else ""
-        return models_folder() / f"{self.name}-{self.sha256[:12]}-{adapter}-{form}v{VERSION}"
+        return models_folder() / f"{self.file.stem[:60]}-{self.stamp[:12]}-{adapter}-{form}v{VERSION}"
 
     @property
     def done(self) -> bool:
@@ -71,11 +75,13 @@ class Conversion:
         except (OSError, ValueError, AttributeError):
             return False
 
-    def convert(self, file: Path, step: Step) -> None:
-        """Make the folder, unless another process has; it appears whole or not at all.
+    def convert(self, step: Step) -> None:
+        """Make the folder where it is not there yet; it appears whole or not at all.
 
-        Raises SpecprefillError for another or damaged file, and where the folder cannot be written.
+        Raises SpecprefillError for a damaged file, and where the folder cannot be written.
         """
+        if self.done:
+            return
         from filelock import FileLock, Timeout
 
         try:
@@ -88,7 +94,7 @@ class Conversion:
                 lock.acquire()
             try:
                 if not self.done:
-                    self.replace_folder(file, step)
+                    self.replace_folder(step)
             finally:
                 lock.release()
         except OSError as error:
@@ -97,23 +103,13 @@ class Conversion:
                 f"or set {FOLDER_VARIABLE} to another folder"
             ) from error
 
-    def replace_folder(self, file: Path, step: Step) -> None:
+    def replace_folder(self, step: Step) -> None:
         """Write the folder under another name, then rename it. Remove what killed processes left."""
         for leftover in self.folder.parent.glob(f"{self.folder.name}{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        if self.checked:
-            step(0, f"checking {file.name}")
-            try:
-                with file.open("rb") as stream:
-                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            except OSError as error:
-                raise SpecprefillError(f"{file}: cannot be read ({error.strerror or error}); {self.remedy}") from error
-            if digest != self.sha256:
-                hashes = f"SHA-256 {digest[:12]}..., not {self.sha256[:12]}..."
-                raise SpecprefillError(f"{file}: damaged, or another file ({hashes}); {self.remedy}")
         scratch = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f"{self.folder.name}{PARTIAL}"))
         try:
-            write_model(file, scratch, self.adapter, self.packed, step)
+            write_model(self.file, scratch, self.adapter, self.packed, step)
             sizes = {path.name: path.stat().st_size for path in scratch.iterdir()}
             (scratch / MANIFEST).write_text(json.dumps(sizes), encoding="utf-8")
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -123,32 +119,22 @@ class Conversion:
                 shutil.rmtree(scratch)
 
 
-def file_conversion(file: Path, packed: bool) -> Conversion:
-    """The conversion of a user's file. Path, size and time identify the file: hashing a large file takes long."""
-    status = file.stat()
-    packed = packed and status.st_size >= SMALLEST_PACKED
-    stamp = hashlib.sha256(os.fsencode(file.resolve()) + f" {status.st_size} {status.st_mtime_ns}".encode())
-    return Conversion(
-        name=file.stem[:60], sha256=stamp.hexdigest(), adapter=None, remedy="", checked=False, packed=packed
-    )
-
-
 def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:
     """Write the model of a GGUF file as transformers stores it, an adapter merged.
 
-    packed: store matrices in int8 (`quantization.load_packed` reads them) instead of bfloat16
+    packed: store matrices in int8 (`int8.load_packed` reads them) instead of bfloat16
 
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from specprefill_cli.models.gguf import configuration, read_gguf
-    from specprefill_cli.models.gguf_tokenizer import build_tokenizer, tokenizer_config
-    from specprefill_cli.models.gguf_weights import named_tensors, shards, stored_tensors
-    from specprefill_cli.models.quantization import STORED
+    from specprefill_cli.models.running.int8 import STORED
+    from specprefill_cli.models.sources.gguf import configuration, read_gguf
+    from specprefill_cli.models.sources.gguf_tokenizer import build_tokenizer, tokenizer_config
+    from specprefill_cli.models.sources.gguf_weights import named_tensors, shards, stored_tensors
 
-    step(CHECKED, f"reading {file.name}")
+    step(0, f"reading {file.name}")
     reader = read_gguf(file)
     config, lora = configuration(reader), read_adapter(adapter, str(adapter)) if adapter is not None else None
     named = named_tensors(reader, config)
@@ -164,7 +150,7 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
         raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")
 
     def report(done: int) -> None:
-        step(CHECKED + (100 - CHECKED) * done // count, "unpacking the weights")
+        step(100 * done // count, "unpacking the weights")
 
     places: dict[str, str] = {}
     try:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.cache import device_of
-from specprefill_cli.models.passes import ForwardInput
+from specprefill_cli.models.running.cache import device_of
+from specprefill_cli.models.running.passes import ForwardInput
 
 # Architectures with the layers that `OneTokenPass` computes, where they have no sliding window.
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.models import smollm2
-from specprefill_cli.models.refs import BUNDLED, Kind, ModelRef
+from specprefill_cli.models.sources import smollm2
+from specprefill_cli.models.sources.refs import BUNDLED, Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
 CHOOSER = f"{BUNDLED}draft"
+# Free memory that a GGUF file's model needs, in bytes for each byte of the file, in any form that it may run in.
+MEMORY_OF_FILE = 4
 # Values of settings that need a draft with the target's tokenizer, or a pretrained draft.
 OWN_DRAFT = {"mode": ("draft-kv", "hybrid"), "scorer": ("question", "paper"), "proposer": ("draft",)}
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"
@@ -29,6 +31,7 @@ class Pair:
 
     full_prompt: the template of answers in full sentences, where the pair also gives short ones with an adapter
     adapter: folder or hub id of a LoRA adapter that is merged into the target's weights
+    gguf: what the names of the repositories with its GGUF files end with; a machine without a GPU takes these
     """
 
     name: str
@@ -38,6 +41,7 @@ class Pair:
     note: str = ""
     full_prompt: str | None = None
     adapter: str | None = None
+    gguf: str | None = None
 
     @property
     def draft_prompt(self) -> str | None:
@@ -56,9 +60,9 @@ PAIRS: Mapping[str, Pair] = {
             "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
             note="1.1 GB; for a CPU",
         ),
-        Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"),
-        Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct"),
-        Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+        Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct", gguf="-GGUF"),
+        Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct", gguf="-GGUF"),
+        Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", gguf="-GGUF"),
         Pair("qwen2.5-14b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-14B-Instruct"),
         Pair("qwen2.5-32b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-32B-Instruct"),
         Pair("qwen2.5-72b", "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-72B-Instruct"),
@@ -86,8 +90,33 @@ PAIRS: Mapping[str, Pair] = {
 
 
 def default_pair() -> str:
-    """The name of the pair `auto`: `smollm2` if its weights are on this machine, else `tiny`."""
-    return SMOLLM2 if smollm2.is_available() else "tiny"
+    """The name of the pair `auto`: the largest whose GGUF file is here and fits the memory, else `smollm2` or `tiny`."""
+    import psutil
+
+    files = {
+        pair.name: ModelRef(pair.target).file for pair in map(on_this_machine, PAIRS.values()) if runs_from_gguf(pair)
+    }
+    sizes = {name: file.stat().st_size for name, file in files.items() if file is not None}
+    room = psutil.virtual_memory().available / MEMORY_OF_FILE
+    fitting = [name for name in sorted(sizes, key=sizes.__getitem__) if sizes[name] <= room]
+    return fitting[-1] if fitting else SMOLLM2 if smollm2.is_available() else "tiny"
+
+
+def runs_from_gguf(pair: Pair) -> bool:
+    """Whether a pair's target is a GGUF file of the hub."""
+    return ModelRef(pair.target).kind is Kind.HUB_FILE
+
+
+def on_this_machine(pair: Pair) -> Pair:
+    """The pair as this machine should load it: from GGUF files where it has no GPU."""
+    if pair.gguf is None or has_gpu():
+        return pair
+    return replace(pair, draft=pair.draft + pair.gguf, target=pair.target + pair.gguf)
+
+
+def has_gpu() -> bool:
+    """Whether the machine has an NVIDIA or AMD GPU, without the second that importing torch takes."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
 
 
 def with_named_pair(settings: Settings) -> Settings:
@@ -105,7 +134,7 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
     name = default_pair() if name == AUTO else name
     if name not in PAIRS:
         raise UsageError(f"pair '{name}': unknown; known are {', '.join(PAIRS)}, or give --draft and --target")
-    pair = PAIRS[name]
+    pair = on_this_machine(PAIRS[name])
     if name == SMOLLM2 and target is None and not smollm2.is_available():
         pair = replace(pair, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
     if target is not None:

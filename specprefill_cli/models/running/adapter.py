@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specprefill_cli.models.cache import KvCacheState, device_of, layer_count, new_state, rollback
-from specprefill_cli.models.one_token import one_token_pass
-from specprefill_cli.models.packed import forward, last_token_runs_apart, pass_overhead
-from specprefill_cli.models.passes import ForwardGenerator, ForwardInput, pause_before_pass
+from specprefill_cli.models.running.cache import KvCacheState, device_of, layer_count, new_state, rollback
+from specprefill_cli.models.running.one_token import one_token_pass
+from specprefill_cli.models.running.packed import forward, last_token_runs_apart, pass_overhead
+from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput, pause_before_pass
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

@@ -8,7 +8,7 @@ from typing import Any
 from gguf import GGUFReader, TokenType
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from specprefill_cli.models.gguf import refuse, value
+from specprefill_cli.models.sources.gguf import refuse, value
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED)

@@ -14,10 +14,9 @@ from transformers import DistributedConfig, PretrainedConfig
 
 from specprefill_cli.distributed.ranks import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.head_division import divides_heads, head_counts
-from specprefill_cli.models.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
-from specprefill_cli.models.processor import cpu_has_bfloat16
-from specprefill_cli.models.quantization import checkpoint_method
+from specprefill_cli.models.machine.head_division import divides_heads, head_counts
+from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
+from specprefill_cli.models.machine.quantization import checkpoint_method, cpu_has_bfloat16
 
 # A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
 NEARLY_FULL = 0.25

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from specprefill_cli.models.refs import Kind, ModelRef
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.resources import BUNDLED_FOLDER
 
 if TYPE_CHECKING:
@@ -122,16 +122,15 @@ def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer that reads all added tokens as text.
+    """The tokenizer without its added tokens, so that it reads them as text.
 
     transformers' `split_special_tokens` exempts tokens not flagged as special (`<think>`, `<tool_call>`).
     """
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    for token in state.get("added_tokens", []):
-        token["special"] = True
-    state |= {"truncation": None, "padding": None}
-    encoder = Tokenizer.from_str(json.dumps(state))
-    encoder.encode_special_tokens = True
+    original = tokenizer.backend_tokenizer
+    # The model is shared: only its added tokens stay behind.
+    encoder = Tokenizer(original.model)
+    for part in ("normalizer", "pre_tokenizer", "post_processor"):
+        setattr(encoder, part, getattr(original, part))
     return encoder
 
 

@@ -1,0 +1,1 @@
+"""Where a model runs: devices, memory, dtype, quantisation, and what a pass costs."""

@@ -1,0 +1,1 @@
+"""How a pass runs: attention by position, the cache, and passes of one or several sequences."""

