@@ -19,10 +19,12 @@ from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.evidence import answer_kept
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.journal import measure_items
 from specprefill_cli.lab.study.question import QuestionStudy, full_prefill
 from specprefill_cli.lab.tables import Row
+from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
@@ -31,7 +33,7 @@ from specprefill_cli.settings import Settings
 
 # Share of the prompt that is recomputed; shares of the document's chunks, by attention; keep ratios of `select`.
 BUDGET, SHARES, KEEPS = 0.15, (0.1, 0.3), (0.1, 0.15, 0.3, 0.5)
-MAPPED, RECOMPUTED = "mapped", "riskiest recomputed"
+MAPPED, RECOMPUTED, PAPER = "mapped", "riskiest recomputed", "paper"
 
 
 def study_items(
@@ -79,7 +81,7 @@ def study_question(study: QuestionStudy, chooser: Session, wrong: SlotKv) -> Row
     signals["checkpoints' KV error"] = float(key_value_errors(*checked)[:, 1:].mean())
     keys, values = key_value_errors(mapped, study.native)[:, :, slice(*document)].mean(-1).tolist()
     row: Row = {"id": study.item.identifier, "tokens": request.prompt.length, "answer": study.text(study.answer)}
-    row |= {"results": study.results, "seconds": study.seconds, "signals": signals}
+    row |= {"results": study.results, "seconds": study.seconds, "signals": signals, "kept": study.kept}
     return row | {"errors": {"keys": keys, "values": values, "attention output": errors}}
 
 
@@ -136,7 +138,7 @@ def add_repairs(
 ) -> dict[str, float]:
     """Recompute part of the mapped cache, whose checkpoint tokens are computed; return signals of a changed answer.
 
-    important: positions that `select` would keep
+    important: slots that `select` would keep
     """
     request = study.request
     (start, end), size = request.prompt.document, request.chunk_size
@@ -150,6 +152,7 @@ def add_repairs(
     study.add_repaired(f"{RECOMPUTED}, rest another document's", other, slots, before)
     kept = torch.arange(end)[~torch.isin(torch.arange(end), accepted)]
     study.add_sparse(f"{RECOMPUTED}, rest dropped", kept, before)
+    important = important[len(study.exact) :]
     study.add_repaired("chosen recomputed", checked, important, before + study.seconds["chooser"])
     borders = (torch.arange(start, end, size)[:, None] + torch.arange(round(BUDGET * size))).flatten()
     borders = borders[(borders < end) & (borders >= len(study.exact))]
@@ -163,25 +166,36 @@ def add_repairs(
 
 
 def add_selections(study: QuestionStudy, chooser: Session, draft_scores: Scores) -> Tensor:
-    """`select` at several keep ratios, with the text chosen by another session or by the pair's own draft.
+    """`select` at several keep ratios, with the text chosen by another session, and once by the pair's own draft.
 
     Returns the positions that the other session chooses for the budget.
     """
-    item, wait = study.item, chooser.pair.wait
+    item, own = study.item, study.request
     request = chooser.request(item.collection, item.question, chooser.settings)
-    scores = study.timed("chooser", lambda: (shared_scores(request), wait())[0])
+    paper = replace(own, scorer=PAPER)
+    scores = study.timed("chooser", lambda: shared_scores(request))
+    paper_scores = study.timed(PAPER, lambda: shared_scores(paper.without_caches()))
     for keep in KEEPS:
-        kept = torch.cat([study.exact, chosen(request, scores, keep, study.exact)])
-        study.add_sparse(f"select {keep:g}", kept, study.seconds["chooser"])
-    kept = torch.cat([study.exact, chosen(study.request, draft_scores, BUDGET, study.exact)])
-    study.add_sparse(f"select {BUDGET:g} by the draft", kept, study.seconds["draft and map"])
-    return chosen(request, scores, BUDGET, study.exact)
+        study.add_sparse(f"select {keep:g}", chosen(study, request, scores, keep), study.seconds["chooser"])
+    drafted = chosen(study, own, draft_scores, BUDGET)
+    study.add_sparse(f"select {BUDGET:g} by {own.scorer}", drafted, study.seconds["draft and map"])
+    study.add_sparse(f"select {BUDGET:g} by {PAPER}", chosen(study, paper, paper_scores, BUDGET), study.seconds[PAPER])
+    for asked, found in ((request, scores), (own, draft_scores), (paper, paper_scores)):
+        study.kept[asked.scorer] = {
+            f"{keep:g}": answer_kept(item, plan_of(asked, found, keep), asked.prompt.offsets) for keep in KEEPS
+        }
+    return chosen(study, request, scores, BUDGET)
 
 
-def chosen(request: PrefillRequest, scores: Scores, keep: float, exact: Tensor) -> Tensor:
-    """Document tokens, ascending, that `select` keeps, without those that are exact."""
-    positions = select_scored(replace(request, keep=keep), scores, capped=False).plan.kept_positions()
-    return positions[(positions >= len(exact)) & (positions < request.prompt.document[1])]
+def plan_of(request: PrefillRequest, scores: Scores, keep: float) -> Plan:
+    """The plan of `select` at a keep ratio."""
+    return select_scored(replace(request, keep=keep), scores, capped=False).plan
+
+
+def chosen(study: QuestionStudy, request: PrefillRequest, scores: Scores, keep: float) -> Tensor:
+    """Slots, ascending, that `select` keeps of prefix and document, and those that are always exact."""
+    positions = plan_of(request, scores, keep).kept_positions()
+    return torch.unique(torch.cat([study.exact, positions[positions < request.prompt.document[1]]]))
 
 
 def key_value_errors(mapped: SlotKv, native: SlotKv) -> Tensor:

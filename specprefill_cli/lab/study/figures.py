@@ -24,6 +24,12 @@ CONDITIONS: Columns = {
     "KL - select's at equal time": interval("kl_select", "+.2f"),
     "F1 - select's": interval("f1_select", "+.1f"),
 }
+CHOOSERS: Columns = {
+    "scorer": figure("name"),
+    "keep": figure("keep", "g"),
+    "n": figure("n"),
+    "answer kept, % [95 %]": interval("kept", ".1f"),
+}
 SIGNALS: Columns = {
     "signal": figure("name"),
     "changed": lambda row: f"{row['changed']} of {row['n']}",
@@ -36,7 +42,7 @@ LINES = {"select, bundled chooser": "select 0.", "draft KV": ("mapped", "riskies
 def study_view(record: Row) -> Group:
     """The tables of a study, for a terminal."""
     title = f"{record['questions']:,} questions, prompts of about {record['prompt_tokens']:,.0f} tokens"
-    tables = [("conditions", CONDITIONS), ("signals", SIGNALS)]
+    tables = [("conditions", CONDITIONS), ("choosers", CHOOSERS), ("signals", SIGNALS)]
     notes = [f"No verdicts: {TOO_FEW}."] if record["questions"] < FEWEST_QUESTIONS else []
     return Group(
         plain(title, "bold"),

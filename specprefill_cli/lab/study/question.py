@@ -36,7 +36,7 @@ class QuestionStudy:
 
     native: the target's own KV of prefix and document; exact: slots that are always the target's own
     queries: of the suffix, in full prefill; seconds: of the steps, without other programs' share of the processor
-    results: by condition
+    results: by condition; kept: by scorer and keep ratio, whether the kept text holds the answer, None where that is unknown
     """
 
     item: Item
@@ -47,6 +47,7 @@ class QuestionStudy:
     queries: QueryCapture
     seconds: dict[str, float]
     results: dict[str, Row] = field(default_factory=dict)
+    kept: dict[str, dict[str, bool | None]] = field(default_factory=dict)
 
     def timed(self, step: str, work: Callable[[], Value]) -> Value:
         """Do the work, and keep its time."""

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from specprefill_cli.lab.evaluation.statistics import auroc, mean_figures, percentile_interval, resample
+from specprefill_cli.lab.evaluation.statistics import auroc, mean_figures, percentile_interval, resample, share_figures
 from specprefill_cli.lab.study.conditions import RECOMPUTED
 from specprefill_cli.lab.study.question import FULL
 from specprefill_cli.lab.tables import Row
@@ -23,6 +23,7 @@ def summary(rows: Sequence[Row]) -> Row:
         "questions": len(rows),
         "prompt_tokens": median(row["tokens"] for row in rows),
         "conditions": [condition_row(rows, name, [*curve, FULL]) for name in names],
+        "choosers": [chooser_row(rows, name, keep) for name, kept in rows[0]["kept"].items() for keep in kept],
         "signals": [signal_row(rows, name) for name in rows[0]["signals"]],
         "errors": {
             part: [fmean(layer) for layer in zip(*(row["errors"][part] for row in rows), strict=True)]
@@ -56,6 +57,13 @@ def condition_row(rows: Sequence[Row], name: str, curve: Sequence[str]) -> Row:
     full = [row["results"][FULL]["f1"] for row in rows] if is_timed else []
     figures |= mean_figures("f1", scores)
     return figures | mean_figures("f1_delta", [ours - theirs for ours, theirs in zip(scores, full, strict=True)])
+
+
+def chooser_row(rows: Sequence[Row], name: str, keep: str) -> Row:
+    """How often the text that a scorer keeps holds the answer, in percent; None where no answer stands in its document."""
+    known = [kept for row in rows if (kept := row["kept"][name][keep]) is not None]
+    figures = share_figures("kept", known) if known else dict.fromkeys(("kept", "kept_low", "kept_high"))
+    return {"name": name, "keep": float(keep), "n": len(known), **figures}
 
 
 def mean_of(rows: Sequence[Row], name: str, key: str) -> float:

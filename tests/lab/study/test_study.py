@@ -43,8 +43,11 @@ def test_native_kv_answers_like_full_prefill_and_controls_do_not(random_session)
     different += [name for name in results if "recomputed" in name or name.startswith("select")]
     assert min(results[name]["kl"] for name in different) > 1e-4
     # Here both choosers are the same session.
-    different.remove("select 0.15 by the draft")
-    assert len({results[name]["kl"] for name in different}) == len(different) == 15
+    different.remove("select 0.15 by question")
+    assert len({results[name]["kl"] for name in different}) == len(different) == 16
+    assert {name: list(kept) for name, kept in row["kept"].items()} == {
+        name: ["0.1", "0.15", "0.3", "0.5"] for name in ("question", "paper")
+    }
     for part in ("keys", "values"):
         # KV of the first layer is exact because it depends on the tokens alone.
         assert errors[part][0] < 1e-6
@@ -140,7 +143,8 @@ def row_with(kl, f1, changed, risk):
     results = {"full": result(0.0, 5.0, 100), "select 0.1": result(1.0, 1.0, 20), "select 0.5": result(0.2, 3.0, 60)}
     results |= {RECOMPUTED: result(kl, 2.0, f1, changed), "zeros": {"kl": 2.0, "kl_answer": 2.0, "changed": True}}
     errors = {"keys": [0.0, kl]}
-    return {"id": "0", "tokens": 700, "results": results, "signals": {"risk": risk, "none": 0.0}, "errors": errors}
+    row = {"id": "0", "tokens": 700, "results": results, "signals": {"risk": risk, "none": 0.0}, "errors": errors}
+    return row | {"kept": {"paper": {"0.1": changed, "0.5": None}}}
 
 
 def test_summary_compares_with_select_at_equal_time():
@@ -155,6 +159,9 @@ def test_summary_compares_with_select_at_equal_time():
     assert (by_name["zeros"]["f1"], by_name["zeros"]["seconds"], by_name["full"]["kl_select"]) == (None, None, 0)
     risk, constant = record["signals"]
     assert (risk["auroc"], risk["auroc_low"], risk["changed"], constant["auroc"]) == (1.0, 1.0, 10, 0.5)
+    kept, unknown = record["choosers"]
+    assert (kept["name"], kept["keep"], kept["n"], kept["kept"]) == ("paper", 0.1, 20, 50)
+    assert (unknown["n"], unknown["kept"]) == (0, None)
     assert record["errors"] == {"keys": [0, pytest.approx(0.6)]}
 
 
