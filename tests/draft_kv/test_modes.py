@@ -172,6 +172,26 @@ def test_reads_maps_of_version_1_and_rejects_newer_ones(random_pair, tmp_path):
         load_calibration(tmp_path, random_pair)
 
 
+def test_a_stopped_calibration_goes_on_where_it_was_saved(random_pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(kv_calibration, "SAVED", 4)
+    monkeypatch.setattr(kv_calibration, "ROWS_PER_INPUT", 1)
+    texts, told = [f"{number} {TEXT * 7}" for number in range(12)], []
+
+    def stop(message):
+        if message.endswith("sequence 7"):
+            raise KeyboardInterrupt
+
+    expected = calibrate_kv(random_pair, texts, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_kv(random_pair, texts, stop, progress=tmp_path / "sums.pt")
+    resumed = calibrate_kv(random_pair, texts, told.append, progress=tmp_path / "sums.pt")
+    assert told[0].endswith("sequence 5")
+    assert (resumed.rows, resumed.kv_map.fits) == (expected.rows, expected.kv_map.fits)
+    told.clear()
+    calibrate_kv(random_pair, texts[1:], told.append, progress=tmp_path / "sums.pt")
+    assert told[0].endswith("sequence 1"), "the sums of another text"
+
+
 def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
     with pytest.raises(SpecprefillError, match="gives 0 sequences of 1024 tokens; draft KV needs at least 10"):
         calibrate_kv(random_pair, [TEXT * 2], lambda _: None)

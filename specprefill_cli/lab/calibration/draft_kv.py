@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,8 +27,8 @@ from specprefill_cli.models.running.cache import layer_count, layer_keys, new_st
 from specprefill_cli.models.sources.tokenizers import encode_text
 
 SEQUENCE = 1_024
-# Every fifth sequence is held out.
-HELD_OUT = 5
+# Every fifth sequence is held out; sums are saved after so many sequences.
+HELD_OUT, SAVED = 5, 20
 MOST_DRAFT_LAYERS = 4
 FEWEST_SEQUENCES = 10
 # With fewer rows per input, even a ridge regression fits noise.
@@ -50,10 +51,12 @@ def calibrate_kv(
     texts: Sequence[str],
     step: Callable[[str], None],
     window: int | None = None,
+    progress: Path | None = None,
 ) -> KvCalibration:
     """Fit the map of a pair.
 
     window: previous tokens that the draft sees; None: all
+    progress: a file of what was added up so far: after a stop, the same call goes on there
 
     Raises SpecprefillError for different tokenizers, an unsupported architecture, or too little text.
     """
@@ -66,9 +69,15 @@ def calibrate_kv(
     draft_size, target_size = (model.config.get_text_config().hidden_size for model in (draft, target))
     layers, draft_layers = layer_count(target.model), spread_layers(layer_count(draft.model))
     outputs = {layer: 2 * math.prod(key_value_size(target.model, layer)) for layer in range(1, layers)}
-    fitted, held_out = (Gram.empty(target_size + len(draft_layers) * draft_size, outputs) for _ in range(2))
+    identity = {**pair_identity(pair), "characters": sum(map(len, texts)), "window": window}
+    done, fitted, held_out = load_sums(progress, identity) or (
+        0,
+        *(Gram.empty(target_size + len(draft_layers) * draft_size, outputs) for _ in range(2)),
+    )
     count = 0
     for count, tokens in enumerate(sequences(texts, target), 1):
+        if count <= done:
+            continue
         step(f"mapping {draft.name}: sequence {count:,}")
         if count == 1:
             check_keys(target, tokens)
@@ -80,9 +89,22 @@ def calibrate_kv(
             torch.cat([part.float().to(states[0].device) for part in inputs], dim=-1),
             {layer: torch.cat(raw_keys_values(target.model, layer, states[layer]), dim=-1) for layer in outputs},
         )
+        if progress is not None and count % SAVED == 0:
+            sums = {"identity": identity, "count": count, "fitted": vars(fitted), "held_out": vars(held_out)}
+            part = progress.with_suffix(".part")
+            torch.save(sums, part)
+            part.replace(progress)
     check_text(count, fitted.rows, len(fitted.inputs))
     kv_map = fit_map(fitted, held_out, draft_layers, target_size)
     return KvCalibration(pair_identity(pair), fitted.rows + held_out.rows, replace(kv_map, window=window))
+
+
+def load_sums(path: Path | None, identity: Mapping[str, str | int | None]) -> tuple[int, Gram, Gram] | None:
+    """The sequences and sums that `calibrate_kv` has saved for the same pair and text; None if there are none."""
+    if path is None or not path.exists():
+        return None
+    sums = torch.load(path)
+    return (sums["count"], Gram(**sums["fitted"]), Gram(**sums["held_out"])) if sums["identity"] == identity else None
 
 
 def check_text(sequence_count: int, rows: int, inputs: int) -> None:
