@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from specprefill_cli.cli.config import as_written
-from specprefill_cli.cli.main import command_line
+from specprefill_cli.__main__ import command_line
+from specprefill_cli.cli.doctor import as_written
 from specprefill_cli.cli.options import choices_of
 from specprefill_cli.declarations import ENVIRONMENT_PREFIX, TYPES_IN_WORDS, Setting, in_words
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, TERMINATED, SpecprefillError, UsageError

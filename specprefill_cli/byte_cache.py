@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -20,7 +20,7 @@ class ByteCache(OrderedDict[Any, Value]):
     def __init__(self, capacity_bytes: int, size: Callable[[Value], int]) -> None:
         super().__init__()
         self.capacity_bytes, self.size = capacity_bytes, size
-        self.lock = Lock()
+        self.lock = RLock()
 
     @property
     def bytes(self) -> int:
@@ -47,14 +47,11 @@ class ByteCache(OrderedDict[Any, Value]):
         if self.capacity_bytes:
             with self.lock:
                 self.pop(key, None)
-                self._shrink(self.capacity_bytes - self.size(value))
+                self.evict(self.capacity_bytes - self.size(value))
                 self[key] = value
 
     def evict(self, limit_bytes: float) -> None:
         """Evict the least recently used values until the rest takes at most `limit_bytes`."""
         with self.lock:
-            self._shrink(limit_bytes)
-
-    def _shrink(self, limit_bytes: float) -> None:
-        while self and self.bytes > limit_bytes:
-            self.popitem(last=False)
+            while self and self.bytes > limit_bytes:
+                self.popitem(last=False)

@@ -44,19 +44,14 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The setting's command-line option."""
         return flag(self.name)
 
     @property
     def variable(self) -> str:
-        """The setting's environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     def parse(self, value: Any, place: str) -> Any:
-        """Convert a value from a flag, a variable, a config file or JSON, and check it.
-
-        Raises UsageError with a message that begins with `place`.
-        """
+        """Convert a value from a flag, a variable, a config file or JSON. Raises UsageError that begins with `place`."""
         try:
             parsed = self._convert(value)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -82,14 +77,13 @@ class Setting:
             return
         if self.choices:
             check_choice(value, self.choices, label)
-        if self.limits and not self._in_range(value):
-            text = f"{value:g}" if self.type is float else value
-            raise UsageError(f"{label} {text}: must be {self.limits}")
-
-    def _in_range(self, value: float) -> bool:
+        if not self.limits:
+            return
         low = -math.inf if self.minimum is None else self.minimum
         high = math.inf if self.maximum is None else self.maximum
-        return low <= value <= high and value < math.inf and (self.above is None or value > self.above)
+        if not low <= value <= high or value == math.inf or (self.above is not None and value <= self.above):
+            text = f"{value:g}" if self.type is float else value
+            raise UsageError(f"{label} {text}: must be {self.limits}")
 
     @property
     def limits(self) -> str:

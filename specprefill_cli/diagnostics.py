@@ -190,10 +190,10 @@ def compare_contexts(draft: ModelOutline, target: ModelOutline) -> Check:
 
 def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:
     """Check that a template works with a model's tokenizer."""
-    from specprefill_cli.prompting import render
+    from specprefill_cli.prompting import encode_prompt
 
     try:
-        render(template, "document", "question", outline.tokenizer)
+        encode_prompt(template, "document", "question", outline.tokenizer)
     except SpecprefillError as error:
         return Check(name, State.BROKEN, str(error))
     return Check(name, State.OK, f"template '{template.name}'")

@@ -1,4 +1,6 @@
-"""Errors that a user can fix: each is printed as a single line and sets the exit code."""
+"""Errors that a user can fix, and the commands that they name: each is a single line and sets the exit code."""
+
+import sys
 
 # Exit codes without an error class: some but not all questions failed; Ctrl-C; SIGTERM.
 SOME_FAILED = 3
@@ -7,10 +9,7 @@ TERMINATED = 143
 
 
 class SpecprefillError(Exception):
-    """A failure that a single line explains: what, where, and the remedy.
-
-    The command line prints the message without a traceback and exits with `exit_code`.
-    """
+    """A failure that a single line explains: what, where, and the remedy. The command exits with `exit_code`."""
 
     exit_code = 1
     # The error's name in records, where it differs from the class name: an error that a server reported.
@@ -33,6 +32,11 @@ class UsageError(SpecprefillError):
     exit_code = 2
 
 
+def pip_command(*arguments: str) -> str:
+    """The `pip install` command line for the current interpreter."""
+    return f'"{sys.executable}" -m pip install {" ".join(arguments)}'
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 200 characters, or its type if there is no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -48,9 +52,5 @@ def document_error(name: str, cause: str, remedy: str) -> DocumentError:
 
 
 def one_line(text: str) -> str:
-    """Escape every unprintable character of `text`.
-
-    File names and parser messages are untrusted: a line break, a terminal escape or a lone surrogate in them must not
-    break the line, the terminal or the output's encoding.
-    """
+    """Escape every unprintable character: file names and parser messages must not break the line or the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

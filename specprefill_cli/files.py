@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
-import tempfile
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import uuid4
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 
@@ -47,36 +47,24 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write pieces atomically: at any moment the file has its old or its new content, never a part of it.
-
-    Follows links. Writes to a device or pipe (`/dev/stdout`) instead of replacing it. Raises SpecprefillError.
-    """
+    """Write pieces atomically, through links; write to a device or pipe instead of replacing it. Raises SpecprefillError."""
     try:
         # Check this before resolving links: the pipe behind a link has no name.
         if is_device(path):
             path.write_bytes(b"".join(pieces))
             return
         path = Path(os.path.realpath(path))
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        scratch = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
         try:
-            with os.fdopen(handle, "wb") as stream:
+            with scratch.open("xb") as stream:
+                if path.exists():
+                    shutil.copymode(path, scratch)
                 stream.writelines(pieces)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(scratch, permissions(path))
-            os.replace(scratch, path)
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise SpecprefillError(f"{path}: cannot be written ({reason}); give another place") from error
-
-
-def permissions(path: Path) -> int:
-    """Return an existing file's permissions; for a new file, those that the user's umask allows."""
-    if path.exists():
-        return stat.S_IMODE(path.stat().st_mode)
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

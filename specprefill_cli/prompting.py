@@ -51,10 +51,7 @@ def split_at_marks(text: str) -> tuple[str, str, str]:
 
 
 def load_template(name: str) -> Template:
-    """Read a packaged template by name, or the file at a path that ends in `.toml`.
-
-    Raises UsageError for a missing file, SpecprefillError for an invalid template.
-    """
+    """Read a packaged template by name, or a `.toml` file. Raises UsageError if missing, SpecprefillError if invalid."""
     folder = packaged_folder("prompts")
     path = Path(name).expanduser() if name.endswith(".toml") else folder / f"{name}.toml"
     if not os.path.isfile(path):
@@ -98,17 +95,6 @@ def template_fault(entries: Mapping[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True)
-class PromptText:
-    """A prompt as text. Document and question are data: special tokens are parsed only in the other, trusted pieces."""
-
-    prefix: str
-    document: str
-    before_question: str
-    question: str
-    suffix: str
-
-
-@dataclass(frozen=True)
 class Prompt:
     """A prompt in a tokenizer's tokens.
 
@@ -123,27 +109,7 @@ class Prompt:
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt."""
         return len(self.tokens)
-
-
-def render(
-    template: Template, document: str, question: str, tokenizer: PreTrainedTokenizerBase, opening: str = ""
-) -> PromptText:
-    """Fill a template. Messages go through the tokenizer's chat template and are then split at the variables.
-
-    opening: trusted text that the answer has to begin with; it is appended to the suffix
-
-    Raises SpecprefillError if the tokenizer has no chat template, or its chat template loses a variable.
-    """
-    if template.text is not None:
-        prefix, between, suffix = template.text_parts()
-        prefix = (tokenizer.bos_token or "") + prefix
-    else:
-        prefix, between, suffix = chat_parts(template, tokenizer)
-    # A blank before the question belongs to the question's first token, as in running text.
-    blank = " " if between.endswith(" ") else ""
-    return PromptText(prefix, document, between.removesuffix(" "), blank + question.strip(), suffix + opening)
 
 
 def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, str]:
@@ -181,22 +147,35 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
 
 
 def encode_prompt(
-    text: PromptText, tokenizer: PreTrainedTokenizerBase, encode_document: DocumentEncoder = encode_text
+    template: Template,
+    document: str,
+    question: str,
+    tokenizer: PreTrainedTokenizerBase,
+    opening: str = "",
+    encode_document: DocumentEncoder = encode_text,
 ) -> Prompt:
-    """Tokenise a prompt piece by piece, so that the token ranges of document and question are exact.
+    """Fill a template, and tokenise it piece by piece, so that the token ranges of document and question are exact.
 
-    encode_document: `encode_text`, or a cached version of it
+    Document and question are data: special tokens are parsed only in the trusted pieces, the answer's `opening` included.
+    Raises SpecprefillError if the tokenizer has no chat template, or its chat template loses a variable.
     """
-    prefix = encode_template(tokenizer, text.prefix)
-    document, offsets = encode_document(tokenizer, text.document)
-    before = encode_template(tokenizer, text.before_question)
-    question, _ = encode_text(tokenizer, text.question)
-    after = encode_template(tokenizer, text.suffix)
-    document_end = len(prefix) + len(document)
-    question_start = document_end + len(before)
+    if template.text is None:
+        prefix, between, suffix = chat_parts(template, tokenizer)
+    else:
+        prefix, between, suffix = template.text_parts()
+        prefix = (tokenizer.bos_token or "") + prefix
+    # A blank before the question belongs to the question's first token, as in running text.
+    blank = " " if between.endswith(" ") else ""
+    before = encode_template(tokenizer, prefix)
+    document_tokens, offsets = encode_document(tokenizer, document)
+    middle = encode_template(tokenizer, between.removesuffix(" "))
+    question_tokens, _ = encode_text(tokenizer, blank + question.strip())
+    after = encode_template(tokenizer, suffix + opening)
+    document_end = len(before) + len(document_tokens)
+    question_start = document_end + len(middle)
     return Prompt(
-        tokens=torch.tensor([*prefix, *document, *before, *question, *after], dtype=torch.long),
-        document=(len(prefix), document_end),
-        question=(question_start, question_start + len(question)),
+        tokens=torch.tensor([*before, *document_tokens, *middle, *question_tokens, *after], dtype=torch.long),
+        document=(len(before), document_end),
+        question=(question_start, question_start + len(question_tokens)),
         offsets=offsets,
     )

@@ -23,10 +23,8 @@ CACHE = "Cache"
 # Settings that only the lab's commands have as options.
 TUNING = "Tuning"
 
-_models = partial(setting, MODELS, per_question=False)
-_prefill = partial(setting, PREFILL)
-_tuning = partial(setting, TUNING)
-_decoding = partial(setting, DECODING)
+_models, _documents, _cache = (partial(setting, panel, per_question=False) for panel in (MODELS, DOCUMENTS, CACHE))
+_prefill, _tuning, _decoding, _output = (partial(setting, panel) for panel in (PREFILL, TUNING, DECODING, OUTPUT))
 
 
 @dataclass(frozen=True)
@@ -97,34 +95,22 @@ class Settings:
         AUTO, "Tokens to propose at once for the target to verify", minimum=1, words=(OFF, AUTO)
     )
     proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"), rare=True)
-    strict: bool = setting(
-        DOCUMENTS,
-        False,
-        "Fail, not only warn, if a file of a folder or glob cannot be read",
-        per_question=False,
-        rare=True,
-    )
-    memory_cache: str | float = setting(
-        CACHE,
+    strict: bool = _documents(False, "Fail, not only warn, if a file of a folder or glob cannot be read", rare=True)
+    memory_cache: str | float = _cache(
         AUTO,
         "GiB of document KV to keep between questions; auto: a quarter of the free memory, on a CPU at most 2; 0: none",
         minimum=0,
         words=(AUTO,),
-        per_question=False,
     )
-    confirm: bool = setting(
-        OUTPUT,
-        False,
-        "Confirm or correct the answer by full prefill afterwards; greedy decoding only",
-        per_question=False,
+    confirm: bool = _output(
+        False, "Confirm or correct the answer by full prefill afterwards; greedy decoding only", per_question=False
     )
-    not_found: str = setting(
-        OUTPUT,
+    not_found: str = _output(
         WARN,
         "If the documents may not state an answer: warn under it; strict: say 'not found' in its place where that is likely",
         choices=(NEVER, WARN, STRICT),
     )
-    passages: str | int = setting(OUTPUT, 3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
+    passages: str | int = _output(3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))
 
     def __post_init__(self) -> None:
         for name, declared in SETTINGS.items():
@@ -140,17 +126,13 @@ class Settings:
 
 
 def _declared_settings() -> dict[str, Setting]:
-    hints = get_type_hints(Settings)
-    settings = {}
+    hints, settings = get_type_hints(Settings), {}
     for declared in fields(Settings):
-        types = set(get_args(hints[declared.name]) or (hints[declared.name],))
+        name, types = declared.name, set(get_args(hints[declared.name]) or (hints[declared.name],))
         value_type = next(candidate for candidate in (bool, int, float, str) if candidate in types)
-        settings[declared.name] = Setting(
-            name=declared.name,
-            default=declared.default,
-            type=value_type,
-            optional=NoneType in types,
-            **declared.metadata,
+        optional = NoneType in types
+        settings[name] = Setting(
+            name=name, default=declared.default, type=value_type, optional=optional, **declared.metadata
         )
     return settings
 

@@ -11,32 +11,21 @@ from contextlib import contextmanager
 SLICE_SECONDS = 0.2
 
 
-class Termination:
-    """Turns SIGTERM into KeyboardInterrupt, so that it ends a command like Ctrl-C, and records that it arrived."""
+def terminate_like_interrupt() -> threading.Event:
+    """From now on, SIGTERM ends the command like Ctrl-C; the event tells whether it arrived."""
+    terminated = threading.Event()
 
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self, *_: object) -> None:
-        self.requested = True
+    def terminate(*_: object) -> None:
+        terminated.set()
         raise KeyboardInterrupt
 
-    @contextmanager
-    def handle_signal(self) -> Iterator[None]:
-        """Handle SIGTERM during the block."""
-        before = signal.signal(signal.SIGTERM, self)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, terminate)
+    return terminated
 
 
 @contextmanager
 def deferred_signals(insistent: bool = False) -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM until the block ends.
-
-    insistent: whether a second signal interrupts the block
-    """
+    """Hold back SIGINT and SIGTERM until the block ends; insistent: whether a second signal interrupts it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -125,12 +125,12 @@ def call(monkeypatch, capsys):
     """Run `specprefill ARGUMENTS` in this process: exit code, standard output, standard error."""
 
     def run(*arguments, stdin=b""):
-        from specprefill_cli.cli import main as entry
+        from specprefill_cli.__main__ import main
 
         monkeypatch.setattr(sys, "argv", ["specprefill", *arguments])
         monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
         with pytest.raises(SystemExit) as ended:
-            entry.main()
+            main()
         out, err = capsys.readouterr()
         return ended.value.code or 0, out, err
 

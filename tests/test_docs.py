@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import specprefill_cli
-from specprefill_cli.cli.main import command_line
+from specprefill_cli.__main__ import command_line
 from tests.helpers.samples import HANDBOOK
 
 COMMANDS = typer.main.get_command(command_line())

@@ -1,17 +1,22 @@
-"""Packaged files (prompts, samples, the bundled pair), and modules that must not import torch."""
+"""Packaged files (prompts, samples, the bundled pair), modules that must not import torch, and import cycles."""
 
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
+
 import specprefill_cli
+from specprefill_cli.errors import pip_command
 from specprefill_cli.resources import packaged_folder
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 LIGHT = (
-    "documents settings errors resources models.sources.pairs cli.main reporting.html cli.options cli.sources files diagnostics "
+    "documents settings errors resources models.sources.pairs __main__ reporting.html cli.options cli.sources files diagnostics "
     "documents.cleaning engine.http record batching.ray_engine cli.batch".split()
 )
 
@@ -28,6 +33,19 @@ for module in sys.argv[1:]:
 def test_light_modules_load_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", IMPORTS, *LIGHT], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_modules_import_each_other_not_even_for_annotations():
+    graph = grimp.build_graph("specprefill_cli", exclude_type_checking_imports=False)
+    assert len(graph.modules) > 100
+    # Raises CycleError, which names the modules.
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+
+
+def test_install_commands_name_this_interpreter_and_survive_a_shell(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/my tools/python")
+    command = pip_command("--upgrade", "ray")
+    assert shlex.split(command) == ["/my tools/python", "-m", "pip", "install", "--upgrade", "ray"]
 
 
 def test_wheel_includes_prompts_and_samples():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.prompting import encode_prompt, load_template, parse_template, render
+from specprefill_cli.prompting import encode_prompt, load_template, parse_template
 
 CHAT = (
     "{% for message in messages %}<|bos|>{{ message.role }}\n{{ message.content }}<|eos|>\n{% endfor %}"
@@ -23,8 +23,7 @@ def parts(prompt, tokenizer):
 
 
 def test_plain_template_parts_are_located_exactly(tokenizer):
-    text = render(load_template("tiny"), "A page.\n\nTwo.", " Who? ", tokenizer)
-    prompt = encode_prompt(text, tokenizer)
+    prompt = encode_prompt(load_template("tiny"), "A page.\n\nTwo.", " Who? ", tokenizer)
     prefix, document, between, question, suffix = parts(prompt, tokenizer)
     assert prefix == "<|bos|>Answer the question from the document.\n\n"
     assert document == "A page.\n\nTwo."
@@ -33,8 +32,8 @@ def test_plain_template_parts_are_located_exactly(tokenizer):
 
 def test_answer_opening_follows_the_prompt(tokenizer):
     template = load_template("tiny")
-    plain = encode_prompt(render(template, "A page.", "Who?", tokenizer), tokenizer)
-    opened = encode_prompt(render(template, "A page.", "Who?", tokenizer, " It was"), tokenizer)
+    plain = encode_prompt(template, "A page.", "Who?", tokenizer)
+    opened = encode_prompt(template, "A page.", "Who?", tokenizer, " It was")
     assert opened.tokens.tolist()[: plain.length] == plain.tokens.tolist()
     assert parts(opened, tokenizer)[-1] == "\nAnswer: It was"
     assert opened.question == plain.question
@@ -42,7 +41,7 @@ def test_answer_opening_follows_the_prompt(tokenizer):
 
 @given(document=st.text(max_size=200), question=st.text(min_size=1, max_size=50).filter(str.strip))
 def test_offsets_cover_the_whole_document(tokenizer, document, question):
-    prompt = encode_prompt(render(load_template("tiny"), document, question, tokenizer), tokenizer)
+    prompt = encode_prompt(load_template("tiny"), document, question, tokenizer)
     assert len(prompt.offsets) == prompt.document[1] - prompt.document[0]
     assert (prompt.offsets[:, 0] <= prompt.offsets[:, 1]).all()
     assert (prompt.offsets[1:, 0] >= prompt.offsets[:-1, 0]).all()
@@ -52,9 +51,7 @@ def test_offsets_cover_the_whole_document(tokenizer, document, question):
 
 
 def test_special_tokens_in_a_document_are_encoded_as_text(tokenizer):
-    prompt = encode_prompt(
-        render(load_template("tiny"), "stop <|eos|> here <|bos|>", "x<|eos|>?", tokenizer), tokenizer
-    )
+    prompt = encode_prompt(load_template("tiny"), "stop <|eos|> here <|bos|>", "x<|eos|>?", tokenizer)
     assert tokenizer.eos_token_id not in prompt.tokens.tolist()
     assert prompt.tokens.tolist().count(tokenizer.bos_token_id) == 1
     assert parts(prompt, tokenizer)[1] == "stop <|eos|> here <|bos|>"
@@ -63,7 +60,7 @@ def test_special_tokens_in_a_document_are_encoded_as_text(tokenizer):
 @pytest.mark.parametrize("chat", [CHAT, NO_SYSTEM])
 def test_chat_template_parts_are_located_exactly(tokenizer, chat, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", chat)
-    prompt = encode_prompt(render(load_template("ask"), "The $question of the day.", "Who?", tokenizer), tokenizer)
+    prompt = encode_prompt(load_template("ask"), "The $question of the day.", "Who?", tokenizer)
     prefix, document, between, question, suffix = parts(prompt, tokenizer)
     assert "documents" in prefix
     assert document == "The $question of the day."
@@ -74,7 +71,7 @@ def test_chat_template_parts_are_located_exactly(tokenizer, chat, monkeypatch):
 
 def test_rejects_model_without_chat_template(tokenizer):
     with pytest.raises(SpecprefillError, match="has no chat template; use --prompt tiny"):
-        render(load_template("ask"), "x", "y", tokenizer)
+        encode_prompt(load_template("ask"), "x", "y", tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +126,4 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
 def test_a_chat_template_that_fails_is_named(tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", "{% if %}")
     with pytest.raises(SpecprefillError, match="the model's chat template failed"):
-        render(load_template("ask"), "x", "y", tokenizer)
+        encode_prompt(load_template("ask"), "x", "y", tokenizer)

@@ -79,7 +79,10 @@ def test_rejects_faulty_config_file(tmp_path, content, complaint):
         merge_settings({}, {}, file)
 
 
-def test_rejects_config_variable_without_file(tmp_path, monkeypatch):
+def test_the_config_variable_may_be_empty_but_not_name_a_missing_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SPECPREFILL_CONFIG", "")
+    assert merge_settings({}, {"SPECPREFILL_CONFIG": ""}) == Settings()
     missing = str(tmp_path / "typo.toml")
     monkeypatch.setenv("SPECPREFILL_CONFIG", missing)
     with pytest.raises(UsageError, match=r"typo\.toml does not exist"):
@@ -96,12 +99,6 @@ def test_rejects_unreadable_config_file(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.read_text", refuse)
     with pytest.raises(UsageError, match=r"config.toml: cannot be read \(Permission denied\); check its permissions"):
         merge_settings({}, {}, file)
-
-
-def test_ignores_empty_config_variable(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPECPREFILL_CONFIG", "")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert merge_settings({}, {"SPECPREFILL_CONFIG": ""}) == Settings()
 
 
 def test_pair_overrides_models_of_lower_priority_sources(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.answering.citations import occurrences
+from specprefill_cli.answering.places import occurrences
 from specprefill_cli.lab.evaluation.datasets import read_items
 from specprefill_cli.lab.evaluation.runner import Configuration, rows, run
 from specprefill_cli.prefill.registry import SCORERS

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.answering.stream import AnswerStream, Confirmation
-from specprefill_cli.decoding.rounds import DecodeLog, decode
-from specprefill_cli.decoding.runner import SequenceRunner, prefill_shard
-from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculation import choose_speculator
+from specprefill_cli.decoding.rounds import DecodeLog
+from specprefill_cli.decoding.runner import prefill_shard
+from specprefill_cli.decoding.sampling import Sampler
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
-from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
+from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
@@ -32,11 +31,8 @@ from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
 REMEDY = "leave out --confirm, or give shorter documents"
 
 
-def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, None]:
-    """Confirm or correct a provisional answer that has ended: yield its record, then the passes of the confirmation.
-
-    Ctrl-C and a lack of memory leave the answer as it is, unconfirmed.
-    """
+def confirm(stream: AnswerStream) -> Generator[ForwardInput | str | Record, Tensor, None]:
+    """Confirm or correct an ended answer: yield its record, then passes. Ctrl-C or a lack of memory leaves it as it is."""
     confirmation = stream.confirmation
     confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:
@@ -47,44 +43,39 @@ def confirm(stream: AnswerStream) -> Generator[ForwardInput | Record, Tensor, No
     yield stream.result()
     provisional = tuple(stream.tokens)
     stream.release()
+    # Use a new clock: the question's clock already holds its TTFT.
+    request = replace(stream.request, clock=PhaseClock())
+    tokens: list[int] = []
+
+    def collect(token: int) -> Iterator[str]:
+        tokens.append(token)
+        return iter(())
+
     try:
-        tokens = yield from exact_answer(stream, provisional, confirmation)
+        with request.pair.ranks.run_on_all_ranks(partial(prefill_shard, BASELINE, request.portable())):
+            prefilled = MODES[BASELINE].prefill(request)
+        # Decoded only from where it differs from the provisional answer.
+        exact = replace(
+            stream,
+            resolved=replace(stream.resolved, request=request, mode=BASELINE),
+            prefilled=prefilled,
+            sampler=Sampler(),
+            first_token=int(prefilled.logits.argmax()),
+            log=DecodeLog(),
+            known_tokens=provisional,
+            confirmation=Confirmation(),
+        )
+        yield from exact.decode(collect)
     except KeyboardInterrupt:
         stream.interrupted, confirmation.warnings = True, (f"interrupted: {UNCONFIRMED}",)
         return
     except torch.OutOfMemoryError as error:
         confirmation.warnings = (f"out of memory ({first_line(error)}): {UNCONFIRMED}",)
         return
+    confirmation.log_probabilities = exact.log_probabilities
     confirmation.confirmed = tuple(tokens) == provisional
     stream.replace_answer(tokens)
     confirmation.seconds = time.perf_counter() - began
-
-
-def exact_answer(
-    stream: AnswerStream, provisional: tuple[int, ...], confirmation: Confirmation
-) -> ForwardGenerator[list[int]]:
-    """The answer's tokens after full prefill, decoded only from where they differ from the provisional tokens."""
-    request, decoding = stream.request, stream.resolved.decoding
-    # Use a new clock: the question's clock already holds its TTFT.
-    request = replace(request, clock=PhaseClock())
-    with request.pair.ranks.run_on_all_ranks(partial(prefill_shard, BASELINE, request.portable())):
-        prefilled = MODES[BASELINE].prefill(request)
-    sampler, log = Sampler(), DecodeLog()
-    first = sampler(prefilled.logits)
-    speculator = choose_speculator(
-        request, prefilled, decoding, sampler, stream.stop_tokens, stream.speculation, provisional
-    )
-    runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
-    tokens: list[int] = []
-
-    def collect(token: int) -> Iterator[ForwardInput]:
-        tokens.append(token)
-        return iter(())
-
-    max_new_tokens = decoding.max_new_tokens
-    yield from decode(runner, first, stream.stop_tokens, max_new_tokens, sampler, log, speculator, emit=collect)
-    confirmation.log_probabilities = log_probabilities(prefilled.logits[None], [first]).tolist() + log.log_probabilities
-    return tokens
 
 
 def check_confirmable(request: PrefillRequest) -> None:

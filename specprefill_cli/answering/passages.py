@@ -60,10 +60,7 @@ TRUSTED_QUOTE = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """The sentences of a collection: character ranges [n, 2] in its text, and relevance [n], 0 to 1.
-
-    A run is a range [first, last) of sentence indices.
-    """
+    """A collection's sentences: character ranges [n, 2], relevance [n] in [0, 1]. A run is a range [first, last) of them."""
 
     collection: Collection
     ranges: np.ndarray
@@ -74,12 +71,10 @@ class Sentences:
         return max(0, int(np.searchsorted(self.ranges[:, 0], character, side="right")) - 1)
 
     def relevance_at(self, character: int) -> float:
-        """Relevance of the sentence that holds a character, or of the last sentence before it."""
         return float(self.relevance[self.index_at(character)])
 
     @property
     def highest(self) -> float:
-        """The highest relevance."""
         return float(self.relevance.max(initial=0.0))
 
     def span(self, run: tuple[int, int]) -> tuple[int, int]:
@@ -87,7 +82,6 @@ class Sentences:
         return int(self.ranges[run[0], 0]), int(self.ranges[run[1] - 1, 1])
 
     def words(self, run: tuple[int, int]) -> int:
-        """The number of words in a run."""
         return len(self.collection.text[slice(*self.span(run))].split())
 
     def on_one_page(self, run: tuple[int, int]) -> bool:
@@ -96,7 +90,6 @@ class Sentences:
         return len(touched) == 1 and len(touched[0].pages) <= 1
 
     def passage(self, run: tuple[int, int]) -> Passage:
-        """Make a run a passage."""
         start, end = self.span(run)
         number, first, last = self.collection.ranges_by_document(start, end)[0]
         document = self.collection.documents[number]
@@ -128,28 +121,21 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
         return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
     score = scale_to_highest(word_scores(question, text, ranges[:, 0], len(text)))
     if importance is not None:
-        smoothed_importance = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[
-            : len(offsets)
-        ]
+        smoothed = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
         first_token = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
         # The square root brings a few large values nearer to the rest, like the spread of word scores.
-        importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed_importance, first_token).clip(min=0)))
+        importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed, first_token).clip(min=0)))
         word_weight = coverage(question, text, ranges[:, 0], len(text))
         score = (word_weight * score + IMPORTANCE_WEIGHT * importance_score) / (word_weight + IMPORTANCE_WEIGHT)
     answer_pattern = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
     if answer_pattern is not None:
-        score += KIND_BONUS * np.array(
-            [answer_pattern.search(text, start, end) is not None for start, end in ranges.tolist()]
-        )
+        score += KIND_BONUS * np.array([bool(answer_pattern.search(text, *sentence)) for sentence in ranges.tolist()])
     relevance = add_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
     return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 
 def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
-    """Return up to `count` passages, the most relevant first.
-
-    leading: positions in the collection's text; the sentences there come before all others
-    """
+    """Return up to `count` passages, the most relevant first, but those at positions `leading` before all others."""
     if not len(sentences.ranges):
         return []
     order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
@@ -163,10 +149,7 @@ def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ())
 
 
 def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list[Passage]:
-    """The sentences that a plan's recomputed spans touch, as passages.
-
-    offsets: [n, 2] character range of each document token
-    """
+    """The sentences that a plan's recomputed spans touch; offsets: [n, 2] character range of each document token."""
     kept = np.zeros(len(sentences.ranges), dtype=bool)
     for span in plan.spans:
         if span.fate is Fate.RECOMPUTE:
@@ -177,8 +160,9 @@ def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list
             kept[first_sentence:end_sentence] = True
     runs: list[tuple[int, int]] = []
     for index in np.flatnonzero(kept).tolist():
-        if runs and runs[-1][1] == index and sentences.on_one_page((runs[-1][0], index + 1)):
-            runs[-1] = (runs[-1][0], index + 1)
+        extended = (runs[-1][0], index + 1) if runs and runs[-1][1] == index else None
+        if extended is not None and sentences.on_one_page(extended):
+            runs[-1] = extended
         else:
             runs.append((index, index + 1))
     return [sentences.passage(run) for run in runs]

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specprefill_cli.decoding.speculation import draft_may_propose
+from specprefill_cli.decoding.proposers import draft_may_propose, names_draft
 from specprefill_cli.models.encoder import encoder_flops
 from specprefill_cli.models.machine.cost import cost_of
-from specprefill_cli.models.machine.memory_plan import pass_size
+from specprefill_cli.models.machine.memory_plan import pass_bytes, pass_size, token_bytes
 from specprefill_cli.models.running.adapter import longrope_threshold
 from specprefill_cli.models.sources.refs import Kind, ModelRef
+from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
+from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.blend import BlendScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.lexical import LexicalScorer
 from specprefill_cli.record import COMPACT, ORIGINAL
-from specprefill_cli.settings import AUTO, OFF, Settings
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.prefill.calibrated_pair import CalibratedPair
@@ -32,8 +34,7 @@ LONGEST_ENCODED = 65_536
 
 def loads_draft(settings: Settings) -> bool:
     """Whether the draft is loaded: for prefill, or because the user chose it to propose tokens."""
-    proposes = settings.speculate != OFF and settings.proposer == "draft"
-    return runs_draft(settings.mode, settings.scorer) or proposes
+    return runs_draft(settings.mode, settings.scorer) or names_draft(settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +43,35 @@ class ResolvedQuestion:
 
     mode: never `auto`; mode_reason: why `auto` chose this mode, None if the user named it
     expected_speedup: over `full`, None if the cost is unknown
-    decoding: the settings, with the longest answer that is possible
+    settings: with the longest answer that is possible
     """
 
     request: PrefillRequest
     mode: str
     mode_reason: str | None
-    decoding: Settings
+    settings: Settings
     warnings: tuple[str, ...]
     expected_speedup: float | None = None
 
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV that the answer is expected to hold in draft and target, besides what other questions computed."""
+        request, pair, answer_tokens = self.request, self.request.pair, self.settings.max_new_tokens
+        kv_bytes = (MODES[self.mode].new_cache_tokens(request) + answer_tokens) * token_bytes(pair.target)
+        if pair.draft is not None and (runs_draft(self.mode, request.scorer) or request.needs_draft_state):
+            prompt = request.draft_prompt
+            cached = cached_tokens(request.draft_prefixes, pair.draft, prompt, 1, request.draft_window)
+            kv_bytes += (prompt.length - cached + answer_tokens) * token_bytes(pair.draft)
+        return kv_bytes
+
+    @property
+    def pass_bytes(self) -> int:
+        """Bytes that the largest pass of the prompt takes besides the KV."""
+        return min(self.request.prefill_chunk, self.request.prompt.length) * pass_bytes(self.request.target)
+
 
 def resolve_scorer(scorer: str, pair: CalibratedPair, mode: str, document_tokens: int = 0) -> str:
-    """Resolve the setting `scorer` for a mode (or `auto`) and the length of the document.
-
-    `auto` takes `blend` for the bundled draft's heads where the sentence encoder pays off; `heads` if the calibrated heads
-    beat the scorers without calibration; else the mode's own scorer.
-    """
+    """Resolve the setting `scorer`; `auto`: the calibrated heads, alone or in `blend`, if they won, else the mode's own."""
     if scorer != AUTO:
         return scorer
     heads = pair.scoring_heads
@@ -83,17 +96,8 @@ def encoder_pays(pair: CalibratedPair, document_tokens: int) -> bool:
     return bundled and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
 
 
-def needs_draft_prompt(settings: Settings, pair: CalibratedPair) -> bool:
-    """Whether the prompt must also be tokenised for the draft."""
-    runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
-    return pair.draft is not None and runs and not pair.same_tokenizer
-
-
 def resolve_request(
-    settings: Settings,
-    pair: CalibratedPair,
-    encoded: EncodedQuestion,
-    cache: DocumentCache | None = None,
+    settings: Settings, pair: CalibratedPair, encoded: EncodedQuestion, cache: DocumentCache | None = None
 ) -> PrefillRequest:
     """Build the request of a prompt. cache: work of earlier questions about the same documents."""
     scorer = resolve_scorer(settings.scorer, pair, settings.mode, encoded.document_tokens)
@@ -118,11 +122,23 @@ def resolve_request(
     )
 
 
-def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:
-    """Limit the answer to what a `longrope` target can decode without rotating the prompt's keys again; add a warning.
+def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool) -> ResolvedQuestion:
+    """Choose mode (`auto` by a cold start's cost if `cold_choice`) and longest answer. Raises PromptTooLong."""
+    costed_request = request.without_caches() if cold_choice else request
+    mode, reason = choose_mode(settings.mode, costed_request)
+    max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
+    return ResolvedQuestion(
+        request=request,
+        mode=mode,
+        mode_reason=reason,
+        settings=settings.varied(max_new_tokens=max_new_tokens),
+        warnings=warnings,
+        expected_speedup=expected_speedup(mode, costed_request),
+    )
 
-    Beyond its original context such a model rotates all keys differently: the whole KV cache would have to be recomputed.
-    """
+
+def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:
+    """End the answer, with a warning, where a `longrope` target would rotate all earlier keys differently."""
     target, length = request.pair.target, request.prompt.length
     threshold = longrope_threshold(target.config)
     # The target never reads the last token of an answer.

@@ -10,22 +10,16 @@ from specprefill_cli.answering.confidence import ConfidenceModel, load_confidenc
 from specprefill_cli.answering.confirmation import check_confirmable, confirm
 from specprefill_cli.answering.resolve import (
     ResolvedQuestion,
-    cap_answer,
     loads_draft,
-    needs_draft_prompt,
+    resolve,
     resolve_request,
+    resolve_scorer,
 )
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.decoding.adaptive import SpeculationState
+from specprefill_cli.decoding.proposers import adapts, check_proposer, draft_may_propose, proposer_warnings
 from specprefill_cli.decoding.runner import SequenceRunner, draft_runner, prefill_shard
-from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.speculation import (
-    adapts,
-    check_proposer,
-    draft_may_propose,
-    proposer_warnings,
-)
-from specprefill_cli.decoding.streaming import StopFilter
+from specprefill_cli.decoding.sampling import Sampler, StopFilter
+from specprefill_cli.decoding.speculation import SpeculationState
 from specprefill_cli.distributed.launch import ranks_for
 from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
@@ -35,17 +29,17 @@ from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.machine.cost import measure_passes
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
-from specprefill_cli.prefill.auto_mode import automatic_modes, choose_mode, expected_speedup
+from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair, load_target_calibration
 from specprefill_cli.prefill.calibration import calibration_folder
 from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
-from specprefill_cli.prefill.registry import MODES, check_names
+from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.scoring_heads import load_heads
-from specprefill_cli.prompting import Template, encode_prompt, load_template, render
+from specprefill_cli.prompting import Template, encode_prompt, load_template
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
 
@@ -83,18 +77,15 @@ def open_session(
         pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(draft_folder(named_pair.draft), pair.draft)
+        session = Session(pair=pair, template=template, settings=settings)
         # Load it on every rank: the fingerprint of a divided model needs all ranks.
         if calibrated:
             pair.target_calibration = load_target_calibration(calibration_folder(named_pair), pair)
-        confidence = (
-            load_confidence(calibration_folder(named_pair), pair.loaded_target)
-            if calibrated and pair.target.devices
-            else None
-        )
-    draft_template = load_template(named_pair.draft_prompt) if named_pair.draft_prompt is not None else template
-    return Session(
-        pair=pair, template=template, draft_template=draft_template, settings=settings, confidence=confidence
-    )
+        if calibrated and pair.target.devices:
+            session.confidence = load_confidence(calibration_folder(named_pair), pair.loaded_target)
+    if named_pair.draft_prompt is not None:
+        session.draft_template = load_template(named_pair.draft_prompt)
+    return session
 
 
 def open_shard(settings: Settings, draft: bool, calibrated: bool, shard: Shard) -> None:
@@ -117,8 +108,7 @@ class Session:
     settings: defaults for questions without settings of their own
     cache: work kept for further questions about the same documents; None: every question starts cold
     startup_seconds: from the program's start until the session was ready; set by the caller that measures it
-    speculation: acceptance and costs in earlier answers
-    warmed: modes that have run
+    speculation: acceptance and costs in earlier answers; warmed: modes that have run
     single: whether one question follows: on a CPU a warm-up and its trials cost more than they save it
     confidence: gives the probability that an answer is right; None if the pair is not calibrated for it
     cold_choice: whether `auto` chooses as if there were no cache; the cache then only saves work
@@ -152,15 +142,14 @@ class Session:
         settings: for this question; None: the session's
         opening: text that the answer has to begin with; it ends the prompt and is not part of the answer
 
-        Raises UsageError for an empty question or a proposer that the pair does not support, SpecprefillError if the
-        prompt does not fit the pair.
+        Raises UsageError for an empty question or an impossible proposer, PromptTooLong if the prompt does not fit.
         """
         settings = self.settings if settings is None else settings
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
         prepared = self.prepare(collection, question, settings, opening)
-        return self.answer(prepared, self.prefill(prepared))
+        return self.answer(prepared, self.prefill(prepared.mode, prepared.request))
 
     def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> ResolvedQuestion:
         """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
@@ -168,40 +157,26 @@ class Session:
 
     def resolve(self, encoded: EncodedQuestion, settings: Settings) -> ResolvedQuestion:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong if it does not fit the pair."""
-        request = resolve_request(settings, self.pair, encoded, self.cache)
-        costed_request = request.without_caches() if self.cold_choice else request
-        mode, reason = choose_mode(settings.mode, costed_request)
-        if settings.confirm and mode != BASELINE:
-            check_confirmable(request)
-        max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
-        return ResolvedQuestion(
-            request=request,
-            mode=mode,
-            mode_reason=reason,
-            decoding=settings.varied(max_new_tokens=max_new_tokens),
-            warnings=warnings,
-            expected_speedup=expected_speedup(mode, costed_request),
-        )
+        prepared = resolve(settings, resolve_request(settings, self.pair, encoded, self.cache), self.cold_choice)
+        if settings.confirm and prepared.mode != BASELINE:
+            check_confirmable(prepared.request)
+        return prepared
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
-        """Tokenise a prompt and resolve the settings of its prefill."""
         return resolve_request(settings, self.pair, self.encode(collection, question, settings), self.cache)
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
-        """Tokenise the prompt for the target, and for the draft if it may run and has another tokenizer.
-
-        The TTFT clock starts here. Any thread may call this. Raises UsageError for an empty question.
-        """
+        """Start the TTFT's clock and tokenise the prompt, also for a draft that may run and has its own tokenizer."""
         question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
         cache = DocumentCache() if self.cache is None else self.cache
         with cache.encoding, clock.phase("tokenize"):
             reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
-            text = render(self.template, collection.text, question, pair.target.tokenizer, opening)
-            prompt = draft_prompt = encode_prompt(text, pair.target.tokenizer, cache.encode)
-            if needs_draft_prompt(settings, pair):
+            text, tokenizer = collection.text, pair.target.tokenizer
+            prompt = draft_prompt = encode_prompt(self.template, text, question, tokenizer, opening, cache.encode)
+            runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
+            if pair.draft is not None and runs and not pair.same_tokenizer:
                 template, tokenizer = self.draft_template or self.template, pair.loaded_draft.tokenizer
-                text = render(template, collection.text, question, tokenizer, opening)
-                draft_prompt = encode_prompt(text, tokenizer, cache.encode)
+                draft_prompt = encode_prompt(template, text, question, tokenizer, opening, cache.encode)
         return EncodedQuestion(
             collection=collection,
             question=question,
@@ -211,11 +186,7 @@ class Session:
             reused=reused,
         )
 
-    def prefill(self, prepared: ResolvedQuestion) -> PrefillResult:
-        """Prefill the target in the prompt's mode, on every rank."""
-        return self.run_mode(prepared.mode, prepared.request)
-
-    def run_mode(self, mode: str, request: PrefillRequest) -> PrefillResult:
+    def prefill(self, mode: str, request: PrefillRequest) -> PrefillResult:
         """Prefill a request in a mode, on every rank."""
         with self.pair.ranks.run_on_all_ranks(partial(prefill_shard, mode, request.portable())):
             return MODES[mode].prefill(request)
@@ -228,22 +199,17 @@ class Session:
     def answer(
         self, prepared: ResolvedQuestion, prefilled: PrefillResult, stop_texts: Sequence[str] = ()
     ) -> AnswerStream:
-        """Choose the first token after a prefilled prompt, and return the stream that decodes the answer.
-
-        stop_texts: texts that end the answer and are not part of it
-
-        Raises SpecprefillError for logits that are NaN.
-        """
-        target, decoding = self.pair.loaded_target, prepared.decoding
+        """Choose the first token; return the stream that decodes until a stop text. Raises SpecprefillError for NaN."""
+        target, settings = self.pair.loaded_target, prepared.settings
         if prefilled.logits.isnan().any():
             raise SpecprefillError(
                 f"{target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
             )
-        sampler = Sampler(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
+        sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(prefilled.logits)
         warnings = (*prefilled.warnings, *prepared.warnings)
-        warnings += proposer_warnings(decoding, prepared.request, prefilled.answer_position)
+        warnings += proposer_warnings(settings, prepared.request, prefilled.answer_position)
         return AnswerStream(
             resolved=prepared,
             prefilled=replace(prefilled, warnings=warnings),
@@ -255,14 +221,11 @@ class Session:
             startup_seconds=self.startup_seconds,
             confirm=confirm,
             confidence=self.confidence,
-            settings=decoding,
+            settings=settings,
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the pair once in this mode on a short prompt, so that the first question does not pay for lazy initialisation.
-
-        Measures what `auto` and speculation need: on a GPU the fixed cost of a pass, and the cost of verification.
-        """
+        """Run the mode once on a short prompt, against lazy initialisation; measure what `auto` and speculation need."""
         if settings.mode in self.warmed or (self.single and self.pair.target.device == "cpu"):
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
@@ -270,7 +233,7 @@ class Session:
         modes = automatic_modes() if settings.mode == AUTO else (settings.mode,)
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
-            prefilled = self.run_mode(mode, request)
+            prefilled = self.prefill(mode, request)
         if settings.mode == AUTO:
             measure_passes(self.pair, request.prefill_chunk)
         if adapts(settings):

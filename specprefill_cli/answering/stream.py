@@ -10,20 +10,13 @@ from statistics import fmean
 
 from torch import Tensor
 
-from specprefill_cli.answering.confidence import (
-    LARGEST_MARGIN,
-    RIGHT,
-    ConfidenceModel,
-    estimate,
-)
+from specprefill_cli.answering.confidence import LARGEST_MARGIN, RIGHT, ConfidenceModel, estimate
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.answering.text_stream import TextStream
-from specprefill_cli.decoding.adaptive import SpeculationState
-from specprefill_cli.decoding.rounds import DecodeLog, decode
+from specprefill_cli.decoding.rounds import DecodeLog, choose_speculator, decode
 from specprefill_cli.decoding.runner import SequenceRunner
-from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculation import Speculator, choose_speculator
-from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
+from specprefill_cli.decoding.sampling import Detokenizer, Sampler, StopFilter, log_probabilities
+from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.models.running.adapter import items_of
 from specprefill_cli.models.running.cache import new_state
@@ -62,9 +55,9 @@ class AnswerStream(TextStream):
 
     prefilled: the result of prefill; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
-    stop_filter: cuts the answer before a stop text
     confidence: gives the probability that the answer is right
     confirm: confirms the answer by full prefill once it has ended, if requested; confirmation: the state of that
+    known_tokens: a provisional answer, which probably is this answer
     """
 
     resolved: ResolvedQuestion
@@ -74,29 +67,26 @@ class AnswerStream(TextStream):
     stop_tokens: frozenset[int]
     stop_filter: StopFilter = field(default_factory=partial(StopFilter, ()))
     speculation: SpeculationState
-    confirm: Callable[[AnswerStream], Generator[ForwardInput | Record, Tensor, None]]
+    confirm: Callable[[AnswerStream], Generator[ForwardInput | str | Record, Tensor, None]]
     confidence: ConfidenceModel | None = None
     tokens: list[int] = field(default_factory=list)
     log: DecodeLog = field(default_factory=DecodeLog)
     speculator: Speculator | None = None
     confirmation: Confirmation = field(default_factory=Confirmation)
+    known_tokens: tuple[int, ...] = ()
 
     @property
     def request(self) -> PrefillRequest:
         return self.resolved.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        """Yield pieces of text as they are decoded; Ctrl-C ends the answer and keeps the text so far.
-
-        With a confirmation, the pieces are those of the provisional answer, and the loop ends after the confirmation.
-        """
+        """Yield pieces of the (provisional) answer as they are decoded; Ctrl-C ends it and keeps the text so far."""
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
     def steps(self) -> Generator[ForwardInput | str | Record, Tensor, None]:
-        """Yield pieces of text, and the passes that they need; the caller sends the logits of each pass.
+        """Yield pieces of text, and the passes that they need, with logits sent back; then the same for the confirmation.
 
-        With a confirmation, the provisional record and the passes of the confirmation follow. A KeyboardInterrupt thrown
-        into the generator ends the answer and keeps the text so far.
+        A KeyboardInterrupt thrown into the generator ends the answer and keeps the text so far.
         """
         if self.is_denied:
             yield from self.emit(NOT_FOUND)
@@ -117,7 +107,7 @@ class AnswerStream(TextStream):
         except KeyboardInterrupt:
             self.interrupted = True
             yield from self.emit(self.stop_filter.held + detokenizer.finish())
-        if self.resolved.decoding.confirm and not self.interrupted:
+        if self.settings.confirm and not self.interrupted:
             yield from self.confirm(self)
 
     def release(self) -> None:
@@ -133,45 +123,26 @@ class AnswerStream(TextStream):
 
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
-        request, decoding = self.request, self.resolved.decoding
+        request, prefilled, sampler, stop_tokens = self.request, self.prefilled, self.sampler, self.stop_tokens
         self.speculator = choose_speculator(
-            request, self.prefilled, decoding, self.sampler, self.stop_tokens, self.speculation
+            request, prefilled, self.settings, sampler, stop_tokens, self.speculation, self.known_tokens
         )
-        prefilled = self.prefilled
         runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
-        return decode(
-            runner,
-            self.first_token,
-            self.stop_tokens,
-            decoding.max_new_tokens,
-            self.sampler,
-            self.log,
-            self.speculator,
-            emit=emit,
-        )
-
-    @property
-    def confirming(self) -> bool:
-        """Whether the provisional answer has ended and its confirmation has begun or ended."""
-        return self.confirmation.provisional is not None
-
-    @property
-    def ttft_seconds(self) -> float:
-        """Time to first token."""
-        return self.request.clock.ttft
+        limit = self.settings.max_new_tokens
+        return decode(runner, self.first_token, stop_tokens, limit, sampler, self.log, self.speculator, emit=emit)
 
     @property
     def draft_ran(self) -> bool:
         """Whether the draft scored the prompt or proposed tokens."""
-        return runs_draft(self.resolved.mode, self.request.scorer) or "draft" in self.log.proposers
+        scored = runs_draft(self.resolved.mode, self.request.scorer)
+        return self.request.pair.draft is not None and (scored or "draft" in self.log.proposers)
 
     def warnings(self, length_stop: bool) -> list[str]:
         """All warnings: about documents, models, prefill and the answer's end."""
-        draft = self.request.pair.draft
-        warnings = [*self.collection.warnings, *self.request.target.warnings]
-        warnings += draft.warnings if draft is not None and self.draft_ran else []
-        warnings += self.prefilled.warnings
-        return warnings + self.end_warnings(f"{len(self.tokens)} tokens" if length_stop else None)
+        models = (self.request.target, self.request.draft) if self.draft_ran else (self.request.target,)
+        of_models = [warning for model in models for warning in model.warnings]
+        end_warnings = self.end_warnings(f"{len(self.tokens)} tokens" if length_stop else None)
+        return [*self.collection.warnings, *of_models, *self.prefilled.warnings, *end_warnings]
 
     @property
     def plan_read(self) -> Plan:
@@ -181,13 +152,13 @@ class AnswerStream(TextStream):
 
     @property
     def interruption(self) -> list[str]:
-        return list(self.confirmation.warnings) if self.confirming else super().interruption
+        is_provisional = self.confirmation.provisional is None
+        return super().interruption if is_provisional else list(self.confirmation.warnings)
 
     def probability(self) -> float | None:
         """The probability that the answer is right; None for `not found` and an empty answer."""
-        calibrated = () if self.confidence is None else (self.confidence,)
         signals = self.signals
-        return None if signals is None else estimate((*calibrated, *RIGHT), signals)
+        return None if signals is None else estimate([*filter(None, [self.confidence]), *RIGHT], signals)
 
     @property
     def signals(self) -> dict[str, float] | None:
@@ -216,32 +187,27 @@ class AnswerStream(TextStream):
 
     @property
     def log_probabilities(self) -> list[float]:
-        """The target's log-probabilities of the tokens so far; after full prefill if that gave the answer."""
+        """Of the tokens so far, by the target; after full prefill if that gave the answer."""
         return self.confirmation.log_probabilities or [
             *log_probabilities(self.prefilled.logits[None], [self.first_token]).tolist(),
             *self.log.log_probabilities,
         ]
 
     def result(self) -> Record:
-        request, prefilled, resolved, log = self.request, self.prefilled, self.resolved, self.log
-        draft, citations, confirmation = request.pair.draft, self.citations, self.confirmation
-        length_stop = len(self.tokens) >= resolved.decoding.max_new_tokens and not self.stop_filter.stopped
+        request, prefilled, resolved = self.request, self.prefilled, self.resolved
+        confirmation, ttft_seconds = self.confirmation, request.clock.ttft
+        length_stop = len(self.tokens) >= self.settings.max_new_tokens and not self.stop_filter.stopped
         return self.record(
             length_stop,
-            citations,
+            self.citations,
             mode=resolved.mode,
             reason=resolved.mode_reason,
-            draft=draft.name if draft is not None and self.draft_ran else None,
-            ttft_seconds=self.ttft_seconds,
+            draft=request.draft.name if self.draft_ran else None,
+            ttft_seconds=ttft_seconds,
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
             cached_tokens=prefilled.cached_tokens,
-            tokens_per_second=log.tokens_per_second,
-            acceptance_rate=log.acceptance_rate,
             warnings=self.warnings(length_stop),
-            accepted_length_mean=log.accepted_length_mean,
-            accepted_histogram=log.accepted_histogram,
-            proposer=" and ".join(log.proposers) or None,
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=self.probability(),
@@ -253,6 +219,7 @@ class AnswerStream(TextStream):
             position_factor=1.0 if prefilled.compact is None else prefilled.compact.factor,
             confirmed=confirmation.confirmed,
             provisional_answer=confirmation.provisional,
-            provisional_ttft_seconds=self.ttft_seconds if self.confirming else None,
+            provisional_ttft_seconds=None if confirmation.provisional is None else ttft_seconds,
             confirm_seconds=confirmation.seconds,
+            **self.log.figures(),
         )

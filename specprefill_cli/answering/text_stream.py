@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from specprefill_cli.answering.cells import document_cells, span_records
-from specprefill_cli.answering.citations import cite
 from specprefill_cli.answering.confidence import (
     ANSWERABLE,
     DENIED,
@@ -17,6 +15,7 @@ from specprefill_cli.answering.confidence import (
     estimate,
 )
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
+from specprefill_cli.answering.places import cite, document_cells, span_records
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.machine.memory import peak_memory_bytes
 from specprefill_cli.prefill.bm25 import absent_names

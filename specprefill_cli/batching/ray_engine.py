@@ -19,8 +19,7 @@ from typing import Any
 
 from specprefill_cli.batching.loop import BatchEnded, check_engine
 from specprefill_cli.engine.request import LAST, Engine, Event, EventCallback, Failed, QueueFull, Request
-from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import SpecprefillError, first_line, pip_command
 
 # Seconds to wait for a cluster to answer.
 CONNECTING = 10

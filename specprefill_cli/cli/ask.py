@@ -1,27 +1,39 @@
-"""`specprefill ask`: a question about documents."""
+"""`specprefill ask`, `passages` and `plan`: a question about documents, answered or read by the draft alone."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.console import Notes, print_json
+from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import (
-    check_arguments,
     find_server,
+    new_request,
     open_engine,
     open_ready_session,
     read_inputs,
     write_page,
 )
-from specprefill_cli.cli.options import OUTPUT, Documents, Html, Json, NoServer, Question, Quiet, with_settings
-from specprefill_cli.engine.request import Done, Event, Piece, Provisional, Request, WaitingEngine
+from specprefill_cli.cli.options import (
+    OF_TARGET,
+    OUTPUT,
+    Documents,
+    Html,
+    Json,
+    NoServer,
+    Question,
+    Quiet,
+    with_settings,
+)
+from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import Comparison, ModeAnswer, Record
+from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.safe import printable
 from specprefill_cli.settings import Settings
 
@@ -58,25 +70,15 @@ def ask(
 
       specprefill ask docs/ notes.md "Who signed the lease?" --keep 0.2 --json
 
-      specprefill ask report.pdf "What is the fee?" --html answer.html
-
       specprefill ask report.pdf "Who signed?" --target http://host:8000/v1#model
 
       curl -s https://example.org | specprefill ask - "What is it about?"
     """
-    names, question = check_arguments("ask", documents, question)
+    request = new_request("ask", documents, question, settings, with_cells=html is not None)
     notes = Notes(quiet)
     # A server confirms no answers. A page needs the documents here, and standard input can be read only once.
-    is_read_here = no_server or settings.confirm or (html is not None and STANDARD_INPUT in names)
-    engine: WaitingEngine | None = None if is_read_here else find_server(settings, notes)
-    collection = read_inputs(names, html, settings, notes) if engine is None or html is not None else None
-    sent_documents: Collection | tuple[str, ...] = tuple(names)
-    if engine is None and collection is not None:
-        engine, sent_documents = open_engine(open_ready_session([settings], notes, single=True), settings), collection
-    assert engine is not None, "a server, or an engine of this process"
-    events = engine.ask(
-        Request(documents=sent_documents, question=question, settings=settings, with_cells=html is not None)
-    )
+    no_server |= settings.confirm or (html is not None and STANDARD_INPUT in (documents or ()))
+    events, collection = send(request, notes, no_server, html)
     with notes.progress("prefill"):
         next(events)
     # Text written to a pipe cannot be corrected afterwards.
@@ -92,17 +94,31 @@ def ask(
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
         answer = ModeAnswer(mode=settings.mode, answer=done.result, cells=done.cells)
-        write_page(html, collection, Comparison(question=question, answers=[answer]))
+        write_page(html, collection, Comparison(question=request.question, answers=[answer]))
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
 
 
-def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
-    """Print the answer as JSON, or show the outcome of the confirmation, the evidence, and the figures.
+def send(
+    request: Request, notes: Notes, no_server: bool, html: Path | None = None
+) -> tuple[Iterator[Event], Collection | None]:
+    """Send a request to the running server, or to an engine opened here; return its events, and the documents if read here."""
+    settings, documents = request.settings, request.documents
+    assert isinstance(documents, tuple), "they are named"
+    server = None if no_server else find_server(settings, notes)
+    if server is not None:
+        return server.ask(request), None if html is None else read_inputs(documents, html, settings, notes)
+    collection = read_inputs(documents, html, settings, notes)
+    if request.task == ANSWER:
+        session = open_ready_session([settings], notes, single=True)
+    else:
+        session = open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
+    return open_engine(session, settings).ask(replace(request, documents=collection)), collection
 
-    at_once: whether the answer was written before its confirmation
-    """
+
+def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
+    """Print the answer as JSON, or show evidence and figures; at_once: it was written before its confirmation."""
     if json:
         print_json(answer.to_json())
         return
@@ -119,10 +135,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
 
 
 def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> Provisional | Done:
-    """Write the answer to standard output, in pieces or when it is complete, and return the event that ends it.
-
-    write_now: whether to write it now; otherwise the caller writes it after the confirmation
-    """
+    """Write the answer, in pieces or whole, or (write_now False) leave it to the caller; return the event that ends it."""
     text = ""
     try:
         for event in events:
@@ -140,3 +153,82 @@ def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> P
         print("" if streaming else printable(text.strip()), flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
+
+
+@with_settings("documents", "models", "prefill", without=(*OF_TARGET, "positions"))
+def passages(
+    documents: Documents = None,
+    question: Question = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Print the best N passages of one to three sentences, instead of a share (--keep).",
+            show_default="none",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_server: NoServer = False,
+) -> None:
+    """Print the passages that matter for a question, in document order. Run only the draft.
+
+    Examples:
+      specprefill passages report.pdf "What is the fee?" --top 3
+
+      specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
+    """
+    request = new_request("passages", documents, question, settings, task=PASSAGES, top=top)
+    notes = Notes(quiet)
+    retrieval = ask_draft(request, notes, no_server)
+    from specprefill_cli.reporting.evidence import by_page
+
+    for warning in retrieval.warnings:
+        notes.warn(warning)
+    if json:
+        print_json(asdict(retrieval))
+        return
+    texts = [
+        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in page_passages)
+        for place, page_passages in by_page(retrieval.passages)
+    ]
+    print(printable("\n\n".join(texts)), flush=True)
+
+
+@with_settings("documents", "models", "prefill", "max_new_tokens", without=OF_TARGET)
+def plan(
+    documents: Documents = None,
+    question: Question = None,
+    *,
+    settings: Settings,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_server: NoServer = False,
+) -> None:
+    """Show how much `select` would keep, and on which pages, and estimate the time. Load no weights of the target.
+
+    The table estimates the time to first token for several keep ratios from counted operations. --json has every chunk.
+
+    Examples:
+      specprefill plan report.pdf "What is the notice period?" --keep 0.2
+
+      specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
+    """
+    request = new_request("plan", documents, question, settings, task=PLAN)
+    run = ask_draft(request, Notes(quiet), no_server)
+    if json:
+        print_json(asdict(run))
+        return
+    from specprefill_cli.reporting.table import plan_view
+
+    console(sys.stdout).print(plan_view(run))
+
+
+def ask_draft(request: Request, notes: Notes, no_server: bool) -> Any:
+    """Run a task that needs only the draft, and return its result."""
+    events, _ = send(request, notes, no_server)
+    with notes.progress("reading the documents with the draft"):
+        return next(event.result for event in events if isinstance(event, Done))

@@ -40,8 +40,7 @@ def batch(
         typer.Argument(metavar="FILE|-", help="JSONL, or one question a line; - is standard input."),
     ] = "-",  # type: ignore[assignment]
     document: Annotated[
-        list[str] | None,
-        typer.Option(help="File, folder or glob for rows without documents; may be repeated."),
+        list[str] | None, typer.Option(help="File, folder or glob for rows without documents; may be repeated.")
     ] = None,
     workers: Annotated[
         int | None,
@@ -87,11 +86,11 @@ def batch(
 
       cat questions.txt | specprefill batch - --document report.pdf --keep 0.2 | jq -r .answer
     """
-    names = tuple(document or ())
+    documents = tuple(document or ())
     if out == Path("-"):
         out = None
     resume |= retry_failed
-    check_streams(questions, names, out, resume)
+    check_streams(questions, documents, out, resume)
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)
@@ -101,7 +100,7 @@ def batch(
     from specprefill_cli.batching.rows import keys_in, lines_of
 
     with ExitStack() as stack:
-        keys = keys_in(questions, bool(names))
+        keys = keys_in(questions, bool(documents))
         repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
         sink: BinaryIO = sys.stdout.buffer
         finished, count = Finished(), Count()
@@ -111,19 +110,19 @@ def batch(
         finished_before, of_total = finished.total(), "" if keys is None else f" of {len(keys):,}"
         try:
             with notes.progress("reading documents"):
-                collection = document_reader(settings)(names) if names else None
-            opener = EngineOpener(settings, names, collection, at_once)
+                collection = document_reader(settings)(documents) if documents else None
+            opener = EngineOpener(settings, documents, collection, at_once)
             if workers is not None or ray is not None:
                 engine = opener.open_workers(workers, ray, notes)
             else:
-                engine = opener.open(notes) if no_server else opener.find_or_open(notes)
+                engine = opener.open(notes, no_server)
             stack.callback(engine.close)
             writer = RowWriter(sink)
             stack.callback(writer.sync)
             rows = Batch(
                 engine=engine,
                 settings=settings,
-                documents=names,
+                documents=documents,
                 write=writer,
                 finished=finished,
                 count=count,
@@ -147,12 +146,12 @@ def batch(
     report(count, finished.total(), started, notes)
 
 
-def check_streams(questions: BinaryIO, names: tuple[str, ...], out: Path | None, resume: bool) -> None:
+def check_streams(questions: BinaryIO, documents: tuple[str, ...], out: Path | None, resume: bool) -> None:
     """Raise UsageError for inputs and an output that exclude each other."""
     if resume and out is None:
         raise UsageError("--resume needs --out: it skips the rows that this file holds")
     is_standard_input = questions is sys.stdin.buffer
-    if is_standard_input and "-" in names:
+    if is_standard_input and "-" in documents:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
     if out is not None and not is_standard_input and same_file(out, Path(questions.name)):
         raise UsageError(f"--out {out}: this is the file of questions; give another name")
@@ -195,9 +194,6 @@ def progress_text(count: Count, started: float) -> str:
     """The counts so far, and the time since the first row was read."""
     elapsed = time.perf_counter() - started
     rate = f" ({count.answered / elapsed:,.1f} a second)" if count.answered and elapsed else ""
-    phrases = [f"{count.answered:,} rows in {elapsed:,.1f} s{rate}"]
-    if count.skipped:
-        phrases.append(f"{count.skipped:,} were there already")
-    if count.failed:
-        phrases.append(f"{count.failed:,} failed")
-    return ", ".join(phrases)
+    skipped = f", {count.skipped:,} were there already" if count.skipped else ""
+    failed = f", {count.failed:,} failed" if count.failed else ""
+    return f"{count.answered:,} rows in {elapsed:,.1f} s{rate}{skipped}{failed}"

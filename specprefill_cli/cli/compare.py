@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,17 +51,17 @@ def compare(
     documents; the table says so, and --memory-cache 0 turns it off.
 
     Examples:
-      specprefill compare report.pdf "What is the notice period?"
-
       specprefill compare report.pdf "Who signed?" --keep 0.1 --html page.html
 
       specprefill compare report.pdf
     """
-    names, question = split_question(documents)
-    if question is None:
-        check_session_input(names, to_file=json or html is not None)
+    documents, question = split_question(documents)
+    if question is None and (json or html is not None):
+        raise UsageError("--json and --html need a question; give it after the documents")
+    if question is None and "-" in documents:
+        raise UsageError("standard input cannot be a document here: the session reads lines from it; give a question")
     notes = Notes(quiet)
-    collection = read_inputs(names, html, settings, notes)
+    collection = read_inputs(documents, html, settings, notes)
     variants = [settings.varied(mode=mode) for mode in modes]
     session = open_ready_session(variants, notes, any_mode=question is None)
     from specprefill_cli.prefill.prefix_cache import document_cache
@@ -70,9 +69,18 @@ def compare(
     session = session.with_cache(document_cache(settings.memory_cache, session.pair))
     comparer = Comparer(session, collection, settings, modes, notes)
     if question is None:
-        answer_lines(comparer)
-    else:
-        answer_once(comparer, question, json, html)
+        return answer_lines(comparer)
+    try:
+        comparison = comparer.ask(question)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if html:
+        write_page(html, collection, comparison)
+    if json:
+        return print_json(comparison.to_json())
+    from specprefill_cli.reporting.table import comparison_view
+
+    console(sys.stdout).print(comparison_view(comparison))
 
 
 @dataclass
@@ -86,8 +94,7 @@ class Comparer:
     notes: Notes
 
     def ask(self, question: str) -> Comparison:
-        """Answer a question in all modes."""
-        from specprefill_cli.answering.comparison import compare_modes
+        from specprefill_cli.answering.tasks import compare_modes
 
         with self.notes.progress("answering") as update:
             show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
@@ -107,16 +114,6 @@ class Comparer:
         else:
             raise UsageError(f"{name}: no such command; there are {COMMANDS}")
         return plain(f"mode {','.join(self.modes)}, keep {self.settings.keep or AUTO}")
-
-
-def check_session_input(names: Sequence[str], to_file: bool) -> None:
-    """Raise UsageError for arguments that need a question."""
-    if to_file:
-        raise UsageError("--json and --html need a question; give it after the documents")
-    if "-" in names:
-        raise UsageError(
-            "standard input cannot be a document here: the session reads its lines from it; give a question"
-        )
 
 
 def answer_lines(comparer: Comparer) -> None:
@@ -162,32 +159,13 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
             return
 
 
-def answer_once(comparer: Comparer, question: str, json: bool, html: Path | None) -> None:
-    """Answer a question in all modes, and print it as a table or JSON; with `html`, also write a page."""
-    from specprefill_cli.reporting.table import comparison_view
-
-    try:
-        comparison = comparer.ask(question)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    if html:
-        write_page(html, comparer.collection, comparison)
-    if json:
-        print_json(comparison.to_json())
-    else:
-        console(sys.stdout).print(comparison_view(comparison))
-
-
 def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """Split arguments: the last argument is the question if it reads like a question and does not name a file.
-
-    Raises UsageError for an empty question.
-    """
+    """Split arguments: the last is the question if it reads like one and names no file. Raises UsageError if it is empty."""
     from specprefill_cli.documents.cleaning import clean_question
 
-    *names, last_argument = arguments
+    *documents, last_argument = arguments
     reads_like_question = len(last_argument.split()) != 1 or last_argument.endswith("?")
-    if not names or not reads_like_question or names_document(last_argument):
+    if not documents or not reads_like_question or names_document(last_argument):
         return list(arguments), None
     clean_question(last_argument)
-    return names, last_argument
+    return documents, last_argument

@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
 
+from specprefill_cli.record import SCHEMA, json_line
 from specprefill_cli.reporting.safe import plain
 
 
@@ -29,24 +30,20 @@ class TrimmedStream:
 
 
 class PipeConsole(Console):
-    """A console that raises BrokenPipeError, so that `PipeGroup` exits with 0; rich itself would exit with 1."""
+    """A console that nobody may read: on standard error it falls silent, else `PipeGroup` ends the command with code 0."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-class NotesConsole(Console):
-    """A console on standard error that falls silent if nobody reads it, because the answer does not depend on it."""
-
-    def on_broken_pipe(self) -> None:
+        if not self.stderr:
+            raise BrokenPipeError
         discard(sys.stderr)
 
 
-def console(stream: TextIO, piped_width: int = 200, console_class: type[Console] = PipeConsole) -> Console:
+def console(stream: TextIO, piped_width: int = 200) -> Console:
     """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line, and without padding."""
+    new_console = partial(PipeConsole, highlight=False, stderr=stream is sys.stderr)
     if stream.isatty():
-        return console_class(file=stream, highlight=False)
-    return console_class(file=cast(TextIO, TrimmedStream(stream)), highlight=False, width=piped_width)
+        return new_console(file=stream)
+    return new_console(file=cast(TextIO, TrimmedStream(stream)), width=piped_width)
 
 
 class Notes:
@@ -58,7 +55,7 @@ class Notes:
     @cached_property
     def console(self) -> Console:
         """The console of all notes, so that lines are printed above its spinner."""
-        return console(sys.stderr, 120, NotesConsole)
+        return console(sys.stderr, 120)
 
     def show(self, renderable: RenderableType) -> None:
         if not self.quiet:
@@ -70,7 +67,6 @@ class Notes:
             self.console.print(plain(text, style=style), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Show a warning on a single line."""
         self.line(f"warning: {text}", style="yellow")
 
     @contextmanager
@@ -85,16 +81,9 @@ class Notes:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Print a JSON object with its schema on standard output."""
-    from specprefill_cli.record import SCHEMA, json_line
-
     print(json_line({"schema": SCHEMA, **values}), flush=True)
 
 
-def close_broken_pipe() -> None:
-    """Discard standard output after a broken pipe (`| head`) or on a full disk, so that Python's flush at exit succeeds."""
-    discard(sys.stdout)
-
-
 def discard(stream: TextIO) -> None:
-    """Send what a stream still holds, and all further output, to the null device."""
+    """Send what a stream still holds, and all later output, to the null device: Python's flush at exit then succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,20 +1,23 @@
-"""`specprefill doctor` and `specprefill pairs`: checks of the installation, and the named pairs."""
+"""`specprefill doctor`, `pairs` and `config`: the installation, the named pairs, and the settings with their sources."""
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.options import Json, with_settings
+from specprefill_cli.cli.options import Json, choices_of, with_settings
+from specprefill_cli.cli.sources import set_value, sourced_values
+from specprefill_cli.declarations import check_choice
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
 from specprefill_cli.models.sources.pairs import PAIRS
 from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
-from specprefill_cli.settings import MODELS, Settings
+from specprefill_cli.settings import AUTO, MODELS, SETTINGS, Settings, config_path
 
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}
 
@@ -33,11 +36,7 @@ def doctor(
     Exit with 1 if something necessary is broken. `limited` and `no` are information only.
 
     Examples:
-      specprefill doctor
-
       specprefill doctor --pair qwen2.5-7b --tokens 32768
-
-      specprefill doctor --draft ./small --target ./checkpoint
 
       specprefill doctor --json | jq '.checks[] | select(.state != "ok")'
     """
@@ -61,10 +60,6 @@ def pairs(json: Json = False) -> None:
     """List the named pairs of draft and target.
 
     Examples:
-      specprefill pairs
-
-      specprefill config set pair qwen2.5-7b
-
       specprefill pairs --json | jq -r '.pairs[].target'
     """
     if json:
@@ -74,3 +69,74 @@ def pairs(json: Json = False) -> None:
     for pair in PAIRS.values():
         table.add_row(pair.name, pair.draft, pair.target, pair.note)
     console(sys.stdout).print(table)
+
+
+config = typer.Typer(no_args_is_help=True)
+
+
+@config.callback()
+def group() -> None:
+    """Show and change settings. Defaults < config file < SPECPREFILL_* variables < flags.
+
+    Examples:
+      specprefill config show
+    """
+
+
+@config.command("show")
+def show(json: Json = False) -> None:
+    """Show the path of the config file, and every setting with its value and source: default, file or environment.
+
+    Examples:
+      specprefill config show --json | jq '.settings[] | select(.source == "file")'
+    """
+    values = sourced_values()
+    if json:
+        rows = [{"name": name} | asdict(sourced) for name, sourced in values.items()]
+        print_json({"path": str(config_path()), "settings": rows})
+        return
+    table = plain_table("setting", "value", "from")
+    for name, sourced in values.items():
+        place = f"{sourced.source} ({sourced.place})" if sourced.place else sourced.source
+        table.add_row(name, plain(as_written(name, sourced.value)), plain(place))
+    console(sys.stdout).print(table)
+    print(f"config file: {config_path()}")
+
+
+def setting_names(incomplete: str) -> list[str]:
+    """Shell completion of a setting's name."""
+    return [name for name in SETTINGS if name.startswith(incomplete)]
+
+
+@config.command("set")
+def set_(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A setting's name, as in `config show`.",
+            autocompletion=setting_names,
+        ),
+    ],
+    value: Annotated[str, typer.Argument(help="Its new value.", show_default=False)],
+) -> None:
+    """Write a setting into the config file; everything else in it stays. An editor can change the file too.
+
+    Examples:
+      specprefill config set pair qwen2.5-7b
+    """
+    name = name.replace("-", "_")
+    if name in SETTINGS and choices_of(SETTINGS[name]):
+        check_choice(value, choices_of(SETTINGS[name]), f"config set: {name}")
+    file = config_path()
+    stored = set_value(file, name, value)
+    print(f"{name} = {as_written(name, stored)} in {file}", file=sys.stderr)
+    variable = SETTINGS[name].variable
+    if variable in os.environ:
+        print(f"but {variable} is set and wins over the file", file=sys.stderr)
+
+
+def as_written(name: str, value: Any) -> str:
+    """Write a value as on the command line; a dash for a setting without a value."""
+    if value is None:
+        return AUTO if AUTO in SETTINGS[name].words else "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.engine.request import Engine, ReadDocuments, WaitingEngine
+from specprefill_cli.engine.request import Engine, ReadDocuments, Request
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
 from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
@@ -25,7 +25,9 @@ from specprefill_cli.settings import AUTO, Settings
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
+    from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.http import HttpEngine
+    from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.record import Comparison
 
 EXAMPLE = 'report.pdf "What is the notice period?"'
@@ -39,11 +41,7 @@ def document_reader(settings: Settings) -> Callable[..., Collection]:
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
-    """Read the documents.
-
-    Raises UsageError, before reading or loading anything, if the page (`--html`) cannot be written; DocumentError for a
-    document that cannot be read.
-    """
+    """Read the documents. Raises UsageError, before reading anything, if the page (`--html`) cannot be written."""
     if html is not None:
         check_can_write(html, "--html")
     with notes.progress("reading documents") as step:
@@ -54,17 +52,16 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
 
 
 def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
-    """Write the page of a question. Raises SpecprefillError if it cannot be written."""
+    """Write the page of a question."""
     from specprefill_cli.reporting.html import render_page
 
     write_whole(path, render_page(collection, comparison))
 
 
-def check_arguments(command: str, documents: Sequence[str] | None, question: str | None) -> tuple[list[str], str]:
-    """Return the documents and the question of a command; `-` reads the question from standard input.
-
-    Raises UsageError if documents or question are missing, or if the question is empty or names a file.
-    """
+def new_request(
+    command: str, documents: Sequence[str] | None, question: str | None, settings: Settings, **details: Any
+) -> Request:
+    """Check a command's arguments, and make them a request; `-` reads the question from standard input. Raises UsageError."""
     from specprefill_cli.documents.cleaning import clean_question
 
     # Typer takes a single argument as the question, whatever it is.
@@ -72,13 +69,16 @@ def check_arguments(command: str, documents: Sequence[str] | None, question: str
         missing_argument = "documents are" if question and not names_document(question) else "question is"
         raise UsageError(f"{command}: the {missing_argument} missing; for example: specprefill {command} {EXAMPLE}")
     if question == "-":
-        question = read_question(documents)
+        if "-" in documents:
+            raise UsageError("standard input cannot be both a document and the question; give one of them by name")
+        # Replace undecodable characters of a question in another encoding.
+        question = sys.stdin.buffer.read().decode(errors="replace")
     clean_question(question)
     if os.path.exists(question):
         raise UsageError(
             f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
         )
-    return list(documents), question
+    return Request(documents=tuple(documents), question=question, settings=settings, **details)
 
 
 def names_document(argument: str) -> bool:
@@ -86,14 +86,6 @@ def names_document(argument: str) -> bool:
     from specprefill_cli.documents.registry import KNOWN_SUFFIXES
 
     return argument == "-" or os.path.exists(argument) or argument.lower().endswith(tuple(KNOWN_SUFFIXES))
-
-
-def read_question(documents: Sequence[str]) -> str:
-    """Read the question from standard input. Raises UsageError if standard input is also a document."""
-    if "-" in documents:
-        raise UsageError("standard input cannot be both a document and the question; give one of them by name")
-    # Replace undecodable characters of a question in another encoding.
-    return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
@@ -112,13 +104,9 @@ def open_ready_session(
     target_weights: bool = True,
     single: bool = False,
 ) -> Session:
-    """Load the pair and warm it up with each of the variants that will be used.
+    """Load the pair and warm it up with each of the variants that will be used, or (any_mode) perhaps other modes.
 
-    any_mode: whether the user may choose other modes later, so that the draft may be needed
-    single: whether one question follows
-    target_weights: without them, the session runs only the draft, in this process alone, and is not warmed up
-
-    Raises SpecprefillError if a model cannot be loaded.
+    target_weights: without them, only the draft runs, in this process alone; single: whether one question follows
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):
@@ -146,7 +134,7 @@ def open_ready_session(
 
 def open_engine(
     session: Session, settings: Settings, concurrency: int | None = 1, read: ReadDocuments | None = None
-) -> WaitingEngine:
+) -> LocalEngine | EndpointEngine:
     """Open an engine for a session. concurrency: questions at once, None for the engine's default; read: reads documents."""
     from specprefill_cli.documents.collect import read_collection
 
@@ -160,10 +148,7 @@ def open_engine(
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
-    """Convert a target's file on its first use, and show progress.
-
-    Raises SpecprefillError, before importing torch, if the target is neither on this machine nor available for download.
-    """
+    """Convert a target's file on its first use. Raises SpecprefillError, before importing torch, for a target that is nowhere."""
     target = chosen_pair(settings).target
     ref = ModelRef(target)
     is_hub_file = ref.kind is Kind.HUB_FILE
@@ -172,25 +157,19 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:
-        ref = ModelRef(target, keeps_packed(settings))
+        from specprefill_cli.models.machine.memory import import_transformers
+
+        import_transformers()
+        from specprefill_cli.models.machine.placement import choose_placement
+        from specprefill_cli.models.machine.quantization import stores_packed
+
+        device_type = choose_placement(settings.devices).device_type
+        ref = ModelRef(target, stores_packed(settings.quantization, device_type, settings.tensor_parallel))
     if ref.conversion is None or ref.conversion.done:
         return
     notes.line(f"{target}: converting its file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
-
-
-def keeps_packed(settings: Settings) -> bool:
-    """Whether a large GGUF file is kept in int8 under these settings."""
-    from specprefill_cli.models.machine.memory import import_transformers
-
-    import_transformers()
-    from specprefill_cli.models.machine.placement import choose_placement
-    from specprefill_cli.models.machine.quantization import stores_packed
-
-    return stores_packed(
-        settings.quantization, choose_placement(settings.devices).device_type, settings.tensor_parallel
-    )
 
 
 def seconds_since_start() -> float:
@@ -202,19 +181,19 @@ def seconds_since_start() -> float:
 class EngineOpener:
     """Opens the engine of the rows.
 
-    collection: the documents `names`, already read; None without names
+    documents: of rows without their own; collection: these, already read; None without documents
     concurrency: rows that an engine answers at once; None: the engine's default
     folder: base of relative paths
     """
 
     settings: Settings
-    names: tuple[str, ...]
+    documents: tuple[str, ...]
     collection: Collection | None
     concurrency: int | None
     folder: str = field(default_factory=os.getcwd)
 
     def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
-        """Start Ray actors. Raises SpecprefillError if that fails."""
+        """Start Ray actors."""
         from specprefill_cli.batching.ray_engine import connect_to_ray
 
         gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
@@ -223,21 +202,18 @@ class EngineOpener:
             return connect_to_ray(self, ray, workers, gpus, self.concurrency or 1)
 
     def __call__(self) -> Engine:
-        """Open the engine of a worker. Raises SpecprefillError if a model cannot be loaded."""
+        """Open the engine of a worker."""
         os.chdir(self.folder)
         reuse_freed_memory()
         bound_spinning(os.environ)
         return self.open(Notes(quiet=True))
 
-    def find_or_open(self, notes: Notes) -> Engine:
-        """Use the running server if it can answer the rows: it cannot read our standard input."""
-        server = None if STANDARD_INPUT in self.names else find_server(self.settings, notes)
-        if server is None:
-            return self.open(notes)
-        return replace(server, capacity=self.concurrency or server.capacity)
-
-    def open(self, notes: Notes) -> Engine:
-        """Load the models and warm them up."""
+    def open(self, notes: Notes, no_server: bool = True) -> Engine:
+        """Use the running server if it can answer the rows, or load the models and warm them up."""
+        # A server cannot read our standard input.
+        server = None if no_server or STANDARD_INPUT in self.documents else find_server(self.settings, notes)
+        if server is not None:
+            return replace(server, capacity=self.concurrency or server.capacity)
         session = open_ready_session([self.settings], notes)
         from specprefill_cli.batching.rows import read_once
         from specprefill_cli.engine.local import LocalEngine
@@ -246,8 +222,8 @@ class EngineOpener:
         session = session.with_cache(document_cache(self.settings.memory_cache, session.pair))
         read_others = read_once(document_reader(self.settings))
 
-        def read(names: tuple[str, ...]) -> Collection:
-            return self.collection if self.collection and names == self.names else read_others(names)
+        def read(documents: tuple[str, ...]) -> Collection:
+            return self.collection if self.collection and documents == self.documents else read_others(documents)
 
         engine = open_engine(session, self.settings, self.concurrency, read)
         if isinstance(engine, LocalEngine):

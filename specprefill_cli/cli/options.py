@@ -19,16 +19,11 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, with_named_pair
 from specprefill_cli.models.sources.smollm2 import install_command
 from specprefill_cli.prefill.registry import REGISTRIES, check_name
-from specprefill_cli.settings import (
-    AUTO,
-    OUTPUT,
-    PREFILL,
-    SETTINGS,
-    Settings,
-    parse_setting,
-)
+from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Settings, parse_setting
 
 PAIR = SETTINGS["pair"]
+# The name of the source of an option that was given.
+COMMAND_LINE = "COMMANDLINE"
 # Settings without effect where only the draft runs.
 OF_TARGET = ("mode", "tensor_parallel", "quantization")
 
@@ -45,7 +40,7 @@ Html = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
 ]
-# Documents and question are required; `check_arguments` reports a missing argument with an example.
+# Documents and question are required; `new_request` reports a missing argument with an example.
 Documents = Annotated[
     list[str] | None,
     typer.Argument(metavar="DOCUMENTS", help="Files, folders or globs; - is standard input.", show_default="required"),
@@ -94,11 +89,6 @@ def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
     return completion
 
 
-def setting_names(incomplete: str) -> list[str]:
-    """Shell completion of a setting's name."""
-    return [name for name in SETTINGS if name.startswith(incomplete)]
-
-
 @dataclass(frozen=True)
 class ListOption:
     """An option for a list of values of the setting `name`. default: None: the setting's own value."""
@@ -109,12 +99,11 @@ class ListOption:
     default: str | None = None
 
     def values(self, text: str | None, setting_value: Any) -> list[Any]:
-        """The values in the list, or the setting's own value without a list. Raises UsageError for a wrong value."""
+        """The values in the list, or the setting's own value without a list."""
         text = self.default if text is None else text
         return [setting_value] if text is None else setting_values(self.name, text, self.flag)
 
     def parameter(self) -> Parameter:
-        """The option as a parameter for typer."""
         option = typer.Option(
             self.flag,
             help=f"{self.help}.",
@@ -134,12 +123,8 @@ def with_settings(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options for settings: whole panels ("models") or single settings ("seed") by name.
 
-    The command may take, by parameter name:
-    - `settings`: the merged `Settings`;
-    - `given`: the settings that were given on the command line;
-    - the plural of a setting with a list option (`modes`): its values.
-
-    The options stand where the first of these parameters stands.
+    They stand where the first of these parameters stands: `settings`, the merged `Settings`; `given`, those given on the
+    command line; the plural of a setting with a list option (`modes`), its values.
     """
     list_options = {option.name: option for option in lists}
     chosen_settings = [
@@ -160,7 +145,10 @@ def with_settings(
         @functools.wraps(function)
         def command(context: typer.Context, **arguments: Any) -> None:
             option_values = {option.name: arguments.pop(option.name) for option in options}
-            given = {name: value for name, value in option_values.items() if is_given(context, name)}
+            sources = {name: context.get_parameter_source(name) for name in option_values}
+            given = {
+                name: option_values[name] for name, source in sources.items() if source and source.name == COMMAND_LINE
+            }
             supplied_values: dict[str, Any] = {"given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in list_options})
@@ -223,9 +211,3 @@ def shown_default(setting: Setting) -> str | bool | None:
     if setting.default is None:
         return AUTO if AUTO in setting.words else None
     return False if setting.type is bool else str(setting.default)
-
-
-def is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option was given on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

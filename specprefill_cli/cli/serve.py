@@ -12,8 +12,7 @@ import typer
 from specprefill_cli.cli.console import Notes, print_json
 from specprefill_cli.cli.loading import document_reader
 from specprefill_cli.cli.options import Quiet, with_settings, without_confirmation
-from specprefill_cli.errors import UsageError
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import UsageError, pip_command
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.settings import Settings
 
@@ -36,15 +35,10 @@ def serve(
         str | None, optional(help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.")
     ] = None,
     token_file: Annotated[
-        Path | None,
-        optional(
-            help="File with the token for --http.",
-            show_default="one in the runtime folder",
-        ),
+        Path | None, optional(help="File with the token for --http.", show_default="one in the runtime folder")
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        optional(help="Also accept this Host header, for proxies and containers; may be repeated."),
+        list[str] | None, optional(help="Also accept this Host header, for proxies and containers; may be repeated.")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
@@ -80,8 +74,6 @@ def serve(
       specprefill serve report.pdf --http 127.0.0.1:8777 --idle 1800
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
-
-      specprefill serve --status
     """
     from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
 

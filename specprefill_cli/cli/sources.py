@@ -30,16 +30,12 @@ class Sourced:
 def merge_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
 ) -> Settings:
-    """Merge the settings of config file, environment and flags; a flag that was not given is None.
-
-    Raises UsageError, naming the place, for an unknown key or a wrong value or name.
-    """
+    """Merge config file, environment and flags (None: not given). Raises UsageError, naming the place of a fault."""
     sourced = sourced_values(environment, file)
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
-    merged_values = {name: value.value for name, value in sourced.items()}
     parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
-    settings = Settings(**merged_values | parsed)
+    settings = Settings(**{name: value.value for name, value in sourced.items()} | parsed)
     for name in SETTINGS:
         check_name(name, getattr(settings, name), flag(name) if name in parsed else f"{sourced[name].place}: {name}")
     return settings
@@ -52,10 +48,7 @@ def without_models(sourced: Mapping[str, Sourced], above: str) -> dict[str, Sour
 
 
 def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, Sourced]:
-    """Every setting by name, merged from defaults, config file and environment.
-
-    Raises UsageError, naming the place, for an unknown key or a wrong value.
-    """
+    """Every setting by name, merged from defaults, config file and environment. Raises UsageError as `merge_settings`."""
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = file or config_path()
     if path.is_file():
@@ -77,11 +70,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def set_value(path: Path, name: str, text: str) -> Any:
-    """Write a setting into the config file and return its converted value.
-
-    Raises UsageError, without changing the file, for an unknown setting, a value out of range, or a file that is
-    unreadable or faulty; SpecprefillError if the file cannot be written.
-    """
+    """Write a setting into the config file and return its converted value. Raises UsageError, or SpecprefillError."""
     value = parse_setting(name, text, "config set")
     read_config(path)
     document = read_toml(path)

@@ -1,19 +1,27 @@
-"""Proposers of tokens for the target to verify: the text so far (`lookup`), or the draft model (`draft`)."""
+"""Proposers of tokens for the target to verify: the text so far (`lookup`), or the draft model (`draft`); what is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.rounds import Proposal
-from specprefill_cli.decoding.runner import SequenceRunner
-from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.runner import DRAFT, SequenceRunner, prefilled_draft
+from specprefill_cli.decoding.sampling import Proposal, Sampler
+from specprefill_cli.errors import UsageError
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.passes import ForwardGenerator
+from specprefill_cli.prefill.mode import PrefillResult
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.settings import AUTO, OFF, Settings
+
+if TYPE_CHECKING:
+    from specprefill_cli.models.loaded import LoadedPair
 
 # Shortest and longest suffix of the answer that `lookup` searches for in the text.
 SHORTEST_MATCH, LONGEST_MATCH = 2, 8
@@ -23,8 +31,7 @@ class LookupProposer:
     """Searches prompt and answer for the answer's last tokens, and proposes what followed: an answer often quotes.
 
     seen: [n] prompt tokens in the target's cache, in order: it can quote no others
-    entry_passes: cost of getting ready for its first proposal, in target passes
-    token_passes: assumed cost of a proposed token until it is measured, in target passes
+    entry_passes: cost of getting ready for its first proposal; token_passes: assumed cost of a token; in target passes
     """
 
     name = "lookup"
@@ -45,10 +52,9 @@ class LookupProposer:
 
 
 def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray:
-    """Up to `count` tokens that followed an earlier occurrence of the text's last tokens; empty without such an occurrence.
+    """Up to `count` tokens that followed an earlier occurrence of the last tokens of `text` [n], at most `answer_length`.
 
-    text: [n]; its last `answer_length` tokens are the answer, and only those are searched for. The longest match wins, and
-    of several the latest. A match that runs into the end of the text repeats with its period.
+    The longest match wins, of several the latest. A match that runs into the end of the text repeats with its period.
     """
     longest = min(LONGEST_MATCH, answer_length)
     if longest < SHORTEST_MATCH:
@@ -97,7 +103,9 @@ class DraftProposer:
         distributions: list[Tensor] = []
         unread = answer[self.runner.length :]
         while len(tokens) < count and not (tokens and tokens[-1] in self.stop_tokens):
-            logits = resize_logits((yield from self.runner.read(unread))[-1], self.vocabulary)
+            logits = (yield from self.runner.read(unread))[-1]
+            # Models that share a tokenizer may still pad their vocabularies to different sizes.
+            logits = F.pad(logits, (0, self.vocabulary - len(logits)), value=float("-inf"))
             if self.sampler.greedy:
                 tokens.append(int(logits.argmax()))
             else:
@@ -107,7 +115,6 @@ class DraftProposer:
         return Proposal(self.name, tuple(tokens), torch.stack(distributions) if distributions else None, entered)
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens of the answer: the others were rejected."""
         if self.runner is not None:
             self.runner.rollback(length)
 
@@ -115,6 +122,77 @@ class DraftProposer:
 Proposer = LookupProposer | DraftProposer
 
 
-def resize_logits(logits: Tensor, size: int) -> Tensor:
-    """Logits [V] as [size]: models that share a tokenizer may still pad their vocabularies to different sizes."""
-    return F.pad(logits, (0, size - len(logits)), value=float("-inf"))
+def draft_proposer(
+    request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
+) -> DraftProposer:
+    """The draft after the prompt. If prefill left no cache, it first reads what the target's cache holds."""
+    pair, draft, length = request.pair, request.draft, prefilled.answer_position
+    ready = prefilled.draft_state
+    # The state grows while decoding; these are its slots now.
+    tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
+
+    def open_runner() -> SequenceRunner:
+        if ready is None:
+            return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
+        return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
+
+    small, large = cost_of(draft), cost_of(pair.target)
+    # Ranks divide the target's pass, and the draft's where they share it.
+    share = pair.ranks.size / pair.draft_ranks.size
+    target_pass = large.pass_flops(1, length) + large.overhead_flops()
+    return DraftProposer(
+        open_runner,
+        sampler,
+        stop_tokens,
+        vocabulary=prefilled.logits.shape[-1],
+        longest_answer=draft.context - length,
+        entry_passes=0.0 if ready is not None else share * small.prefill_with_overhead(len(tokens)) / target_pass,
+        # Short passes are bound by their number of layers as often as by their arithmetic.
+        token_passes=max(
+            small.layers / large.layers, share * small.pass_flops(1, length) / large.pass_flops(1, length)
+        ),
+    )
+
+
+def names_draft(settings: Settings) -> bool:
+    """Whether the user chose the draft to propose tokens."""
+    return settings.speculate != OFF and settings.proposer == DraftProposer.name
+
+
+def check_proposer(settings: Settings, pair: LoadedPair) -> None:
+    """Raises UsageError where the draft is named as proposer and cannot propose the target's tokens."""
+    if not names_draft(settings):
+        return
+    if pair.draft is None:
+        raise UsageError("--proposer draft: no draft is loaded; use --proposer lookup, or --speculate off")
+    if not pair.same_tokenizer:
+        raise UsageError(
+            f"--proposer draft: {pair.draft.name} and {pair.target.name} have different tokenizers; use --proposer "
+            "lookup, --speculate off, or a --draft with the target's tokenizer"
+        )
+
+
+def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
+    """Whether decoding will need the draft's cache of the prompt."""
+    return (
+        settings.speculate != OFF
+        and settings.proposer in (AUTO, DraftProposer.name)
+        and settings.max_new_tokens > 1
+        and pair.same_tokenizer
+    )
+
+
+def adapts(settings: Settings) -> bool:
+    """Whether measured costs decide how much is proposed: not for sampled answers, which a seed must repeat."""
+    return settings.speculate == AUTO and settings.temperature == 0 and settings.max_new_tokens > 1
+
+
+def proposer_warnings(settings: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:
+    """A warning where the draft was named as proposer, and its context has no room from position `length` on."""
+    if not names_draft(settings) or length < request.draft.context:
+        return ()
+    draft = request.draft
+    return (
+        f"--proposer draft: the prompt's {length:,} tokens fill {draft.name}'s context of {draft.context:,}; nothing is "
+        "proposed: use --proposer lookup",
+    )

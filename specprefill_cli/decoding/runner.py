@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DRAFT, TARGET = "draft", "target"
 
 
+@dataclass(eq=False)
 class SequenceRunner:
     """A transformers model with a cache of the prompt and of the answer's first `length` tokens.
 
@@ -36,30 +37,21 @@ class SequenceRunner:
     role: which of their models this is, DRAFT or TARGET
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        state: KvCacheState,
-        position: int,
-        ranks: Ranks = ALONE,
-        role: str = TARGET,
-    ) -> None:
-        self.model = model
-        self.state = state
-        self.position = position
-        self.ranks = ranks
-        self.role = role
-        self.prompt_slots = state.length
+    model: PreTrainedModel
+    state: KvCacheState
+    position: int
+    ranks: Ranks = ALONE
+    role: str = TARGET
+
+    def __post_init__(self) -> None:
+        self.prompt_slots = self.state.length
 
     @property
     def length(self) -> int:
         return self.state.length - self.prompt_slots
 
     def read(self, tokens: Sequence[int], rows: int = 1) -> ForwardGenerator[Tensor]:
-        """Ask for the pass over the answer's next tokens.
-
-        Returns float32 logits [rows, vocabulary] after each of the last `rows` tokens.
-        """
+        """Ask for the pass over the answer's next tokens; return float32 logits [rows, V] after the last `rows`."""
         start = self.position + self.length
         work = partial(read_shard, self.role, self.length, tuple(tokens), rows)
         return (
@@ -74,14 +66,10 @@ class SequenceRunner:
         )
 
     def read_now(self, tokens: Sequence[int], rows: int = 1) -> Tensor:
-        """Read the answer's next tokens at once; returns what `read` does."""
         return run_steps(self.read(tokens, rows))
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens of the answer, or all of a shorter answer.
-
-        Other ranks roll back at the next read, which says how many tokens they keep.
-        """
+        """Keep the first `length` tokens of the answer, or all of a shorter one; other ranks do so at the next read."""
         if length < self.length:
             rollback(self.state, self.prompt_slots + length)
 
@@ -118,10 +106,7 @@ def read_prompt_shard(tokens: Tensor, positions: Tensor, pass_size: int, positio
 
 
 def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
-    """On another rank: prefill its shard of the target, and of the draft where the ranks share it.
-
-    request: made by `portable`; this rank replaces its empty caches with its own of the same names
-    """
+    """On another rank: prefill its shard of the target, and of a shared draft, for a request made by `portable`."""
     # The last answer's caches must not stay in memory beside this answer's.
     shard.runners.clear()
     caches = (request.draft_prefixes, request.target_prefixes)

@@ -1,27 +1,34 @@
-"""Which proposers an answer gets, how many tokens they are asked for, and what is refused."""
+"""How many tokens are proposed: acceptance and costs (added time, in target passes) of earlier rounds, and their speedup."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median_low
 
-from specprefill_cli.decoding.adaptive import LONGEST_PROPOSAL, SpeculationState, speedup
+import numpy as np
+
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.rounds import NO_PROPOSAL, Proposal, Round
-from specprefill_cli.decoding.runner import DRAFT, SequenceRunner, prefilled_draft
-from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.errors import UsageError
-from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.decoding.runner import SequenceRunner
+from specprefill_cli.decoding.sampling import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.models.running.passes import ForwardGenerator
-from specprefill_cli.prefill.mode import PrefillResult
-from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import Verdict
-from specprefill_cli.settings import AUTO, OFF, Settings
 
-if TYPE_CHECKING:
-    from specprefill_cli.models.loaded import LoadedPair
-
-
+LONGEST_PROPOSAL = 16
+# Acceptance is averaged over about this many verified tokens, and starts from a guess that counts as three.
+ACCEPTANCE_WINDOW = 20.0
+GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
+# A cost is the median of this many rounds.
+MEASURES = 5
+# Assumed cost of verifying a proposed token, before anything was measured.
+GUESSED_VERIFICATION = 0.03
+# Numbers of proposed tokens whose verification warm-up times, and how often: the first pass of a size may be slow. On a CPU
+# the second token of a pass costs far more than the later ones.
+WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 2
 # Estimated speedup that a proposal must reach.
 WORTHWHILE = 1.05
 # A declined proposer probes with a single token once that costs at most this share of the rounds that it has waited.
@@ -35,31 +42,126 @@ ENTRY_SHARE = 0.04
 KNOWN = "known"
 
 
+@dataclass
+class Acceptance:
+    """A proposer's history: verified tokens, accepted tokens, and rounds since its last proposal."""
+
+    tried: float = GUESS_TRIED
+    right: float = GUESS_RIGHT
+    waited: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.right / self.tried
+
+    def learn(self, round_: Round) -> None:
+        """Add a round; tokens after the first rejected token were not verified. Old rounds fade."""
+        self.tried += round_.accepted + (round_.accepted < round_.drafted)
+        self.right += round_.accepted
+        fade = min(1.0, ACCEPTANCE_WINDOW / self.tried)
+        self.tried *= fade
+        self.right *= fade
+
+
+new_measurements = partial(deque[float], maxlen=MEASURES)
+
+
+@dataclass
+class SpeculationState:
+    """A session's estimates of costs and acceptance; they outlive an answer.
+
+    learns_costs: whether rounds are timed; without, the numbers of proposed tokens repeat, and so do a seed's draws
+    sharing: how many answers share their passes; the times of shared passes say nothing about a single answer
+    pass_seconds: times of the target's pass over a single token
+    drafting: by proposer, costs of drafting a token; verifying: by number of proposed tokens, costs of verifying them
+    """
+
+    learns_costs: bool = True
+    sharing: int = 1
+    pass_seconds: deque[float] = field(default_factory=new_measurements)
+    drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
+    verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
+    acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
+
+    def without_acceptance(self) -> SpeculationState:
+        """A copy with the measured costs and without the acceptance of earlier answers."""
+        return replace(deepcopy(self), sharing=1, acceptance=defaultdict(Acceptance))
+
+    def added_cost(self, proposer: Proposer, count: int) -> float:
+        """Cost of drafting and verifying, in target passes; it weighs more where answers share plain passes."""
+        measured = self.drafting.get(proposer.name)
+        token_cost = median_low(measured) if measured else proposer.token_passes
+        return self.sharing * (self.verification_cost(count) + count * token_cost)
+
+    def verification_cost(self, count: int) -> float:
+        if not self.verifying:
+            return GUESSED_VERIFICATION * count
+        counts = sorted(self.verifying)
+        costs = [median_low(self.verifying[measured]) for measured in counts]
+        if count > counts[-1]:
+            return costs[-1] * count / counts[-1]
+        return float(np.interp(count, [0, *counts], [0.0, *costs]))
+
+    def learn_costs(self, round_: Round) -> None:
+        if not self.learns_costs or self.sharing > 1:
+            return
+        if not round_.drafted:
+            self.pass_seconds.append(round_.target_seconds)
+        elif self.pass_seconds:
+            plain = median_low(self.pass_seconds)
+            self.verifying[round_.drafted].append(max(0.0, round_.target_seconds / plain - 1))
+            if not round_.proposal.entered:
+                self.drafting[round_.proposal.proposer].append(round_.propose_seconds / plain / round_.drafted)
+
+    def measure(
+        self,
+        target: SequenceRunner,
+        draft: SequenceRunner | None,
+        token: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Time the target's passes of plain decoding and of verification, and the draft's if given; `token` is any token."""
+
+        def timed(runner: SequenceRunner, tokens: int) -> float:
+            start = clock()
+            # Reading the result synchronises the device.
+            runner.read_now([token] * tokens, tokens).argmax(-1).tolist()
+            return clock() - start
+
+        for _ in range(WARM_UP_ROUNDS):
+            self.learn_costs(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
+        name = LookupProposer.name if draft is None else DraftProposer.name
+        for count in WARM_UP_TOKENS:
+            for _ in range(WARM_UP_ROUNDS):
+                drafting = 0.0 if draft is None else count * timed(draft, 1)
+                proposal = Proposal(name, (token,) * count)
+                self.learn_costs(Round(proposal, 0, drafting, timed(target, 1 + count)))
+
+
+def speedup(acceptance: float, count: int, added_cost: float) -> float:
+    """Speed over plain decoding of rounds with `count` proposed tokens: theorem 3.8 of arXiv 2211.17192, k c = `added_cost`."""
+    tokens = count + 1.0 if acceptance >= 1 else (1 - acceptance ** (count + 1)) / (1 - acceptance)
+    return tokens / (1 + added_cost)
+
+
+@dataclass(eq=False)
 class Speculator:
     """Asks its proposers in turn, each for as many tokens as pay; the first proposal that is not empty is used.
 
     A round proposes as many tokens as promise the highest speed: none where plain decoding is faster, but now and then a
     single token as a probe. The first round is plain: it measures a target pass after this prompt.
 
-    state: what earlier rounds showed
     fixed: proposed tokens of every round; None: as many as pay
     known_tokens: a provisional answer, proposed first while the decoded tokens agree with it; nothing is learnt from it
+    refusals: by the name of a considered proposer, why it was last declined, or None
     """
 
-    def __init__(
-        self,
-        proposers: Sequence[Proposer],
-        state: SpeculationState,
-        fixed: int | None = None,
-        known_tokens: tuple[int, ...] = (),
-    ) -> None:
-        self.proposers = proposers
-        self.state = state
-        self.fixed = fixed
-        self.known_tokens = known_tokens
-        self.started = False
-        # By the name of a considered proposer: why it was last declined, or None.
-        self.refusals: dict[str, str | None] = {}
+    proposers: Sequence[Proposer]
+    state: SpeculationState
+    fixed: int | None = None
+    known_tokens: tuple[int, ...] = ()
+    started: bool = False
+    refusals: dict[str, str | None] = field(default_factory=dict)
 
     def propose(self, answer: Sequence[int], limit: int) -> ForwardGenerator[Proposal]:
         """Up to `limit` tokens that may follow the answer."""
@@ -74,7 +176,6 @@ class Speculator:
         return NO_PROPOSAL
 
     def count_worthwhile(self, proposer: Proposer, answer_length: int) -> int:
-        """How many tokens a proposer is asked for."""
         if self.fixed is not None:
             return self.fixed
         if not self.started:
@@ -101,7 +202,6 @@ class Speculator:
         return best_count
 
     def observe(self, round_: Round) -> None:
-        """Learn from a round, unless the number of its tokens is fixed or they were known."""
         if self.fixed is not None or round_.proposal.proposer == KNOWN:
             return
         self.started = True
@@ -114,7 +214,6 @@ class Speculator:
             acceptance.waited = 0
 
     def rollback(self, length: int) -> None:
-        """Roll all proposers back to the first `length` tokens of the answer."""
         for proposer in self.proposers:
             proposer.rollback(length)
 
@@ -125,108 +224,3 @@ class Speculator:
         if not reasons or len(reasons) < len(self.refusals):
             return Verdict("on")
         return Verdict("off", f"plain decoding is faster: {'; '.join(reasons)}")
-
-
-def check_proposer(options: Settings, pair: LoadedPair) -> None:
-    """Raises UsageError where the draft is named as proposer and cannot propose the target's tokens."""
-    if options.speculate == OFF or options.proposer != DraftProposer.name:
-        return
-    if pair.draft is None:
-        raise UsageError("--proposer draft: no draft is loaded; use --proposer lookup, or --speculate off")
-    if not pair.same_tokenizer:
-        raise UsageError(
-            f"--proposer draft: {pair.draft.name} and {pair.target.name} have different tokenizers; use --proposer "
-            "lookup, --speculate off, or a --draft with the target's tokenizer"
-        )
-
-
-def draft_may_propose(options: Settings, pair: LoadedPair) -> bool:
-    """Whether decoding will need the draft's cache of the prompt."""
-    return (
-        options.speculate != OFF
-        and options.proposer in (AUTO, DraftProposer.name)
-        and options.max_new_tokens > 1
-        and pair.same_tokenizer
-    )
-
-
-def adapts(options: Settings) -> bool:
-    """Whether measured costs decide how much is proposed: not for sampled answers, which a seed must repeat."""
-    return options.speculate == AUTO and options.temperature == 0 and options.max_new_tokens > 1
-
-
-def proposer_warnings(options: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:
-    """A warning where the draft was named as proposer, and its context has no room after the prompt.
-
-    length: position of the answer's first token
-    """
-    if options.speculate == OFF or options.proposer != DraftProposer.name:
-        return ()
-    draft = request.draft
-    if length < draft.context:
-        return ()
-    return (
-        f"--proposer draft: the prompt's {length:,} tokens fill {draft.name}'s context of {draft.context:,}; nothing is "
-        "proposed: use --proposer lookup",
-    )
-
-
-def choose_speculator(
-    request: PrefillRequest,
-    prefilled: PrefillResult,
-    options: Settings,
-    sampler: Sampler,
-    stop_tokens: frozenset[int],
-    state: SpeculationState,
-    known_tokens: tuple[int, ...] = (),
-) -> Speculator | None:
-    """The proposers for an answer after a prefilled prompt: first lookup, because it costs next to nothing, then the draft.
-
-    state: the session's; a sampled answer does without, because its tokens depend on how many are proposed (its distribution
-    does not), and a seed must draw the same tokens again
-    """
-    if options.speculate == OFF:
-        return Speculator((), state, 0, known_tokens) if known_tokens else None
-    proposers: list[Proposer] = []
-    if options.proposer in (AUTO, LookupProposer.name):
-        proposers.append(LookupProposer(request.prompt.tokens[prefilled.seen_tokens]))
-    if draft_may_propose(options, request.pair):
-        proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
-    fixed = None if options.speculate == AUTO else int(options.speculate)
-    state = state if sampler.greedy else SpeculationState(learns_costs=False)
-    return Speculator(proposers, state, fixed, known_tokens)
-
-
-def draft_proposer(
-    request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
-) -> DraftProposer:
-    """The draft after the prompt: with the cache that prefill left, else it prefills at its first proposal.
-
-    Then it reads the tokens in the target's cache, at the same positions: they are fewer, and the answer rests on them.
-    """
-    pair, draft, length = request.pair, request.draft, prefilled.answer_position
-    ready = prefilled.draft_state
-    # The state grows while decoding; these are its slots now.
-    tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
-
-    def open_runner() -> SequenceRunner:
-        if ready is None:
-            return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
-        return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
-
-    small, large = cost_of(draft), cost_of(pair.target)
-    # Ranks divide the target's pass, and the draft's where they share it.
-    share = pair.ranks.size / pair.draft_ranks.size
-    target_pass = large.pass_flops(1, length) + large.overhead_flops()
-    return DraftProposer(
-        open_runner,
-        sampler,
-        stop_tokens,
-        vocabulary=prefilled.logits.shape[-1],
-        longest_answer=draft.context - length,
-        entry_passes=0.0 if ready is not None else share * small.prefill_with_overhead(len(tokens)) / target_pass,
-        # Short passes are bound by their number of layers as often as by their arithmetic.
-        token_passes=max(
-            small.layers / large.layers, share * small.pass_flops(1, length) / large.pass_flops(1, length)
-        ),
-    )

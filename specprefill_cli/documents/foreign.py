@@ -2,7 +2,7 @@
 
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.text import labelled_tables
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import pip_command
 
 OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 OPEN_DOCUMENT = "application/vnd.oasis.opendocument."

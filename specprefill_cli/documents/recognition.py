@@ -13,7 +13,7 @@ from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.layout import lines_of
 from specprefill_cli.documents.pieces import Piece
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import pip_command
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")

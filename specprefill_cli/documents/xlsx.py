@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specprefill_cli.documents.archive import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import pip_command
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet

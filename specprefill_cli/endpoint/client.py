@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from specprefill_cli.errors import PromptTooLong, SpecprefillError, one_line
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import PromptTooLong, SpecprefillError, one_line, pip_command
 from specprefill_cli.models.sources.refs import NO_KEY, EndpointRef
 from specprefill_cli.settings import Settings
 

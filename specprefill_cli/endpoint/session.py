@@ -220,7 +220,7 @@ class EndpointEngine(RemoteEngine):
     capacity: int = CAPACITY
     read: ReadDocuments = read_collection
 
-    def ask(self, request: Request) -> Iterator[Event]:
+    def ask(self, request: Request) -> Generator[Event, None, None]:
         """Yield the events of a question. Raises what `EndpointSession.ask` raises, EndpointError for a cut answer."""
         assert request.task == ANSWER, "plans and passages need a target with weights here"
         stream = self.session.ask(request.read_documents(self.read), request.question, request.settings)

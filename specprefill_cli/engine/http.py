@@ -7,22 +7,12 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specprefill_cli.engine.request import (
-    ANSWER,
-    PASSAGES,
-    PLAN,
-    Done,
-    Event,
-    Piece,
-    RemoteEngine,
-    Request,
-    Started,
-)
+from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, RemoteEngine, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import Cell, DryRun, Record, Retrieval, from_json_values
@@ -57,20 +47,14 @@ class UnixConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, kw_only=True)
 class HttpEngine(RemoteEngine):
-    """Posts requests to a server.
-
-    path: of the server's socket; startup_seconds: of this process, written to its records
-    """
+    """Posts requests to the server at a socket's `path`; `startup_seconds` of this process go into its records."""
 
     path: Path
     startup_seconds: float = 0.0
     capacity: int = CAPACITY
 
-    def ask(self, request: Request) -> Iterator[Event]:
-        """Yield the events of a request; closing the iterator (Ctrl-C does) ends the request on the server too.
-
-        Raises SpecprefillError if the server refuses the request or ends.
-        """
+    def ask(self, request: Request) -> Generator[Event, None, None]:
+        """Yield the events of a request; closing the iterator (Ctrl-C does) ends it on the server. Raises SpecprefillError."""
         connection = UnixConnection(self.path)
         try:
             connection.connect()
@@ -92,7 +76,6 @@ class HttpEngine(RemoteEngine):
             connection.close()
 
     def read_stream(self, response: http.client.HTTPResponse) -> Iterator[Event]:
-        """Yield the events of a streamed answer."""
         yield Started()
         for name, event_data in server_sent(response):
             if name == "piece":

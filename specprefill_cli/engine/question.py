@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any
 
 from torch import Tensor
 
-from specprefill_cli.answering.draft_side import dry_run, retrieve
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.decoding.speculation import check_proposer
+from specprefill_cli.answering.tasks import dry_run, retrieve
+from specprefill_cli.decoding.proposers import check_proposer
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
@@ -29,23 +31,21 @@ from specprefill_cli.engine.request import (
     Request,
 )
 from specprefill_cli.errors import UsageError, first_line
-from specprefill_cli.models.machine.memory_plan import SMALLEST, pass_bytes, token_bytes
+from specprefill_cli.models.machine.memory_plan import SMALLEST
+from specprefill_cli.models.running.adapter import run_together
 from specprefill_cli.models.running.passes import ForwardInput
-from specprefill_cli.prefill.prefix_cache import cached_tokens
-from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion
 from specprefill_cli.record import DryRun, Record, Retrieval
 from specprefill_cli.settings import AUTO
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class Ticket:
     """A submitted request.
 
-    submitted: on the clock of `time.perf_counter`
-    session: the engine's session, adapted to this request once it is encoded
-    encoded: the documents, or for an answer the tokenised prompt; prepared: the resolved settings
-    bytes: estimated size of its KV
+    session: the engine's, adapted to this request; known once that is encoded
+    encoded: the tokenised prompt (EncodedQuestion), or the documents if nothing is to be answered
+    prepared: the question with resolved settings, until it is prefilled; bytes: estimated size of its KV
     steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
     delivered: whether any text of the answer was delivered
     retried: why the first attempt ran out of memory; the second attempt runs alone
@@ -53,9 +53,9 @@ class Ticket:
 
     request: Request
     on_event: EventCallback
-    submitted: float
-    session: Session
-    encoded: Future[EncodedQuestion | Collection] | None = None
+    submitted: float = field(default_factory=time.perf_counter)
+    session: Session = field(init=False)
+    encoded: Future[Any] = field(default_factory=Future)
     prepared: ResolvedQuestion | None = None
     bytes: int = 0
     stream: AnswerStream | None = None
@@ -65,17 +65,9 @@ class Ticket:
     delivered: bool = False
     retried: str | None = None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether tokenising the prompt has ended, successfully or not."""
-        return self.encoded is not None and self.encoded.done()
-
-    def encode(self, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
-        """Read the documents and tokenise the prompt, in another thread than the engine's.
-
-        independent: whether the answer must not depend on earlier answers
-        """
-        request, session, settings = self.request, self.session, self.request.settings
+    def encode(self, session: Session, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
+        """Read the documents and tokenise the prompt, in another thread than the engine's."""
+        request, settings = self.request, self.request.settings
         if independent:
             # Keep the measurements of the warm-up, drop those of earlier answers.
             session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
@@ -97,14 +89,19 @@ class Ticket:
         check_proposer(settings, session.pair)
         return session.encode(documents, request.question, settings)
 
-    def resolve(self) -> None:
-        """Resolve the settings of a question. Raises SpecprefillError if it cannot be answered."""
-        assert self.encoded is not None, "it was submitted"
-        prompt = self.encoded.result()
-        assert isinstance(prompt, EncodedQuestion), "the question is to be answered"
-        self.session.warm_up(self.request.settings)
-        self.prepared = self.session.resolve(prompt, self.request.settings)
-        self.bytes = answer_bytes(self.prepared)
+    def fits_beside(self, running: Sequence[Ticket], memory_limit: int) -> bool:
+        """Whether a tokenised request may run beside these answers. Raises SpecprefillError if it cannot be answered."""
+        # A request that ran out of memory is retried alone.
+        if running and any(ticket.retried is not None for ticket in (self, *running)):
+            return False
+        if self.request.task == ANSWER and self.prepared is None:
+            encoded: EncodedQuestion = self.encoded.result()
+            self.session.warm_up(self.request.settings)
+            self.prepared = self.session.resolve(encoded, self.request.settings)
+            self.bytes = self.prepared.kv_bytes
+        if self.prepared is None or not running:
+            return True
+        return self.prepared.pass_bytes + sum(ticket.bytes for ticket in (self, *running)) <= memory_limit
 
     def prefill(self) -> None:
         """Prefill the question and choose the first token of its answer."""
@@ -113,25 +110,20 @@ class Ticket:
         # The answer keeps the parts that it needs; free the rest now.
         self.prepared = None
         prepared.request.clock.resume()
-        stream = session.answer(prepared, session.prefill(prepared), self.request.stop_texts)
+        stream = session.answer(prepared, session.prefill(prepared.mode, prepared.request), self.request.stop_texts)
         if self.cancelled:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()
 
     def run_draft(self) -> Retrieval | DryRun:
         """Compute the passages or the plan of the question."""
-        assert self.encoded is not None, "it was submitted"
         collection, request = self.encoded.result(), self.request
-        assert isinstance(collection, Collection), "nothing is to be answered"
         if request.task == PASSAGES:
             return retrieve(self.session, collection, request.question, request.settings, request.top)
         return dry_run(self.session, collection, request.question, request.settings)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
-        """Yield events of the answer up to its next pass or its end.
-
-        outcome: the last pass's logits, or the error that it raised
-        """
+        """Yield events up to the next pass or the end; outcome: the last pass's logits, or the error that it raised."""
         steps, stream = self.steps, self.stream
         assert steps is not None and stream is not None  # noqa: PT018
         try:
@@ -140,6 +132,7 @@ class Ticket:
             else:
                 item = next(steps) if outcome is None else steps.send(outcome)
             while not isinstance(item, ForwardInput):
+                self.delivered |= isinstance(item, str)
                 yield Piece(item) if isinstance(item, str) else Provisional(item)
                 item = next(steps)
             self.next_pass = item
@@ -159,7 +152,6 @@ class Ticket:
 
     def restart(self, error: Exception) -> None:
         """Prepare a second attempt with short passes."""
-        self.drop()
         self.retried = first_line(error)
         settings = self.request.settings
         size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
@@ -172,22 +164,21 @@ class Ticket:
         self.stream = self.steps = self.next_pass = self.prepared = None
 
 
-def answer_bytes(prepared: ResolvedQuestion) -> int:
-    """Bytes of KV cache that an answer is expected to hold while it runs, in draft and target.
-
-    KV shared with other questions counts only for the question that computes it.
-    """
-    request, pair = prepared.request, prepared.request.pair
-    answer_tokens = prepared.decoding.max_new_tokens
-    kv_bytes = (MODES[prepared.mode].new_cache_tokens(request) + answer_tokens) * token_bytes(pair.target)
-    if pair.draft is not None and (runs_draft(prepared.mode, request.scorer) or request.needs_draft_state):
-        draft_prompt = request.draft_prompt
-        cached = cached_tokens(request.draft_prefixes, pair.draft, draft_prompt, 1, request.draft_window)
-        kv_bytes += (draft_prompt.length - cached + answer_tokens) * token_bytes(pair.draft)
-    return kv_bytes
+def is_ready(ticket: Ticket) -> bool:
+    """Whether a request is read and tokenised, successfully or not."""
+    return ticket.encoded.done()
 
 
-def largest_pass_bytes(prepared: ResolvedQuestion) -> int:
-    """Bytes that the largest pass of a prompt takes besides the KV cache."""
-    request, target = prepared.request, prepared.request.pair.loaded_target
-    return min(request.prefill_chunk, request.prompt.length) * pass_bytes(target)
+def run_passes(tickets: Sequence[Ticket], sharing: int) -> Iterator[tuple[Ticket, Tensor | BaseException]]:
+    """Run every answer's next pass, packed by model; yield logits, or what ends it. sharing: questions that share it."""
+    yield from [(ticket, KeyboardInterrupt()) for ticket in tickets if ticket.cancelled]
+    groups: dict[int, list[Ticket]] = defaultdict(list)
+    for ticket in tickets:
+        assert ticket.next_pass is not None and ticket.stream is not None  # noqa: PT018
+        ticket.stream.speculation.sharing = sharing
+        groups[id(ticket.next_pass.model)].append(ticket)
+    for group in groups.values():
+        # An answer ends before its pass if the device failed in an earlier one.
+        passes = {ticket: ticket.next_pass for ticket in group if ticket.next_pass is not None}
+        outcomes = zip(passes, run_together([*passes.values()]), strict=True)
+        yield from ((ticket, outcome) for ticket, outcome in outcomes if ticket.next_pass is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -100,13 +100,11 @@ class Cancelled(Exception):
 
 
 class Engine(Protocol):
-    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint.
-
-    capacity: requests worth having in flight
-    """
+    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint."""
 
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """Requests worth having in flight."""
 
     def submit(self, request: Request, on_event: EventCallback) -> Any:
         """Add a request, from any thread; return a ticket for `cancel`. Raises QueueFull if the engine has ended."""
@@ -118,49 +116,35 @@ class Engine(Protocol):
         """End the engine, once no request is in flight."""
 
 
-class WaitingEngine(Engine, Protocol):
-    """An engine whose caller can also wait for the events of a request."""
-
-    def ask(self, request: Request) -> Iterator[Event]:
-        """Yield the events of a request; Ctrl-C ends its answer. Raises the error that the request fails with."""
-
-
-class AnswerThread(threading.Thread):
-    """A thread that delivers the events of a request which another process answers."""
-
-    def __init__(self, events: Iterator[Event], on_event: EventCallback) -> None:
-        # A daemon, so that a silent server delays neither other requests nor the program's exit.
-        super().__init__(name="asking", daemon=True)
-        self.events, self.on_event = events, on_event
-        self.cancelled = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            # Closing the generator closes its connection, in this thread.
-            with closing(self.events):  # type: ignore[type-var]
-                for event in self.events:
-                    if self.cancelled.is_set():
-                        raise Cancelled
-                    self.on_event(event)
-        except BaseException as error:
-            self.on_event(Failed(Cancelled() if self.cancelled.is_set() else error))
-
-
 class RemoteEngine(ABC):
     """An engine whose answers come from another process; a thread waits for each submitted request."""
 
     @abstractmethod
-    def ask(self, request: Request) -> Iterator[Event]:
+    def ask(self, request: Request) -> Generator[Event, None, None]:
         """Yield the events of a request. Raises the error that the request fails with."""
 
-    def submit(self, request: Request, on_event: EventCallback) -> AnswerThread:
-        """Run the request in a new thread."""
-        return AnswerThread(self.ask(request), on_event)
+    def submit(self, request: Request, on_event: EventCallback) -> threading.Event:
+        """Wait for the events in a new thread. Return the ticket, which is set once the request is cancelled."""
+        cancelled = threading.Event()
 
-    def cancel(self, ticket: AnswerThread) -> None:
+        def deliver() -> None:
+            try:
+                # Closing the generator closes its connection, in this thread.
+                with closing(self.ask(request)) as events:
+                    for event in events:
+                        if cancelled.is_set():
+                            raise Cancelled
+                        on_event(event)
+            except BaseException as error:
+                on_event(Failed(Cancelled() if cancelled.is_set() else error))
+
+        # A daemon, so that a silent server delays neither other requests nor the program's exit.
+        threading.Thread(target=deliver, name="asking", daemon=True).start()
+        return cancelled
+
+    def cancel(self, ticket: threading.Event) -> None:
         """End a request at its next event."""
-        ticket.cancelled.set()
+        ticket.set()
 
     def close(self) -> None:  # noqa: B027
         """Leave the other process as it is."""
@@ -168,8 +152,6 @@ class RemoteEngine(ABC):
 
 def is_device_failure(error: BaseException) -> bool:
     """Whether an accelerator failed so that all further work on it will fail too: any error but a lack of memory."""
-    name, text = type(error).__name__, str(error)
-    is_device_error = name == "AcceleratorError" or (
-        isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", text)
-    )
-    return bool(is_device_error) and "out of memory" not in text.lower()
+    is_runtime_error = isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", str(error)) is not None
+    is_device_error = is_runtime_error or type(error).__name__ == "AcceleratorError"
+    return is_device_error and "out of memory" not in str(error).lower()

@@ -15,8 +15,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import SpecprefillError, pip_command
 from specprefill_cli.reporting.safe import printable
 
 if TYPE_CHECKING:

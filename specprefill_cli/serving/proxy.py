@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.endpoint.choosing import check_possible, evidence_text, mode_by_length

@@ -1,4 +1,1 @@
-"""The recipe of the bundled pair `tiny`: corpus, tokenizer, training, export.
-
-`python -m specprefill_cli.training --help` lists the steps in their order.
-"""
+"""The recipes of the bundled files; `python -m specprefill_cli.training --help` lists the steps."""

@@ -1,16 +1,13 @@
-"""Batches for training: row lengths by a curriculum, fixed shapes, made in worker processes."""
+"""Batches for training: row lengths by a curriculum, fixed shapes."""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from specprefill_cli.training.network import ProbeTargets
 from specprefill_cli.training.questions import QUESTION_TOKENS, Row
@@ -42,7 +39,7 @@ CURRICULUM = (
 )
 # Largest parts of a batch's tokens that count in the loss: answer tokens, and other text tokens.
 ANSWER_RATIO = 1 / 7
-TEXT_RATIO = 1 / 4
+TEXT_RATIO = 1 / 12
 QUESTIONS_PER_ROW = 16
 POINTERS_PER_ROW = 96
 
@@ -56,20 +53,6 @@ class Batch:
     answers: Tensor
     texts: Tensor
     probes: ProbeTargets | None
-
-
-class BatchStream(IterableDataset):
-    """Endless batches of the curriculum's rows. The training process moves the shared `progress` from 0 to 1."""
-
-    def __init__(self, source: Callable[[int], RowMaker], tokens_per_batch: int, seed: int) -> None:
-        self.source, self.tokens_per_batch, self.seed = source, tokens_per_batch, seed
-        self.progress = multiprocessing.get_context("spawn").Value("d", 0.0)
-
-    def __iter__(self) -> Iterator[Batch]:
-        worker = torch.utils.data.get_worker_info()
-        maker = self.source(self.seed * 1_000 + (worker.id if worker else 0))
-        while True:
-            yield make_batch(maker, self.progress.value, self.tokens_per_batch)
 
 
 def make_batch(maker: RowMaker, progress: float, tokens_per_batch: int) -> Batch:

@@ -7,11 +7,31 @@ from dataclasses import dataclass, replace
 
 from specprefill_cli.training.cloze import cloze_block, thin_words
 from specprefill_cli.training.corpus import ContextQuestions
-from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import Names, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question, fact_block, key_value_block, table_block
 from specprefill_cli.training.synthesis import join_blocks as join_blocks
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Ratios from 0 to 1, with the defaults of the shipped recipe.
+
+    written: of contexts with written questions among the blocks of a document that has them
+    renamed: of documents with replaced names and numbers; noisy: of written questions that lose words
+    cloze: of passages with cloze questions; the others have synthesised facts woven in
+    absent: of answerable questions that are followed by an unanswerable question
+    single_topic: of documents whose blocks share a topic
+    thinned: of documents of which only some chunks are shown
+    """
+
+    written: float = 0.8
+    renamed: float = 0.4
+    noisy: float = 0.15
+    cloze: float = 0.5
+    absent: float = 0.05
+    single_topic: float = 0.6
+    thinned: float = 0.3
 
 
 @dataclass(frozen=True)

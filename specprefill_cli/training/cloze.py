@@ -10,8 +10,7 @@ import random
 import re
 from typing import NamedTuple
 
-from specprefill_cli.training.synthesis import SENTENCE_END, Block, Question, capital
-from specprefill_cli.training.values import MONTHS
+from specprefill_cli.training.synthesis import MONTHS, SENTENCE_END, Block, Question, capital
 
 MONTH = f"(?:{'|'.join(MONTHS)})"
 NUMBER_WORD = "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|hundred)"

@@ -1,11 +1,7 @@
-"""Makes the bundled encoder from a folder of all-MiniLM-L6-v2, as the hub or a package gives it.
-
-python -m specprefill_cli.training.encoder FOLDER [--out specprefill_cli/bundled/encoder]
-"""
+"""Packs the bundled encoder from a folder of all-MiniLM-L6-v2, as the hub or a package gives it."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from pathlib import Path
@@ -16,7 +12,6 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, TOKENIZER, WEIGHTS
-from specprefill_cli.resources import ENCODER_FOLDER
 
 # The table of word vectors; the smallest scale, for rows of zeros.
 WORDS, SMALLEST = "words", 1e-6
@@ -83,16 +78,3 @@ def rename_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             renamed[f"{layer}qkv{suffix}"] = torch.cat([tensors[f"{source}{part}.{kind}"] for part in QUERY_KEY_VALUE])
             renamed |= {f"{layer}{name}{suffix}": tensors[f"{source}{part}.{kind}"] for name, part in PARTS.items()}
     return renamed
-
-
-def main() -> None:
-    """Parse the command line and convert."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help=f"folder with {SOURCE_WEIGHTS} and {TOKENIZER}")
-    parser.add_argument("--out", type=Path, default=ENCODER_FOLDER, help="folder to write")
-    arguments = parser.parse_args()
-    convert(arguments.folder, arguments.out)
-
-
-if __name__ == "__main__":
-    main()

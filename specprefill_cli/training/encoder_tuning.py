@@ -8,9 +8,8 @@ neighbouring contexts of a question set, or whole written documents; the other c
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,34 +34,18 @@ from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import WORDS, packed
 from specprefill_cli.training.synthesis import Block, Question
-from specprefill_cli.training.train import append_log
+from specprefill_cli.training.updates import Schedule, run_updates
 
 # Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.
 SHARPNESS, CHUNK_TOKENS = 20.0, (28, 38)
 CHARACTERS = (3_000, 9_000)
 QUESTIONS = 24
-CLIP = 1.0
+# Documents of an update, and the share of written ones.
+DOCUMENTS, WRITTEN = 4, 0.7
 # Documents whose tokens determine the first projection.
 PROJECTION_DOCUMENTS = 25
 # For measuring: shares of the chunks, and tokens of a chunk.
 MEASURED_RATIOS, MEASURED_CHUNK = (0.05, 0.1), 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningSettings:
-    """How the encoder is trained: documents of an update, highest learning rate, updates, and those of the warm-up."""
-
-    documents: int = 4
-    rate: float = 5e-5
-    updates: int = 300
-    warmup: int = 20
-    measure_every: int = 40
-    written: float = 0.7
-    seed: int = 1
-
-    def rate_at(self, update: int) -> float:
-        """The learning rate of an update: it rises, then falls linearly to zero."""
-        return self.rate * min((update + 1) / self.warmup, 1 - update / self.updates)
 
 
 def neighbouring_contexts(groups: Sequence[ContextQuestions], rng: random.Random) -> Block:
@@ -156,71 +139,46 @@ def keeps_answers(probabilities: Tensor, answers: Tensor, ratio: float) -> Tenso
     return (chosen | ~answers).all(1)
 
 
-def training_documents(
-    groups: Sequence[ContextQuestions], written: Sequence[Block], settings: TuningSettings
-) -> Iterator[Block]:
-    """Documents without end."""
-    rng = random.Random(settings.seed)
+def training_document(groups: Sequence[ContextQuestions], written: Sequence[Block], rng: random.Random) -> Block:
+    """A document with questions, for training."""
     while True:
-        if written and rng.random() < settings.written:
-            yield some_questions(rng.choice(written), rng)
-        elif (document := neighbouring_contexts(groups, rng)).questions:
-            yield document
+        if written and rng.random() < WRITTEN:
+            return some_questions(rng.choice(written), rng)
+        if (document := neighbouring_contexts(groups, rng)).questions:
+            return document
 
 
 def tune_encoder(
-    data: Path,
-    written: Sequence[Block],
-    held_out: Sequence[Block],
-    settings: TuningSettings,
-    out: Path,
+    data: Path, written: Sequence[Block], held_out: Sequence[Block], schedule: Schedule, folder: Path
 ) -> None:
-    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder to `out`."""
-    torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
+    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder."""
     groups, _ = question_groups(data, dev_grams(data))
-    rng = random.Random(settings.seed + 1)
+    rng = random.Random(schedule.seed)
     measured = {
         "written": [answerable(document) for document in held_out],
         "sets": [neighbouring_contexts(groups, rng) for _ in range(25)],
     }
     weights = {name: tensor.float().clone() for name, tensor in load_encoder("cpu").weights.items()}
+    encoder = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer)
     if TOKENS not in weights:
-        weights[TOKENS] = principal_directions(
-            Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer), written
-        )
+        weights[TOKENS] = principal_directions(encoder, written)
     # The table of words ships in 4 bits, so that small changes to it would be lost.
     trained = {name: tensor.requires_grad_() for name, tensor in weights.items() if name != WORDS}
-    encoder = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer)
-    optimizer = torch.optim.AdamW(list(trained.values()), lr=settings.rate, weight_decay=0.01)
-    stream = training_documents(groups, written, settings)
-    lengths = random.Random(settings.seed)
-    began = time.monotonic()
 
-    def report(update: int, **values: float | list[float]) -> None:
-        append_log(out / "log.jsonl", update=update, **values, seconds=round(time.monotonic() - began))
+    def losses(rng: random.Random, _progress: float) -> Iterator[Tensor]:
+        for _ in range(DOCUMENTS):
+            document = training_document(groups, written, rng)
+            yield loss_of(encoder, document, rng.randint(*CHUNK_TOKENS)) / DOCUMENTS
 
-    for update in range(settings.updates + 1):
-        if update % settings.measure_every == 0 or update == settings.updates:
-            report(update, **{name: recalls(encoder, documents) for name, documents in measured.items()})
-            with torch.no_grad():
-                save_file(
-                    packed({name: tensor.detach() for name, tensor in weights.items()}), out / "encoder.safetensors"
-                )
-        if update == settings.updates:
-            break
-        total = 0.0
-        for _ in range(settings.documents):
-            loss = loss_of(encoder, next(stream), lengths.randint(*CHUNK_TOKENS)) / settings.documents
-            loss.backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(list(trained.values()), CLIP)
-        for group in optimizer.param_groups:
-            group["lr"] = settings.rate_at(update)
-        optimizer.step()
-        optimizer.zero_grad()
-        if update % 5 == 0:
-            report(update, loss=round(total, 4))
+    def save() -> None:
+        tensors = {name: tensor.detach() for name, tensor in weights.items()}
+        save_file(packed(tensors), folder / "encoder.safetensors")
+
+    def measure() -> dict[str, list[float]]:
+        return {name: recalls(encoder, documents) for name, documents in measured.items()}
+
+    optimizer = torch.optim.AdamW(trained.values(), weight_decay=0.01)
+    run_updates(trained, [optimizer], schedule, folder, losses, measure, save)
 
 
 @torch.no_grad()

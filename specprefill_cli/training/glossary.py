@@ -1,15 +1,12 @@
 """Makes the bundled glossaries: the English of the most frequent forms of words of ten languages.
 
-python -m specprefill_cli.training.glossary SOURCES [--out specprefill_cli/bundled/glossary]
-
-SOURCES holds, under their own names, the files of the projects that the model card names: `freqdb` (decentrade/FreqDB), `omw`
-(the tables of the Open Multilingual Wordnet), `frequency` (XX_50k.txt of hermitdave/FrequencyWords), `cedict.txt.gz`,
-and `jamdict.db` (JMdict).
+The folder of sources holds, under their own names, the files of the projects that the model card names: `freqdb`
+(decentrade/FreqDB), `omw` (the tables of the Open Multilingual Wordnet), `frequency` (XX_50k.txt of
+hermitdave/FrequencyWords), `cedict.txt.gz`, and `jamdict.db` (JMdict).
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import lzma
@@ -21,7 +18,6 @@ from pathlib import Path
 
 from specprefill_cli.documents.language import frequent_words, normaliser
 from specprefill_cli.models.glossary import LONGEST_ENTRY, SUFFIX
-from specprefill_cli.resources import GLOSSARY_FOLDER
 
 # Entries of a glossary; English of an entry: alternatives, words of each.
 ENTRIES, ALTERNATIVES, WORDS = 40_000, 2, 2
@@ -189,13 +185,9 @@ def entries_of(code: str, ranked: Iterable[tuple[float, str, Sequence[str]]]) ->
     return entries
 
 
-def main() -> None:
-    """Parse the command line and write a file for each language."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", type=Path)
-    parser.add_argument("--out", type=Path, default=GLOSSARY_FOLDER, help="folder to write")
-    arguments = parser.parse_args()
-    sources = Sources(arguments.sources)
+def write_glossaries(folder: Path, out: Path) -> None:
+    """Write a file for each language to `out`; folder: the sources."""
+    sources = Sources(folder)
     ranked = {code: sources.direct(code) for code in FREQDB if code != "zh"} | {
         "de": sources.german(),
         "ru": sources.russian(),
@@ -208,9 +200,5 @@ def main() -> None:
         entries = entries_of(code, words)
         entries |= {word: [english] for word, english in questions.get(code, {}).items()}
         lines = (f"{form}\t{' '.join(dict.fromkeys(' '.join(entries[form]).split()))}" for form in sorted(entries))
-        (arguments.out / f"{code}{SUFFIX}").write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
+        (out / f"{code}{SUFFIX}").write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
         print(code, len(entries), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,43 @@
-"""A compact Llama decoder for training; its parameter names are those of transformers' `LlamaForCausalLM`."""
+"""The language model that is trained as the bundled draft, and the losses of their guided attention heads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from specprefill_cli.training.recipe import ModelShape
+from specprefill_cli.resources import BUNDLED_FOLDER
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a Llama model, and the layers with guided heads (see `ProbeTargets`)."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    intermediate_size: int
+    region_layers: Sequence[int]
+    pointer_layers: Sequence[int]
+    head_size: int = 64
+
+
+# The shipped draft, and one for a smoke test.
+SHAPES: Mapping[str, ModelShape] = {
+    "draft": ModelShape(
+        hidden_size=128, layers=3, heads=2, intermediate_size=352, region_layers=[2], pointer_layers=[2]
+    ),
+    "smoke": ModelShape(
+        hidden_size=32, layers=2, heads=1, head_size=32, intermediate_size=64, region_layers=[1], pointer_layers=[1]
+    ),
+}
 
 
 @dataclass(kw_only=True)
@@ -28,135 +56,67 @@ class ProbeTargets:
     pointer_targets: Tensor
 
 
-def rotary(positions: Tensor, shape: ModelShape) -> tuple[Tensor, Tensor]:
-    """Cos and sin [B, 1, S, head_size] of the rotary embedding (arXiv 2104.09864) at positions [B, S]."""
-    exponents = torch.arange(0, shape.head_size, 2, device=positions.device, dtype=torch.float32) / shape.head_size
-    angles = positions[..., None].float() * shape.rope_theta**-exponents
-    angles = torch.cat([angles, angles], dim=-1)[:, None]
-    return angles.cos(), angles.sin()
-
-
-def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = states.chunk(2, dim=-1)
-    return (states * cos + torch.cat([-second, first], dim=-1) * sin).to(states.dtype)
-
-
-class Attention(nn.Module):
-    """Grouped-query attention with rotary embedding."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.q_proj = nn.Linear(shape.hidden_size, shape.heads * shape.head_size, bias=False)
-        self.k_proj = nn.Linear(shape.hidden_size, shape.key_value_heads * shape.head_size, bias=False)
-        self.v_proj = nn.Linear(shape.hidden_size, shape.key_value_heads * shape.head_size, bias=False)
-        self.o_proj = nn.Linear(shape.heads * shape.head_size, shape.hidden_size, bias=False)
-
-    def forward(self, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Attention output [B, S, H] and the rotated queries and keys [B, heads, S, head_size]."""
-        batch, length, _ = states.shape
-        split = (batch, length, -1, self.shape.head_size)
-        queries = rotate(self.q_proj(states).view(split).transpose(1, 2), cos, sin)
-        keys = rotate(self.k_proj(states).view(split).transpose(1, 2), cos, sin)
-        values = self.v_proj(states).view(split).transpose(1, 2)
-        groups = self.shape.heads // self.shape.key_value_heads
-        repeated = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        if queries.device.type == "cpu" and queries.dtype == torch.bfloat16:
-            mixed = blocked_attention(queries, *repeated)
-        else:
-            mixed = F.scaled_dot_product_attention(queries, *repeated, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)), queries, keys
-
-
-def blocked_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Causal attention [B, heads, S, head_size] in blocks of queries, each against the keys up to its end.
-
-    Compiled, this trains faster in bfloat16 than the fused CPU kernel, because it runs as matrix products.
-    """
-    length = queries.shape[2]
-    size = max(min(256, length), length // 8)
-    queries = queries / math.sqrt(queries.shape[-1])
-    later = torch.ones(size, size, dtype=torch.bool, device=queries.device).triu(1)
-    bias = torch.zeros(size, size, dtype=queries.dtype, device=queries.device).masked_fill(later, -3e4)
-    outputs = []
-    for start in range(0, length, size):
-        end = min(start + size, length)
-        scores = queries[:, :, start:end] @ keys[:, :, :end].transpose(2, 3)
-        diagonal = scores[..., start:] + bias[: end - start, : end - start]
-        scores = torch.cat([scores[..., :start], diagonal], dim=-1) if start else diagonal
-        outputs.append(scores.softmax(-1).to(values.dtype) @ values[:, :, :end])
-    return torch.cat(outputs, dim=2)
-
-
-class FeedForward(nn.Module):
-    """The gated SiLU layer."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(states)) * self.up_proj(states))
-
-
-class DecoderLayer(nn.Module):
-    """Attention and feed-forward layer with their norms; returns states, queries and keys as `Attention` does."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_epsilon)
-        self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_epsilon)
-        self.mlp = FeedForward(shape)
-
-    def forward(self, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mixed, queries, keys = self.self_attn(self.input_layernorm(states), cos, sin)
-        states = states + mixed
-        return states + self.mlp(self.post_attention_layernorm(states)), queries, keys
-
-
-class Decoder(nn.Module):
-    """Embedding, layers and the final norm."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, shape.norm_epsilon)
-
-
 class LanguageModel(nn.Module):
-    """Decoder with tied embeddings."""
+    """Transformers' Llama with tied embeddings; region_layers, pointer_layers: whose first and last head are guided."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(
+        self, model: LlamaModel, region_layers: Sequence[int] = (), pointer_layers: Sequence[int] = ()
+    ) -> None:
         super().__init__()
-        self.shape = shape
-        self.model = Decoder(shape)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                deep = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers) if deep else 0.02)
+        self.model, self.region_layers, self.pointer_layers = model, region_layers, pointer_layers
 
     def forward(self, tokens: Tensor, positions: Tensor, probes: ProbeTargets | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Final hidden states [B, S, H], region loss and pointer loss (scalars; 0 without probes)."""
-        cos, sin = rotary(positions, self.shape)
+        """Final hidden states [B, S, H], region loss and pointer loss (scalars; 0 without probes).
+
+        The layers are called one by one: without a mask, `LlamaModel` would cut attention at every gap of the positions.
+        """
         states = self.model.embed_tokens(tokens)
+        rotary = self.model.rotary_emb(states, positions)
         region = pointer = states.new_zeros((), dtype=torch.float32)
         for number, layer in enumerate(self.model.layers):
-            states, queries, keys = layer(states, cos, sin)
-            if probes is None:
-                continue
-            if number in self.shape.region_layers:
-                region = region + region_loss(queries[:, 0], keys[:, 0], probes) / len(self.shape.region_layers)
-            if number in self.shape.pointer_layers:
+            if probes is not None and number in self.region_layers:
+                region = region + region_loss(*self.guided_head(layer, states, rotary, 0), probes)
+            if probes is not None and number in self.pointer_layers:
                 # The last head, so that a layer can also hold a region head.
-                pointer = pointer + pointer_loss(queries[:, -1], keys[:, -1], probes) / len(self.shape.pointer_layers)
-        return self.model.norm(states), region, pointer
+                pointer = pointer + pointer_loss(*self.guided_head(layer, states, rotary, -1), probes)
+            states = layer(states, attention_mask=None, position_embeddings=rotary)
+        return (
+            self.model.norm(states),
+            region / max(1, len(self.region_layers)),
+            pointer / max(1, len(self.pointer_layers)),
+        )
+
+    def guided_head(
+        self, layer: Any, states: Tensor, rotary: tuple[Tensor, Tensor], head: int
+    ) -> tuple[Tensor, Tensor]:
+        """Rotated queries and keys [B, S, head_size] of a layer's head, from the layer's input [B, S, H]."""
+        normed = layer.input_layernorm(states)
+        projections = layer.self_attn.q_proj, layer.self_attn.k_proj
+        weights = (part.weight.unflatten(0, (-1, self.model.config.head_dim))[head] for part in projections)
+        query, key = apply_rotary_pos_emb(*(F.linear(normed, weight)[:, None] for weight in weights), *rotary)
+        return query[:, 0], key[:, 0]
 
     def logits(self, states: Tensor) -> Tensor:
         return F.linear(states, self.model.embed_tokens.weight)
+
+
+def new_model(shape: ModelShape) -> LanguageModel:
+    """A model with random weights; vocabulary, context and rotary embedding are those of the bundled target."""
+    sizes: dict[str, Any] = {
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": max(1, shape.heads // 2),
+        "head_dim": shape.head_size,
+        "intermediate_size": shape.intermediate_size,
+    }
+    config = LlamaConfig.from_pretrained(BUNDLED_FOLDER / "target", attn_implementation="sdpa", **sizes)
+    model = LanguageModel(LlamaModel(config), shape.region_layers, shape.pointer_layers)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers) if deep else 0.02)
+    return model
 
 
 def causal_scores(queries: Tensor, keys: Tensor, index: Tensor) -> Tensor:

@@ -11,10 +11,19 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from specprefill_cli.training.synthesis import Question
-from specprefill_cli.training.tokenizer import BOS, EOS, token_id
 
+# Special tokens of the bundled tokenizer.
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 QUESTION_TOKENS = 24
 FIRST_TOKEN_WEIGHT = 3
+
+
+def known_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token. Raises ValueError if the tokenizer lacks it."""
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise ValueError(f"the tokenizer lacks {token}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -63,10 +72,10 @@ class QuestionWriter:
 
     def __init__(self, tokenizer: Tokenizer, template: PromptFormat) -> None:
         self.tokenizer = tokenizer
-        self.prefix = [token_id(tokenizer, BOS), *self.ids(template.prefix)]
+        self.prefix = [known_id(tokenizer, BOS), *self.ids(template.prefix)]
         self.before = self.ids(template.before_question)
         self.after = self.ids(template.after_question)
-        self.end = token_id(tokenizer, EOS)
+        self.end = known_id(tokenizer, EOS)
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids

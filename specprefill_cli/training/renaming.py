@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specprefill_cli.training.synthesis import Block
-from specprefill_cli.training.values import MONTHS, WEEKDAYS
+from specprefill_cli.training.synthesis import MONTHS, WEEKDAYS, Block
 
 NAME_OR_NUMBER = re.compile(r"\b(?:[A-Z][a-z]{2,}|\d{2,})\b")
 NAME_INSIDE_SENTENCE = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")

@@ -6,24 +6,32 @@ import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from specprefill_cli.prompting import load_template
-from specprefill_cli.training.blocks import BlockMaker
+from specprefill_cli.resources import BUNDLED_FOLDER
+from specprefill_cli.training.blocks import BlockMaker, Recipe
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text
 from specprefill_cli.training.positions import CHUNK, MAX_GAP_BEFORE_SUFFIX, skipped_positions, thinned_positions
-from specprefill_cli.training.questions import PromptFormat, QuestionWriter, Row, ShownDocument, drop_ambiguous
-from specprefill_cli.training.recipe import Recipe
+from specprefill_cli.training.questions import (
+    PAD,
+    PromptFormat,
+    QuestionWriter,
+    Row,
+    ShownDocument,
+    drop_ambiguous,
+    known_id,
+)
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, FactBook, Question, join_blocks
-from specprefill_cli.training.tokenizer import PAD, load_tokenizer, token_id
 from specprefill_cli.training.topics import Material, draw_topic
 
 CHARACTERS_PER_TOKEN = 3.9
+# Of the draft, in tokens.
+CONTEXT = 16_384
 # (longest row, part of the row that its document takes).
 DOCUMENT_RATIOS = ((512, 0.45), (1_024, 0.52), (2_048, 0.65), (1 << 30, 0.8))
 
@@ -37,8 +45,7 @@ class RowMaker:
         template: PromptFormat,
         passages: Sequence[str],
         groups: Sequence[ContextQuestions],
-        context: int,
-        seed: int,
+        seed: int = 0,
     ) -> None:
         self.recipe = Recipe()
         self.rng = random.Random(seed)
@@ -46,12 +53,11 @@ class RowMaker:
         self.block_maker = BlockMaker(self.material, names_in(passages), self.recipe, self.rng)
         self.writer = QuestionWriter(tokenizer, template)
         self.tokenizer = tokenizer
-        self.context = context
-        self.pad = token_id(tokenizer, PAD)
+        self.pad = known_id(tokenizer, PAD)
         self.recent_questions: deque[Question] = deque(maxlen=200)
 
     def positions(self, length: int) -> np.ndarray:
-        return skipped_positions(length, len(self.writer.prefix), self.context, self.rng)
+        return skipped_positions(length, len(self.writer.prefix), CONTEXT, self.rng)
 
     def copy_row(self, length: int) -> Row:
         """Random tokens with repeated segments. They teach copying from the context fastest."""
@@ -83,7 +89,7 @@ class RowMaker:
         room = int(length * next(ratio for longest, ratio in DOCUMENT_RATIOS if length <= longest))
         thinned = self.rng.random() < self.recipe.thinned
         # The context must hold the positions of all document tokens, and of the questions and answers after them.
-        longest = self.context - length - MAX_GAP_BEFORE_SUFFIX
+        longest = CONTEXT - length - MAX_GAP_BEFORE_SUFFIX
         size = min(room * self.rng.uniform(1.5, 4.0), longest) if thinned else room
         document, unanswered = self.document(int(size * CHARACTERS_PER_TOKEN), written_ratio)
         encoding = self.tokenizer.encode(document.text, add_special_tokens=False)
@@ -101,7 +107,7 @@ class RowMaker:
         row_index = {int(index): number + len(prefix) for number, index in enumerate(kept)}
         self.ask(row, ShownDocument(document.text, ids, starts, row_index), questions, unanswered, length)
         if thinned:
-            row.positions = thinned_positions(kept + len(prefix), length, len(prefix), self.context, self.rng)
+            row.positions = thinned_positions(kept + len(prefix), length, len(prefix), CONTEXT, self.rng)
         else:
             row.positions = self.positions(length)
         row.tokens += [self.pad] * (length - len(row.tokens))
@@ -158,27 +164,18 @@ class RowMaker:
         self.recent_questions.extend(questions[:2])
 
 
-@dataclass(frozen=True)
-class RowSource:
-    """Called with a seed, loads text, questions and tokenizer, and returns a maker of rows."""
-
-    data: Path
-    tokenizer: Path
-    characters_per_file: int
-    context: int
-    skipped_characters: int = 0
-
-    def __call__(self, seed: int) -> RowMaker:
-        forbidden = dev_grams(self.data)
-        groups, dropped = question_groups(self.data, forbidden)
-        passages = list(stream_text(self.data, self.characters_per_file, forbidden, self.skipped_characters))
-        print(
-            f"{len(passages):,} passages, {len(groups):,} contexts with {sum(len(g.questions) for g in groups):,} "
-            f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",
-            flush=True,
-        )
-        tokenizer = load_tokenizer(self.tokenizer)
-        return RowMaker(tokenizer, prompt_format(), passages, groups, self.context, seed)
+def load_maker(data: Path, characters_per_file: int, skipped_characters: int = 0) -> RowMaker:
+    """A maker of rows from text and questions of a folder."""
+    forbidden = dev_grams(data)
+    groups, dropped = question_groups(data, forbidden)
+    passages = list(stream_text(data, characters_per_file, forbidden, skipped_characters))
+    print(
+        f"{len(passages):,} passages, {len(groups):,} contexts with {sum(len(g.questions) for g in groups):,} "
+        f"questions; {dropped:,} rows dropped for sharing 8 words with the dev set",
+        flush=True,
+    )
+    tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / "target" / "tokenizer.json"))
+    return RowMaker(tokenizer, prompt_format(), passages, groups)
 
 
 def prompt_format() -> PromptFormat:

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from specprefill_cli.answering.draft_side import KEEP_RATIOS, dry_run
 from specprefill_cli.answering.session import open_session
+from specprefill_cli.answering.tasks import KEEP_RATIOS, dry_run
 from specprefill_cli.models import loading
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.machine.cost import cost_of
@@ -86,6 +86,7 @@ def test_chunks_cover_the_document_and_the_record_survives_json(planner):
     kept = sum(chunk["end"] - chunk["start"] for chunk in chunks if chunk["fate"] == "recompute")
     assert kept == sum(span["end"] - span["start"] for span in record["spans"] if span["fate"] == "recompute")
     assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
+    assert max(chunks, key=lambda chunk: chunk["importance"])["fate"] == "recompute"
     assert set(record["estimates"][0]) == {"keep", "kept_tokens", "kept_ratio", "speedup", "ttft_seconds"}
 
 

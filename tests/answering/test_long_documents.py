@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.answering.comparison import compare_modes
-from specprefill_cli.answering.draft_side import dry_run, retrieve
+from specprefill_cli.answering.tasks import compare_modes, dry_run, retrieve
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.reporting.html import render_page
 from specprefill_cli.reporting.table import comparison_table, plan_view
@@ -78,18 +77,11 @@ def needle_answer(session, copies, place, **settings):
     return stream.finished(), stream.request.prompt.document[0] + token in kept
 
 
-def test_finds_a_needle_beyond_the_context(tiny_session):
-    answer, kept = needle_answer(tiny_session, copies=8, place=0.33)
-    assert answer.prompt_tokens > 16_384
-    assert kept
-    assert (answer.mode, answer.answer) == ("select", "7315")
-
-
 @pytest.mark.slow
-def test_finds_needles_in_sixty_thousand_tokens(tiny_session):
-    outcomes = [needle_answer(tiny_session, copies=24, place=place, keep=0.016) for place in (0.1, 0.5, 0.9)]
+def test_finds_needles_in_twice_the_context(tiny_session):
+    outcomes = [needle_answer(tiny_session, copies=14, place=place, keep=0.028) for place in (0.1, 0.5, 0.9)]
     for answer, kept in outcomes:
-        assert answer.prompt_tokens > 60_000
+        assert answer.prompt_tokens > 2 * 16_384
         assert answer.kept_tokens < 1_200
         assert (answer.mode, answer.positions, kept) == ("select", "compact", True)
     # The small target misreads a digit now and then.

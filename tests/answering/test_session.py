@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.draft_side import retrieve
 from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.prefill.calibrated_pair import CalibratedPair

@@ -45,14 +45,6 @@ def run(session, rows, write=None, **options):
     return written
 
 
-def test_records_equal_those_of_single_questions_and_keep_their_order(session):
-    written = run(session, ROWS)
-    assert [record["id"] for record in written] == list(range(9))
-    for row, record in zip(ROWS, written, strict=True):
-        settings = SETTINGS.varied(max_new_tokens=row["max_new_tokens"])
-        assert record["answer"] == session.ask(COLLECTION, row["question"], settings).finished().answer
-
-
 def test_unordered_records_come_as_they_are_done(session):
     rows = [{**ROWS[0], "max_new_tokens": 40}, *ROWS[1:]]
     written = run(session, rows, ordered=False)

@@ -95,13 +95,13 @@ def test_a_row_that_needs_an_unloaded_draft_does_not_fail_others(call):
 def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_path):
     prefill = Session.prefill
 
-    def end_second(self, prepared):
-        if prepared.request.question == "When?":
+    def end_second(self, mode, request):
+        if request.question == "When?":
             os.kill(os.getpid(), signal.SIGTERM)
             # The row must not be answered before the signal has cancelled it, which ends its next pass.
             while True:
-                prefill(self, prepared)
-        return prefill(self, prepared)
+                prefill(self, mode, request)
+        return prefill(self, mode, request)
 
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("Who?\n\nWhen?\nWhy?\n")

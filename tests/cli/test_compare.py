@@ -12,7 +12,7 @@ import pytest
 import torch
 from bs4 import BeautifulSoup
 
-from specprefill_cli.answering.comparison import compare_modes, kl_divergence
+from specprefill_cli.answering.tasks import compare_modes, kl_divergence
 from specprefill_cli.cli.compare import Comparer, split_question
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.errors import UsageError

@@ -48,6 +48,8 @@ def check_error(call, line, code, words, stdin=b""):
         ("ask HANDBOOK Who? --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
         ("batch --document nothing.pdf", "nothing.pdf"),
         ("batch --out nowhere/out.jsonl", "nowhere/out.jsonl: cannot be written"),
+        ("evaluate questions.jsonl --against report.txt", "--against report.txt: not a file of answers"),
+        ("bench throughput --server", "no server is running"),
     ],
 )
 def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
@@ -89,6 +91,7 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
         ("batch report.txt --document HANDBOOK --resume --out report.txt", "this is the file of questions"),
         ("evaluate report.txt --answers report.txt", "this is the file of questions"),
         ("evaluate questions.jsonl --distractors 2", "leave it out"),
+        ("evaluate questions.jsonl --against questions.jsonl --confirm", "leave out --confirm"),
         ("study questions.jsonl --out questions.jsonl/o", "cannot be made"),
         ("calibrate --heads questions.jsonl --out questions.jsonl", "questions.jsonl: cannot be made"),
         ("bench decode --tasks poem", "--tasks poem: unknown; use some of quote, short"),
@@ -129,19 +132,10 @@ def test_a_quote_needs_a_longer_prompt(call):
     check_error(call, "bench decode --tasks quote --length 60", 2, "--length")
 
 
-def test_a_load_needs_a_server(call, bad_inputs):
-    check_error(call, "bench throughput --server", 1, "no server is running")
-
-
-def test_a_missing_file_of_questions_is_named(call):
-    code, _, err = call("batch", "nothing.jsonl")
-    assert (code, "nothing.jsonl" in err) == (2, True)
-
-
-def test_an_unknown_option_is_named(call):
-    code, _, err = call("ask", "--kep", "0.2", HANDBOOK, "Who?")
-    assert code == 2
-    assert "No such option: --kep" in err
+@pytest.mark.parametrize(("line", "words"), [("batch a.jsonl", "a.jsonl"), ("ask --kep 1", "No such option: --kep")])
+def test_a_missing_file_of_questions_and_an_unknown_option_are_named(call, line, words):
+    code, _, err = call(*line.split())
+    assert (code, words in err) == (2, True)
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(call):

@@ -26,15 +26,6 @@ def test_plan_says_why_auto_takes_full(call, tmp_path):
     assert re.search(r"auto takes +full; before scoring, select promises only 0\.\dx", out)
 
 
-def test_plan_json_is_one_object(call_json):
-    record = call_json("plan", HANDBOOK, QUESTION, "--keep", "0.2")
-    assert record["schema"] == 1
-    assert record["kept_ratio"] < 0.21
-    best = max(record["chunks"], key=lambda chunk: chunk["importance"])
-    assert best["fate"] == "recompute"
-    assert any(8 in chunk["pages"] and chunk["fate"] == "recompute" for chunk in record["chunks"])
-
-
 def test_the_page_of_ask_is_written(call, tmp_path):
     file = tmp_path / "page.html"
     file.write_text("old")

@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from specprefill_cli.decoding.adaptive import SpeculationState, speedup
 from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler
-from specprefill_cli.decoding.speculation import Speculator
+from specprefill_cli.decoding.speculation import SpeculationState, Speculator, speedup
 from tests.helpers.scripted import Clock, ScriptReader
 
 WIDTH = 0.03

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from specprefill_cli.decoding import rounds
-from specprefill_cli.decoding.adaptive import SpeculationState
+from specprefill_cli.decoding import sampling
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer
-from specprefill_cli.decoding.rounds import DecodeLog, decode, positive_part
-from specprefill_cli.decoding.sampling import Sampler, distribution
-from specprefill_cli.decoding.speculation import Speculator
+from specprefill_cli.decoding.rounds import DecodeLog, decode
+from specprefill_cli.decoding.sampling import Sampler, distribution, positive_part
+from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from tests.helpers.scripted import TableReader
 
 pytestmark = pytest.mark.slow
@@ -109,7 +108,7 @@ def residual_at_last_position(probabilities, proposal, _place):
 
 @pytest.mark.parametrize("broken", [without_correction, reversed_difference, residual_at_last_position])
 def test_detects_a_wrong_residual_distribution(broken, monkeypatch):
-    monkeypatch.setattr(rounds, "positive_part", broken)
+    monkeypatch.setattr(sampling, "positive_part", broken)
     sampler = Sampler(1.0, seed=7)
     tokens, _ = sample(sampler, draft("sometimes", sampler), 3)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6

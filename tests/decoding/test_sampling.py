@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from specprefill_cli.decoding.sampling import Sampler, distribution
-from specprefill_cli.decoding.streaming import Detokenizer, StopFilter
+from specprefill_cli.decoding.sampling import Detokenizer, Sampler, StopFilter, distribution
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
 LETTERS = st.text("ab", max_size=12)

@@ -161,17 +161,6 @@ def quote(tiny_session):
     return answer
 
 
-@pytest.mark.parametrize("mode", sorted(MODES))
-@pytest.mark.parametrize("proposer", ["draft", "lookup", "auto"])
-def test_the_bundled_pair_matches_plain_decoding(quote, mode, proposer):
-    _, plain = quote(mode=mode, keep=0.5, speculate="off")
-    assert len(plain) == 64
-    for speculate in (4, "auto"):
-        answer, tokens = quote(mode=mode, keep=0.5, speculate=speculate, proposer=proposer)
-        assert tokens == plain
-        assert speculate == "auto" or answer.acceptance_rate > 0
-
-
 def table_of(answer):
     return dict(zip(*(column._cells for column in answer_table(answer).columns), strict=True))
 

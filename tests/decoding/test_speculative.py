@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from specprefill_cli.decoding.adaptive import SpeculationState
 from specprefill_cli.decoding.proposers import DraftProposer
 from specprefill_cli.decoding.rounds import DecodeLog, decode
 from specprefill_cli.decoding.sampling import Sampler, log_probabilities
-from specprefill_cli.decoding.speculation import Speculator
+from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from tests.helpers.scripted import ScriptReader, result_of
 
 SCRIPT = [number % 40 for number in range(200)]
@@ -158,13 +157,13 @@ def test_a_draft_at_the_end_of_its_context_stops_proposing():
 def test_round_statistics():
     target = ScriptReader(SCRIPT)
     log, speculating = DecodeLog(), speculator(ScriptReader(wrong_at(set(range(3, 200, 3)))), 4)
-    assert log.acceptance_rate is None
-    assert log.accepted_histogram == []
+    nothing = dict.fromkeys(("tokens_per_second", "acceptance_rate", "accepted_length_mean", "proposer"))
+    assert log.figures() == nothing | {"accepted_histogram": []}
     list(decoded(target, speculating, 31, log))
     # Ten rounds accept two tokens and reject the third; the last rounds have room for fewer proposals.
-    assert log.accepted_histogram == [0, 0, 10]
-    assert log.accepted_length_mean == 2
-    assert log.acceptance_rate == pytest.approx(20 / (9 * 4 + 2))
+    figures = log.figures()
+    assert (figures["accepted_histogram"], figures["accepted_length_mean"]) == ([0, 0, 10], 2)
+    assert figures["acceptance_rate"] == pytest.approx(20 / (9 * 4 + 2))
     assert log.proposers == ["draft"]
 
 
@@ -175,6 +174,6 @@ def test_accepts_a_draft_with_another_vocabulary_size(size):
     for sampler in (Sampler(), Sampler(0.01)):
         log, speculating = DecodeLog(), speculator(draft, 3, sampler)
         assert list(decode(target, SCRIPT[0], STOP, 30, sampler, log, speculating)) == SCRIPT[:30]
-        assert log.acceptance_rate == 1
+        assert log.figures()["acceptance_rate"] == 1
         target.rollback(0)
         draft.rollback(0)

@@ -12,7 +12,7 @@ from specprefill_cli.documents import recognition
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import pip_command
 from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, save_to_bytes, slides, word, workbook
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specprefill_cli.answering.comparison import compare_modes
+from specprefill_cli.answering.tasks import compare_modes
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.documents.sentences import sentence_ranges
@@ -26,7 +26,7 @@ def test_the_kept_text_is_sent_as_prose_with_the_question_last(session, upstream
     answer = session.ask(handbook, QUESTION, session.settings.varied(scorer="auto")).finished()
     system, user = upstream.bodies[0]["messages"]
     assert system["role"] == "system"
-    assert "Answer from the documents alone" in system["content"]
+    assert "Use only what the documents say" in system["content"]
     assert user["content"].endswith(f"\n\nQuestion: {QUESTION}")
     assert f"{handbook.documents[0].name}, page 8:\n" in user["content"]
     assert ANSWER_SENTENCE in user["content"]
@@ -34,7 +34,7 @@ def test_the_kept_text_is_sent_as_prose_with_the_question_last(session, upstream
     assert len(user["content"]) < len(handbook.text) / 4
     sentences = {handbook.text[start:end] for start, end in sentence_ranges(handbook.text)}
     headings = {f"{handbook.documents[0].name}, page {page.number}:" for page in handbook.documents[0].pages}
-    for paragraph in user["content"].split("\n\n")[:-1]:
+    for paragraph in user["content"].split("\n\n")[:-2]:
         lines = paragraph.split("\n")
         body = "\n".join(lines[1:] if lines[0] in headings else lines)
         assert body == "[...]" or {body[start:end] for start, end in sentence_ranges(body)} <= sentences

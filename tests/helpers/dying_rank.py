@@ -3,7 +3,7 @@
 import os
 import signal
 
-from specprefill_cli.cli.main import main
+from specprefill_cli.__main__ import main
 from specprefill_cli.decoding import runner
 from specprefill_cli.errors import SpecprefillError
 

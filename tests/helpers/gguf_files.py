@@ -1,5 +1,6 @@
 """Writes tiny random models of every architecture in GGUF files with byte pairs; llama as SmolLM2: tied, single digits."""
 
+import json
 from dataclasses import replace
 
 import gguf
@@ -9,7 +10,6 @@ import transformers
 from gguf.quants import quantize
 from tokenizers import pre_tokenizers
 
-from specprefill_cli.lab.benchmarks.gguf import interleave_rows
 from specprefill_cli.models.sources.conversion import Conversion
 
 HIDDEN, INNER, LAYERS, HEADS, KEY_VALUE_HEADS = 64, 96, 2, 4, 2
@@ -59,9 +59,18 @@ def small_model(architecture, tokens, **sizes):
     return model
 
 
-def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, Q4), extra=None, model=None):
-    """Write the file. tensor_types: of the embedding and of the other matrices; extra: name of an additional tensor."""
-    tokens = vocabulary()
+def write_gguf(
+    path, *, architecture="llama", rules="smollm", tensor_types=(Q8, Q4), extra=None, model=None, tokenizer=None
+):
+    """Write the file. tensor_types: of the embedding and of the other matrices; extra: name of an additional tensor.
+
+    tokenizer: byte pairs with special tokens at the end, in place of ours
+    """
+    tokens, special, merges, ids = vocabulary(), SPECIAL, MERGES, (1, 2, 2)
+    if tokenizer is not None:
+        tokens = tokenizer.convert_ids_to_tokens(range(model.config.vocab_size))
+        special, ids = tokenizer.all_special_tokens, (tokenizer.bos_token_id, *[tokenizer.eos_token_id] * 2)
+        merges = [" ".join(pair) for pair in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]]
     model = model or small_model(architecture, len(tokens))
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
@@ -81,13 +90,14 @@ def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, 
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rules)
     writer.add_token_list(tokens)
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)))
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_pad_token_id(2)
-    writer.add_chat_template(TEMPLATE)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(ids[0])
+    writer.add_eos_token_id(ids[1])
+    writer.add_pad_token_id(ids[2])
+    if tokenizer is None:
+        writer.add_unk_token_id(0)
+        writer.add_chat_template(TEMPLATE)
     names = gguf.get_tensor_name_map(
         next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), config.num_hidden_layers
     )
@@ -110,6 +120,12 @@ def write_gguf(path, *, architecture="llama", rules="smollm", tensor_types=(Q8, 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def interleave_rows(weight, heads):
+    """The rows of a query or key projection for llama.cpp: rotary embedding pairs neighbours there, halves in transformers."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def blocks(values, tensor_type):

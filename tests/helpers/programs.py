@@ -9,7 +9,7 @@ from dataclasses import dataclass
 REPORT_AT_EXIT = """
 import atexit, json, os, sys
 sys.argv[0] = "specprefill"
-from specprefill_cli.cli.main import main
+from specprefill_cli.__main__ import main
 atexit.register(lambda: print(json.dumps([sorted(sys.modules), dict(os.environ)]), file=sys.stderr))
 main()
 """

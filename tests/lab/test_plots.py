@@ -1,7 +1,6 @@
 """Plots are well-formed, deterministic, opaque SVG that keeps its text; and the error without matplotlib."""
 
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,6 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab import plots
 from specprefill_cli.lab.plots import Series, line_plot, require_matplotlib
 from tests.helpers.output import SVG, svg_texts
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def line(name="a", **options):

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.lab.benchmarks.gguf import export_gguf
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running import adapter
@@ -219,11 +218,12 @@ def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, m
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+def pair(tmp_path_factory, tiny_session, tokenizer):
     """The bundled draft in a folder, and the bundled target in a GGUF file with 8-bit weights."""
     folder = tmp_path_factory.mktemp("gguf")
     shutil.copytree(BUNDLED_FOLDER / "draft", folder / "draft")
-    export_gguf(BUNDLED_FOLDER / "target", folder / "target.gguf")
+    model = tiny_session.pair.loaded_target.model
+    write_gguf(folder / "target.gguf", rules="qwen2", tensor_types=(Q8, Q8), model=model, tokenizer=tokenizer)
     return Pair("custom", str(folder / "draft"), str(folder / "target.gguf"), "tiny")
 
 

@@ -19,7 +19,7 @@ from specprefill_cli.models.sources.tokenizers import (
     piece_starts,
     splits_at_lines,
 )
-from specprefill_cli.prompting import PromptText, encode_prompt
+from specprefill_cli.prompting import Template, encode_prompt
 
 PATTERNS = {
     "qwen2": SPLIT_PATTERN,
@@ -119,13 +119,14 @@ def space_adding():
 
 def test_prompt_parts_join_without_extra_spaces(space_adding):
     assert anchor_tokens(space_adding)
-    text = PromptText("Question:", "The fee is four euros.", "\nQuestion:", " What is the fee?", "\nAnswer:")
-    prompt = encode_prompt(text, space_adding)
+    template = Template("plain", "Question:$document\nQuestion: $question\nAnswer:", None, None)
+    document = "The fee is four euros."
+    prompt = encode_prompt(template, document, "What is the fee?", space_adding)
     joined = space_adding.convert_ids_to_tokens(prompt.tokens.tolist())
-    expected = text.prefix + text.document + text.before_question + text.question + text.suffix
+    expected = f"Question:{document}\nQuestion: What is the fee?\nAnswer:"
     assert "".join(joined).replace("\u2581", " ") == expected
-    _, offsets = encode_text(space_adding, text.document)
-    assert (offsets[0, 0], offsets[-1, 1]) == (0, len(text.document))
+    _, offsets = encode_text(space_adding, document)
+    assert (offsets[0, 0], offsets[-1, 1]) == (0, len(document))
     assert encode_template(space_adding, "") == []
 
 

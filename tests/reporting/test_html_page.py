@@ -8,7 +8,7 @@ import pytest
 import torch
 from bs4 import BeautifulSoup
 
-from specprefill_cli.answering.cells import document_cells
+from specprefill_cli.answering.places import document_cells
 from specprefill_cli.documents.document import Collection, Document, join_pages
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Citation, Comparison, Fate, ModeAnswer

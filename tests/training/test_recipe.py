@@ -9,15 +9,13 @@ from transformers import AutoModelForCausalLM
 
 from specprefill_cli.training import corpus
 from specprefill_cli.training.__main__ import app
-from specprefill_cli.training.batches import Batch, BatchStream, make_batch
+from specprefill_cli.training.batches import Batch, make_batch
 from specprefill_cli.training.cloze import cloze, cloze_block
-from specprefill_cli.training.export import export_pair
-from specprefill_cli.training.network import ProbeTargets, blocked_attention, pointer_loss, region_loss
-from specprefill_cli.training.recipe import PAIR_SHAPES, TrainSettings
-from specprefill_cli.training.rows import RowSource
+from specprefill_cli.training.network import SHAPES, ProbeTargets, new_model, pointer_loss, region_loss
+from specprefill_cli.training.rows import load_maker
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block, key_value_block, table_block
-from specprefill_cli.training.tokenizer import save_tokenizer, train_tokenizer
-from specprefill_cli.training.train import Trainer, train
+from specprefill_cli.training.train import batch_losses, export_draft, load_teacher, train_draft
+from specprefill_cli.training.updates import Schedule
 from tests.helpers.samples import write_jsonl
 
 PROSE = (
@@ -45,16 +43,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    save_tokenizer(train_tokenizer(corpus.stream_text(data, 100_000, set()), 8_192), folder / "tokenizer", 16_384)
-    # So little text gives fewer than the shapes' 8,192 ids. The embedding works with fewer.
-    return folder
-
-
-@pytest.fixture(scope="module")
-def source(data, run):
-    return RowSource(data, run / "tokenizer", characters_per_file=100_000, context=16_384)
+def maker(data):
+    return load_maker(data, characters_per_file=100_000)
 
 
 def test_drops_questions_and_text_that_share_eight_words_with_dev(data):
@@ -86,8 +76,8 @@ def test_synthesised_answers_stand_at_their_positions():
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.2, 0.6, 0.9])
-def test_pointers_lead_to_the_predicted_token(source, progress):
-    maker = source(1)
+def test_pointers_lead_to_the_predicted_token(maker, progress):
+    maker.rng.seed(1)
     copied = pointers = 0
     for _ in range(4):
         batch = make_batch(maker, progress, 2_048)
@@ -125,65 +115,41 @@ def test_guided_losses_are_small_only_for_right_attention():
 
 
 @pytest.mark.slow
-def test_run_resumes_and_exports_a_pair_that_transformers_loads(source, run, tmp_path):
-    shape = PAIR_SHAPES["smoke"]
-    settings = TrainSettings(minutes=0.02, workers=0, compile=False)
-    folder = run / "tune"
-    first = train(shape, settings, BatchStream(source, 1_024, 1), folder)
-    assert first.steps > 0
-    assert first.seconds >= 1.2
-    resumed = Trainer(shape, settings, folder)
-    assert (resumed.steps, resumed.seconds, resumed.tokens) == (first.steps, first.seconds, first.tokens)
-    weights = first.models.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.models.state_dict().items())
-    for loaded, saved in zip(resumed.optimizers, first.optimizers, strict=True):
-        states = zip(loaded.state_dict()["state"].values(), saved.state_dict()["state"].values(), strict=True)
-        assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for a, b in states for key in b)
-    # A complete run takes no further step.
-    assert train(shape, settings, BatchStream(source, 1_024, 1), folder).steps == first.steps
-    stream = BatchStream(source, 1_024, 1)
-    longer = first.seconds / 60 + 0.01
-    second = train(shape, TrainSettings(**{**vars(settings), "minutes": longer}), stream, folder)
-    assert stream.seed == 1 + first.steps
-    assert second.steps > first.steps
-    assert second.seconds >= 60 * longer
-
-    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "doubled")
-    doubled = tmp_path / "doubled" / "target" / "model.safetensors"
-    assert doubled.stat().st_mode == doubled.with_name("config.json").stat().st_mode
-    save_file({key: 2 * value for key, value in load_file(doubled).items()}, doubled)
-    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path / "mean", tmp_path / "doubled", 0.75)
-    export_pair(folder / "checkpoint.pt", run / "tokenizer", shape, tmp_path)
-    means, plain = (load_file(place / "target" / "model.safetensors") for place in (tmp_path / "mean", tmp_path))
-    for key, value in plain.items():
-        torch.testing.assert_close(means[key].float(), 1.25 * value.float(), atol=1e-4, rtol=2e-3)
-    continued = Trainer(shape, settings, tmp_path / "new", start=tmp_path)
-    assert continued.steps == 0
-    name = "target.model.layers.0.mlp.up_proj.weight"
-    torch.testing.assert_close(continued.models.state_dict()[name], second.models.state_dict()[name].half().float())
-    tokens, positions = torch.arange(5, 45)[None], torch.arange(40)[None]
-    for name, trained in continued.pair.items():
-        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
-        with torch.no_grad():
-            expected = trained.logits(trained(tokens, positions, None)[0])
-            torch.testing.assert_close(loaded(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+def test_a_draft_learns_and_transformers_loads_it(maker, tmp_path, monkeypatch):
+    maker.rng.seed(1)
+    shape, run, batch = SHAPES["smoke"], tmp_path / "run", make_batch(maker, 0.3, 256)
+    assert batch.answers.numel()
+    monkeypatch.setattr("specprefill_cli.training.train.make_batch", lambda *_: batch)
+    none, some = (Schedule(updates=updates, cooldown=1, rate=1e-2, warmup=1) for updates in (0, 12))
+    before = train_draft(maker, shape, none, 256, tmp_path / "untrained", compiled=False)
+    after = train_draft(maker, shape, some, 256, run, compiled=False)
+    losses = [batch_losses(model, load_teacher(), batch) for model in (before, after)]
+    assert all(losses[1][name] < losses[0][name] for name in ("answer", "text", "imitation"))
+    export_draft(run / "checkpoint.pt", shape, tmp_path / "plain")
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    doubled = tmp_path / "doubled" / "model.safetensors"
+    doubled.parent.mkdir()
+    save_file({key: 2 * value for key, value in plain.items()}, doubled)
+    export_draft(run / "checkpoint.pt", shape, tmp_path / "mean", doubled.parent, 0.75)
+    for key, mean in load_file(tmp_path / "mean" / "model.safetensors").items():
+        torch.testing.assert_close(mean.float(), 1.25 * plain[key].float(), atol=1e-4, rtol=2e-3)
+    continued = train_draft(maker, shape, none, 256, tmp_path / "new", tmp_path / "plain", compiled=False)
+    tokens, positions = torch.arange(5, 45)[None], torch.arange(0, 80, 2)[None]
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32)
+    with torch.no_grad():
+        logits = continued.logits(continued(tokens, positions, None)[0])
+    expected = loaded(tokens, position_ids=positions, attention_mask=torch.ones_like(tokens)).logits
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_blocked_attention_equals_the_fused_kernel():
-    torch.manual_seed(0)
-    parts = torch.randn(3, 2, 3, 700, 16).unbind(0)
-    expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
-    torch.testing.assert_close(blocked_attention(*parts), expected, atol=1e-5, rtol=1e-4)
-
-
-def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(source, tmp_path):
+def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(maker):
     """Other rows of the batch and padding do not change the losses of a row."""
-    maker = source(1)
+    maker.rng.seed(1)
     batch = make_batch(maker, 0.3, 2_048)
     assert (batch.tokens == maker.pad).any()
     rows, length = batch.tokens.shape
-    trainer = Trainer(PAIR_SHAPES["smoke"], TrainSettings(minutes=1, compile=False), tmp_path)
-    together = trainer.losses("target", batch, None)
+    model, teacher = new_model(SHAPES["smoke"]), load_teacher()
+    together = batch_losses(model, teacher, batch)
     summed = {"answer": 0.0, "text": 0.0}
     for row in range(rows):
         used = int((batch.tokens[row] != maker.pad).sum())
@@ -192,7 +158,7 @@ def test_rows_of_a_batch_have_the_losses_of_rows_one_by_one(source, tmp_path):
             flat = getattr(batch, name)
             indices[name] = flat[(flat >= row * length) & (flat < (row + 1) * length)] - row * length
         tokens, positions = (part[row : row + 1, :used] for part in (batch.tokens, batch.positions))
-        losses = trainer.losses("target", Batch(tokens=tokens, positions=positions, probes=None, **indices), None)
+        losses = batch_losses(model, teacher, Batch(tokens=tokens, positions=positions, probes=None, **indices))
         summed["answer"] += losses["answer"].item() * len(indices["answers"])
         summed["text"] += losses["text"].item() * len(indices["texts"])
     assert summed["answer"] / len(batch.answers) == pytest.approx(together["answer"].item(), rel=1e-4)
@@ -222,9 +188,16 @@ def test_cloze_asks_for_noun_phrases_but_not_for_verbs():
 
 
 @pytest.mark.slow
-def test_dry_run_goes_through_all_steps(data, tmp_path):
+def test_the_commands_make_a_draft(data, tmp_path):
     from typer.testing import CliRunner
 
-    result = CliRunner().invoke(app, ["dry-run", "--data", str(data), "--run", str(tmp_path), "--minutes", "0.05"])
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "exported" / "target" / "model.safetensors").is_file()
+    folders = ["--data", str(data), "--run", str(tmp_path)]
+    small = "--shape smoke --updates 2 --tokens-per-batch 256 --characters 100000".split()
+
+    for arguments in (
+        ["draft", *folders, *small],
+        ["export", *folders[2:], "--out", str(tmp_path / "exported"), *small[:2]],
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "exported" / "model.safetensors").is_file()

@@ -5,18 +5,16 @@ import random
 import numpy as np
 import pytest
 
-from specprefill_cli.prompting import encode_prompt, load_template, render
+from specprefill_cli.prompting import encode_prompt, load_template
 from specprefill_cli.training.corpus import locate
 from specprefill_cli.training.positions import MAX_GAP_BEFORE_SUFFIX, widen_gaps
-from specprefill_cli.training.rows import RowMaker, prompt_format
+from specprefill_cli.training.rows import CONTEXT, RowMaker, prompt_format
 from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block
 from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 
-CONTEXT = 16_384
-
 
 def make_maker(tokenizer):
-    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, CONTEXT, seed=3)
+    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, seed=3)
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def test_rows_follow_the_product_prompt_and_answers_stand_in_the_document(maker,
         document = tokenizer.decode(row.tokens[len(maker.writer.prefix) : first])
         for start, question, answer in questions:
             text = tokenizer.decode(question).strip()
-            prompt = encode_prompt(render(template, "x", text, tokenizer), tokenizer)
+            prompt = encode_prompt(template, "x", text, tokenizer)
             assert row.tokens[: len(maker.writer.prefix)] == prompt.tokens[: prompt.document[0]].tolist()
             tail = prompt.tokens[prompt.document[1] :].tolist()
             assert row.tokens[start : start + len(tail)] == tail

@@ -5,9 +5,8 @@ import random
 import pytest
 import torch
 
-from specprefill_cli.training.blocks import BlockMaker
+from specprefill_cli.training.blocks import BlockMaker, Recipe
 from specprefill_cli.training.questions import PromptFormat
-from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.smollm2 import rows
 from specprefill_cli.training.smollm2.rows import ChatRowMaker, Mixture

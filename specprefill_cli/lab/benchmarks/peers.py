@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.errors import SpecprefillError, UsageError, first_line
-from specprefill_cli.installation import pip_command
-from specprefill_cli.lab.benchmarks.gguf import export_gguf, load_gguf_target
+from specprefill_cli.errors import SpecprefillError, UsageError, first_line, pip_command
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.attention import ATTENTION
-from specprefill_cli.models.sources.hub import model_source
-from specprefill_cli.models.sources.refs import Kind, ModelRef
-from specprefill_cli.settings import Settings
+from specprefill_cli.models.sources.refs import ModelRef
 
 TRANSFORMERS = "transformers"
 LLAMA_CPP = "llama.cpp"
 PLAIN_ATTENTION = "sdpa"
-# A prompt may be a few tokens longer than its nominal length.
-SLACK = 64
+# Tokens of room for a prompt that is longer than its nominal length, and for decoding.
+SLACK = 128
 
 
 @dataclass(frozen=True)
@@ -68,8 +62,8 @@ def transformers_peer(target: LoadedModel) -> Peer:
     return Peer(TRANSFORMERS, read)
 
 
-def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
-    """llama.cpp on the CPU with the model in a GGUF file; context: capacity of its KV cache in tokens.
+def llama_cpp_peer(file: Path, longest: int, threads: int) -> Peer:
+    """llama.cpp on the CPU with the model in a GGUF file; longest: prompt length in tokens.
 
     Raises SpecprefillError if xllamacpp is not installed or cannot load the file.
     """
@@ -77,11 +71,11 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
         import xllamacpp
     except ImportError as error:
         raise SpecprefillError(
-            f"bench peer needs the package xllamacpp; install it with {pip_command('xllamacpp')}"
+            f"--llama-cpp needs the package xllamacpp; install it with {pip_command('xllamacpp')}"
         ) from error
     options = xllamacpp.CommonParams()
     options.model.path = str(file)
-    options.n_ctx, options.n_parallel, options.n_gpu_layers = context, 1, 0
+    options.n_ctx, options.n_parallel, options.n_gpu_layers = longest + SLACK, 1, 0
     options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
     # Let it choose a free port: the server always listens.
     options.port, options.verbosity = 0, -1
@@ -102,21 +96,9 @@ def llama_cpp_peer(file: Path, context: int, threads: int) -> Peer:
     return Peer(LLAMA_CPP, read, decode)
 
 
-def open_with_llama_cpp(settings: Settings, lengths: Sequence[int], gguf: Path | None) -> tuple[Session, Peer]:
-    """Open a pair whose target has the weights of a GGUF file, and llama.cpp on the CPU with the same file.
-
-    gguf: None: export the bundled pair's target
-
-    Raises SpecprefillError if a model or llama.cpp cannot be loaded, UsageError if the file is needed and not given.
-    """
-    session = open_session(settings.varied(devices="cpu"), draft=True, target_weights=False)
-    name = session.pair.target.name
-    if gguf is None and ModelRef(name).kind is not Kind.BUNDLED:
-        raise UsageError(f"--gguf is needed: give the GGUF file of {name}")
-    with tempfile.TemporaryDirectory() as folder:
-        if gguf is None:
-            gguf = Path(folder) / "target.gguf"
-            export_gguf(Path(model_source(name)), gguf)
-        peer = llama_cpp_peer(gguf, max(lengths) + SLACK, torch.get_num_threads())
-        load_gguf_target(session.pair, gguf, settings.dtype)
-    return session, peer
+def gguf_file(name: str) -> Path:
+    """The GGUF file of a model. Raises UsageError for a model that has none here."""
+    file = ModelRef(name).file
+    if file is None:
+        raise UsageError(f"--llama-cpp: {name} is no GGUF file; give --target FILE.gguf")
+    return file

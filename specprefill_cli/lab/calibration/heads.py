@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.citations import occurrences
+from specprefill_cli.answering.places import occurrences
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration import head_search as search

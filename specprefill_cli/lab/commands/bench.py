@@ -10,7 +10,7 @@ import typer
 
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, split_list, with_settings
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.bench_questions import needles, recall
 from specprefill_cli.lab.commands.options import (
     KEEP_LIST,
@@ -27,7 +27,9 @@ from specprefill_cli.lab.commands.options import (
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.benchmarks.peers import Peer
+    from specprefill_cli.lab.evaluation.runner import Configuration
     from specprefill_cli.models.loaded import LoadedPair
 
 app = typer.Typer(no_args_is_help=True)
@@ -47,6 +49,10 @@ def prefill(
     lengths: Lengths = "2048,8192",
     repeat: Repeat = 5,
     baseline: Annotated[bool, typer.Option(help="Measure transformers' own generate in turn with the modes.")] = True,
+    llama_cpp: Annotated[
+        bool,
+        typer.Option("--llama-cpp", help="Measure llama.cpp in turn, too: on the CPU, with the target's GGUF file."),
+    ] = False,
     plot: Annotated[Path | None, plot_option("speedup against length")] = None,
     shapes: Shapes = None,
     *,
@@ -59,7 +65,8 @@ def prefill(
 ) -> None:
     """Measure the time to first token by mode, length and keep ratio: medians, phases, and speedup over full prefill.
 
-    The row `transformers` is transformers' own generate, with its own attention, on the same tokens and weights.
+    The row `transformers` is transformers' own generate, with its own attention, on the same tokens and weights. With
+    --llama-cpp there is a column for plain decoding; llama.cpp computes with the file's quantised weights.
 
     Examples:
       specprefill bench prefill --lengths 4096,8192 --keep 0.1,0.2 --repeat 5 --json
@@ -73,26 +80,49 @@ def prefill(
     check_plot(plot)
     if plot is not None and ("full" not in modes or (set(modes) == {"full"} and not baseline)):
         raise UsageError("--plot shows speedups over full: --modes must have full and another mode")
-    from specprefill_cli.lab.benchmarks.prefill import COLUMNS, bench_prefill, speedup_plot
-    from specprefill_cli.lab.evaluation.runner import configurations
+    from specprefill_cli.lab.benchmarks.peers import gguf_file
+    from specprefill_cli.lab.benchmarks.prefill import COLUMNS, PEER_COLUMNS, bench_prefill, speedup_plot
     from specprefill_cli.lab.tables import show_benchmark
+    from specprefill_cli.models.sources.pairs import chosen_pair
+
+    file = None
+    if llama_cpp:
+        if shapes is not None:
+            raise UsageError("--llama-cpp needs a model with a file; leave out --shapes")
+        refuse_ranks(settings.tensor_parallel, "--llama-cpp")
+        file, settings = gguf_file(chosen_pair(settings).target), settings.varied(devices="cpu")
+    session, cases = open_cases(settings, modes, keeps, shapes, given)
+    peers = peers_of(session.pair, Notes(quiet), baseline, file, max(sizes))
+    measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=peers)
+    show_benchmark(measure, PEER_COLUMNS if llama_cpp else COLUMNS, json, quiet, plot, speedup_plot)
+
+
+def open_cases(
+    settings: Settings, modes: list[str], keeps: list[float | None], shapes: str | None, given: Given
+) -> tuple[Session, list[Configuration]]:
+    """A session, and every mode with each keep ratio that it uses."""
+    from specprefill_cli.lab.evaluation.runner import configurations
 
     cases = configurations(modes, keeps, [settings.scorer])
     session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
-    cases = [case.resolve(session) for case in cases]
-    peers = baselines(session.pair, Notes(quiet)) if baseline else []
-    measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=peers)
-    show_benchmark(measure, COLUMNS, json, quiet, plot, speedup_plot)
+    return session, [case.resolve(session) for case in cases]
 
 
-def baselines(pair: LoadedPair, notes: Notes) -> list[Peer]:
-    """Transformers with the pair's target; empty if several ranks share the target, because `generate` would deadlock."""
-    from specprefill_cli.lab.benchmarks.peers import transformers_peer
+def peers_of(pair: LoadedPair, notes: Notes, baseline: bool, file: Path | None, longest: int) -> list[Peer]:
+    """Transformers with the pair's target if `baseline`, and llama.cpp with a GGUF file, if any; longest: prompt in tokens.
 
-    if pair.ranks.size > 1:
+    Without transformers if several ranks share the target, because `generate` would deadlock.
+    """
+    import torch
+
+    from specprefill_cli.lab.benchmarks.peers import llama_cpp_peer, transformers_peer
+
+    peers = [] if file is None else [llama_cpp_peer(file, longest, torch.get_num_threads())]
+    if baseline and pair.ranks.size > 1:
         notes.warn("transformers is not measured: its generate would run on one rank of several alone")
-        return []
-    return [transformers_peer(pair.loaded_target)]
+    elif baseline:
+        peers.insert(0, transformers_peer(pair.loaded_target))
+    return peers
 
 
 @with_settings("models", "prefill", "tuning", "decoding", without=("max_new_tokens",), lists=(SPECULATE_LIST,))
@@ -121,7 +151,7 @@ def decode(
     """
     settings = settings.varied(max_new_tokens=max_new_tokens)
     names = split_list(tasks, "--tasks")
-    from specprefill_cli.decoding.speculation import adapts
+    from specprefill_cli.decoding.proposers import adapts
     from specprefill_cli.lab.benchmarks.decode import COLUMNS, bench_decode, check_tasks
     from specprefill_cli.lab.tables import show_benchmark
 
@@ -182,63 +212,13 @@ def throughput(
         for part in split_list(concurrency, "--concurrency")
     ]
     from specprefill_cli.lab.benchmarks.throughput import COLUMNS, bench_throughput
-    from specprefill_cli.lab.evaluation.runner import configurations
     from specprefill_cli.lab.tables import show_benchmark
 
-    cases = configurations(modes, keeps, [settings.scorer])
-    session = open_measured_session(settings, [case.settings(settings) for case in cases], shapes, given)
-    cases = [case.resolve(session) for case in cases]
+    session, cases = open_cases(settings, modes, keeps, shapes, given)
     measure = partial(bench_throughput, session, length, cases, concurrencies, requests, limit, settings)
     show_benchmark(measure, COLUMNS, json, quiet)
 
 
-@with_settings(
-    "models",
-    "prefill",
-    "tuning",
-    without=("devices", "tensor_parallel", "quantization", "recompute", "accept_risk", "draft_window"),
-    lists=(MODE_LIST, KEEP_LIST),
-)
-def peer(
-    lengths: Lengths = "2048,8192",
-    repeat: Repeat = 5,
-    gguf: Annotated[
-        Path | None,
-        typer.Option(
-            help="GGUF file of the pair's target; default: make that of the bundled pair.", show_default=False
-        ),
-    ] = None,
-    *,
-    settings: Settings,
-    modes: list[str],
-    keeps: list[float | None],
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Measure the time to first token of llama.cpp and of our modes, and plain decoding: same target, prompt and CPU threads.
-
-    llama.cpp computes with a GGUF file's quantised weights, our target with the same weights in --dtype.
-
-    Example:
-      specprefill bench peer --lengths 4096,8192 --keep 0.1,0.2 --json
-    """
-    settings = settings.varied(max_new_tokens=1)
-    sizes = whole_numbers(lengths, "--lengths")
-    if gguf is not None and not gguf.is_file():
-        raise SpecprefillError(f"{gguf}: no such file; give the GGUF file of the pair's target")
-    refuse_ranks(settings.tensor_parallel, "bench peer")
-    from specprefill_cli.lab.benchmarks.peers import open_with_llama_cpp
-    from specprefill_cli.lab.benchmarks.prefill import PEER_COLUMNS, bench_prefill
-    from specprefill_cli.lab.evaluation.runner import configurations
-    from specprefill_cli.lab.tables import show_benchmark
-
-    with Notes(quiet).progress("loading the models"):
-        session, llama_cpp = open_with_llama_cpp(settings, sizes, gguf)
-    cases = [case.resolve(session) for case in configurations(modes, keeps, [settings.scorer])]
-    measure = partial(bench_prefill, session, sizes, cases, repeat, settings, peers=[llama_cpp])
-    show_benchmark(measure, PEER_COLUMNS, json, quiet)
-
-
 # The help lists them in this order.
-for command in (prefill, decode, throughput, needles, recall, peer):
+for command in (prefill, decode, throughput, needles, recall):
     app.command(command.__name__)(command)

@@ -158,8 +158,8 @@ def calibrate_heads(items: list[Item], session: Session, settings: Settings, fol
 
 def calibrate_target(items: list[Item], settings: Settings, folder: Path, output: Output) -> None:
     """Find what `auto` means for the target and write it to the folder."""
+    from specprefill_cli.lab.calibration.answers import tune_target
     from specprefill_cli.lab.calibration.files import write_description
-    from specprefill_cli.lab.calibration.target_values import tune_target
     from specprefill_cli.lab.session import open_with_heads
     from specprefill_cli.prefill.calibrated_pair import FILE
 
@@ -177,7 +177,7 @@ def calibrate_confidence(
 ) -> None:
     """Fit the confidence of answers in mode `auto`, with the pair's other calibrations in use."""
     from specprefill_cli.answering.confidence import FILE
-    from specprefill_cli.lab.calibration.confidence import fit_confidence
+    from specprefill_cli.lab.calibration.answers import fit_confidence
     from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.session import LONGEST_ANSWER, open_with_heads
 

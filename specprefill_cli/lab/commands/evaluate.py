@@ -33,6 +33,9 @@ def evaluate(
     distractors: Distractors = 0,
     sample_seed: SampleSeed = 0,
     answers: Annotated[Path | None, typer.Option(help="Write every answer as JSONL to this file.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare with the --answers of an earlier run: answers, TTFT, tokens/s, memory.")
+    ] = None,
     *,
     settings: Settings,
     modes: list[str],
@@ -51,19 +54,20 @@ def evaluate(
       specprefill evaluate sample_docs/questions.jsonl --keep 0.2,0.3
 
       specprefill evaluate squad.jsonl.xz --limit 500 --distractors 19 --scorer question,lexical,random --json
+
+      specprefill evaluate squad.jsonl.xz --limit 100 --answers after.jsonl --against before.jsonl
     """
-    if answers is not None:
-        if same_file(answers, questions):
-            raise UsageError(f"--answers {answers}: this is the file of questions; give another name")
-        check_can_write(answers, "--answers")
+    check_files(questions, answers, against, settings)
     from specprefill_cli.answering.resolve import loads_draft
     from specprefill_cli.answering.session import open_session
-    from specprefill_cli.lab.evaluation import confirming, runner
+    from specprefill_cli.lab.evaluation import changes, confirming, runner
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.tables import show_rows
     from specprefill_cli.record import json_line
 
     notes = Notes(quiet)
+    before = None if against is None else changes.read_answers(against)
+    after: list[Row] = []
     items = read_items(questions, limit, distractors, sample_seed)
     if distractors and not any(item.buried for item in items):
         raise UsageError(
@@ -97,15 +101,28 @@ def evaluate(
         cases = [case.resolve(session) for case in cases]
 
         def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
-            extra = {"id": item.identifier, "references": item.answers, "keep": case.keep, "scorer": case.scorer}
-            write(f" in {len(cases)} configurations: {number:,} done", answer.to_json() | extra)
+            names = {"id": item.identifier, "configuration": case.mode, "keep": case.keep, "scorer": case.scorer}
+            row = answer.to_json() | {"references": item.answers} | names
+            after.append({name: row[name] for name in changes.COMPARED})
+            write(f" in {len(cases)} configurations: {number:,} done", row)
 
         outcome = runner.run(session, items, cases, settings, step)
-    report(questions, outcome, json, notes)
+    report(questions, outcome, json, notes, None if before is None else changes.changes(before, after))
 
 
-def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
-    """Print the figures. Raises Exit if the run was interrupted or questions were left out."""
+def check_files(questions: Path, answers: Path | None, against: Path | None, settings: Settings) -> None:
+    """Raise UsageError for files that cannot be used together, before anything is loaded."""
+    if answers is not None:
+        if same_file(answers, questions):
+            raise UsageError(f"--answers {answers}: this is the file of questions; give another name")
+        check_can_write(answers, "--answers")
+    if against is not None and settings.confirm:
+        raise UsageError("--against compares answers without confirmation; leave out --confirm")
+
+
+def report(questions: Path, run: Run, json: bool, notes: Notes, changed: list[Row] | None) -> None:
+    """Print the figures, and what changed. Raises Exit if the run was interrupted or questions were left out."""
+    from specprefill_cli.lab.evaluation import changes
     from specprefill_cli.lab.evaluation.runner import COLUMNS, rows
     from specprefill_cli.lab.tables import show_rows
 
@@ -114,7 +131,10 @@ def report(questions: Path, run: Run, json: bool, notes: Notes) -> None:
     for item, error in run.left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
     left_out = [item.identifier for item, _ in run.left_out]
-    show_rows(rows(run.results, run.kept), COLUMNS, json, questions=str(questions), left_out=left_out)
+    others = {} if changed is None else {"changes": changed}
+    show_rows(rows(run.results, run.kept), COLUMNS, json, questions=str(questions), left_out=left_out, **others)
+    if changed is not None and not json:
+        show_rows(changed, changes.COLUMNS, json)
     if run.interrupted:
         raise typer.Exit(INTERRUPTED)
     if left_out:

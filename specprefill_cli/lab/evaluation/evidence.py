@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from specprefill_cli.answering.citations import occurrences
+from specprefill_cli.answering.places import occurrences
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import contains_answer, f1
 from specprefill_cli.lab.evaluation.statistics import mean_or_none

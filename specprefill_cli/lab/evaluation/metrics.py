@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specprefill_cli.answering.comparison import normalise_words, word_f1
+from specprefill_cli.answering.tasks import normalise_words, word_f1
 from specprefill_cli.record import NOT_FOUND
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from specprefill_cli.answering.comparison import kl_divergence
 from specprefill_cli.answering.session import Session
+from specprefill_cli.answering.tasks import kl_divergence
 from specprefill_cli.draft_kv.checkpoints import chunk_risks
 from specprefill_cli.draft_kv.gate import RECOMPUTE, Gate, chunk_tokens, fates_by_risk, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map

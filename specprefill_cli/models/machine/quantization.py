@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from transformers import BitsAndBytesConfig, PretrainedConfig, utils
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import SpecprefillError, pip_command
 
 NONE, AUTO = "none", "auto"
 # torch's checks for instructions that multiply bfloat16.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from specprefill_cli.installation import pip_command
+from specprefill_cli.errors import pip_command
 
 # Prefix of the models' names, and the names: with specprefill's adapter, and without.
 PREFIX = "smollm2:"

@@ -18,9 +18,8 @@ from specprefill_cli.prefill.fates import GAP_SHARE, shorten_gaps
 from specprefill_cli.prefill.selection import complete_sentences, keep_chunks
 from specprefill_cli.training.blocks import BlockMaker
 from specprefill_cli.training.positions import CHUNK
-from specprefill_cli.training.questions import PromptFormat, drop_ambiguous
+from specprefill_cli.training.questions import PromptFormat, drop_ambiguous, known_id
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question, join_blocks
-from specprefill_cli.training.tokenizer import token_id
 from specprefill_cli.training.topics import Scattered, SingleTopic, draw_topic
 
 END = "<|im_end|>"
@@ -125,7 +124,7 @@ class ChatRowMaker:
         self.prefix = self.ids(template.prefix)
         self.before = self.ids(template.before_question)
         self.after = self.ids(template.after_question)
-        self.end: int = token_id(tokenizer, END)
+        self.end = known_id(tokenizer, END)
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids

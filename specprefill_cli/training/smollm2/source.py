@@ -20,11 +20,10 @@ from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
 from specprefill_cli.prompting import chat_parts, load_template
 from specprefill_cli.settings import Settings
-from specprefill_cli.training.blocks import BlockMaker
+from specprefill_cli.training.blocks import BlockMaker, Recipe
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups, stream_text, written_documents
 from specprefill_cli.training.positions import CHUNK
 from specprefill_cli.training.questions import PromptFormat
-from specprefill_cli.training.recipe import Recipe
 from specprefill_cli.training.renaming import names_in
 from specprefill_cli.training.smollm2.rows import ChatRow, ChatRowMaker, Mixture
 from specprefill_cli.training.synthesis import Block, FactBook

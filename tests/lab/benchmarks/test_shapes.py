@@ -8,10 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.lab.benchmarks import shapes
-from specprefill_cli.lab.benchmarks.prefill import bench_prefill
 from specprefill_cli.lab.benchmarks.shapes import CONTEXT, named_config, published_shapes, shape_pair, shaped_session
-from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.settings import Settings
 
 # Parameters in billions, as published with each model.
@@ -51,23 +48,3 @@ def test_rejects_shapes_larger_than_memory(monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**30))
     with pytest.raises(SpecprefillError, match=r"--shapes qwen3-0.6b:qwen3-8b, target: its weights take 15\.3 GiB"):
         shaped_session("qwen3-0.6b:qwen3-8b", Settings(dtype="bfloat16", devices="cpu"))
-
-
-def test_pair_of_shapes_can_be_measured(monkeypatch):
-    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8_192}
-    small = {
-        "a": {**sizes, "model_type": "qwen2", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96},
-        "b": {**sizes, "model_type": "qwen3", "num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160},
-    }
-    monkeypatch.setattr(shapes, "published_shapes", lambda: small)
-    session = shaped_session("a:b", Settings(dtype="float32", devices="cpu"))
-    assert session.pair.same_tokenizer
-    requested = [Configuration("full"), Configuration("select", 0.2, "question")]
-    base = Settings(max_new_tokens=1, speculate="off", scorer="question")
-    warmed_modes = []
-    full, select = bench_prefill(session, [600], requested, 1, base, lambda _: warmed_modes.append(set(session.warmed)))
-    # Memory that a mode's first run leaves allocated must not count in a row.
-    assert all(modes >= {"full", "select"} for modes in warmed_modes)
-    assert full["limit"] == 1
-    assert select["limit"] > 1
-    assert select["efficiency"] == pytest.approx(select["speedup"] / select["limit"])

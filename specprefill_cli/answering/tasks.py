@@ -1,31 +1,41 @@
-"""Tasks that need only the draft: passages for another model, and a dry run of `select`."""
+"""What a session can do besides a single answer: passages, a dry run of `select`, and a comparison of modes."""
 
 from __future__ import annotations
 
-from specprefill_cli.answering.cells import document_cells, span_records
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
 from specprefill_cli.answering.passages import best_passages, kept_passages, rank_sentences
+from specprefill_cli.answering.places import document_cells, span_records
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.document import Collection
+from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.machine.cost import cost_of, measure_passes
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
-from specprefill_cli.record import PLANNED_MODE, DryRun, Estimate, Retrieval
+from specprefill_cli.record import BASELINE, PLANNED_MODE, Comparison, DryRun, Estimate, ModeAnswer, Retrieval
 from specprefill_cli.settings import Settings
 
 KEEP_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def retrieve(
     session: Session, collection: Collection, question: str, settings: Settings, top: int | None = None
 ) -> Retrieval:
-    """Score the documents with the draft; return the best `top` passages, or the chunks of the keep ratio if `top` is None.
-
-    Chunks are extended to whole sentences. Raises UsageError for an empty question, PromptTooLong if the draft
-    cannot read the documents.
-    """
+    """Return the best `top` passages, or (None) the sentences of kept chunks. Raises UsageError, PromptTooLong."""
     request = session.request(collection, question, settings.varied(mode=PLANNED_MODE))
     if SCORERS[request.scorer].uses_draft:
         check_draft_fits(request)
@@ -49,10 +59,7 @@ def retrieve(
 
 
 def dry_run(session: Session, collection: Collection, question: str, settings: Settings) -> DryRun:
-    """Score the documents for a question and select chunks, as mode `select` would.
-
-    Raises UsageError for an empty question, SpecprefillError if the prompt does not fit the pair.
-    """
+    """Score the documents and select chunks, as mode `select` would. Raises UsageError, PromptTooLong."""
     settings = settings.varied(mode=PLANNED_MODE)
     # The estimates need the draft's time for the whole prompt, so it starts without a cache.
     session = session.with_cache(None)
@@ -105,3 +112,70 @@ def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float
 
     others = [estimate_at(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
     return [estimate_at(request.keep, plan.kept_tokens), *others], full_seconds
+
+
+def compare_modes(
+    session: Session,
+    collection: Collection,
+    question: str,
+    settings: Settings,
+    modes: Sequence[str],
+    on_mode: Callable[[str], None] = lambda _mode: None,
+) -> Comparison:
+    """Answer in each mode, in the order of `modes`; call `on_mode` before each.
+
+    Several modes start without a cache, because a warm cache would save them different amounts of work. A mode that the
+    prompt is too long for is a misfit if another mode answers. Raises what `Session.ask` raises, and KeyboardInterrupt.
+    """
+    answers: list[ModeAnswer] = []
+    # Logits [V] of the first token by mode; an endpoint gives None.
+    logits: dict[str, Any] = {}
+    misfits: dict[str, str] = {}
+    if len(modes) > 1:
+        session = session.with_cache(None)
+    for mode in modes:
+        on_mode(mode)
+        try:
+            stream = session.ask(collection, question, settings.varied(mode=mode))
+            answers.append(ModeAnswer(mode=mode, answer=stream.finished(), cells=stream.cells))
+            logits[mode] = stream.prefilled.logits
+            # Free the KV cache: the next mode needs its memory.
+            del stream
+        except PromptTooLong as error:
+            misfits[mode] = str(error)
+            if len(misfits) == len(modes):
+                raise
+    full, full_logits = (
+        next((answer.answer for answer in answers if answer.mode == BASELINE), None),
+        logits.get(BASELINE),
+    )
+    if full is not None:
+        answers = [
+            replace(
+                answer,
+                speedup=full.ttft_seconds / answer.answer.ttft_seconds,
+                first_token_kl=None if full_logits is None else kl_divergence(full_logits, logits[answer.mode]),
+                agreement=word_f1(answer.answer.answer, full.answer),
+            )
+            for answer in answers
+        ]
+    return Comparison(question=question, answers=answers, misfits=misfits)
+
+
+def kl_divergence(reference: Tensor, logits: Tensor) -> float:
+    """KL(reference || other) in nats between two logits [V]; tokens that the reference rules out count 0."""
+    expected, other = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
+    terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - other))
+    return float(terms.sum().clamp(min=0.0))
+
+
+def normalise_words(text: str) -> str:
+    """Lower-case a text and remove punctuation, articles and extra blanks."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def word_f1(answer: str, reference: str) -> float:
+    """Word F1 of two texts after `normalise_words`, as in SQuAD (arXiv 1606.05250); 1 if neither has words."""
+    words, expected = normalise_words(answer).split(), normalise_words(reference).split()
+    overlap = sum((Counter(words) & Counter(expected)).values())
+    return 2 * overlap / (len(words) + len(expected)) if overlap else float(words == expected)
