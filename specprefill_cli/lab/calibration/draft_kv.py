@@ -70,10 +70,9 @@ def calibrate_kv(
     layers, draft_layers = layer_count(target.model), spread_layers(layer_count(draft.model))
     outputs = {layer: 2 * math.prod(key_value_size(target.model, layer)) for layer in range(1, layers)}
     identity = {**pair_identity(pair), "characters": sum(map(len, texts)), "window": window}
-    done, fitted, held_out = load_sums(progress, identity) or (
-        0,
-        *(Gram.empty(target_size + len(draft_layers) * draft_size, outputs) for _ in range(2)),
-    )
+    size = target_size + len(draft_layers) * draft_size
+    empty = (0, Gram.empty(size, outputs), Gram.empty(size, outputs))
+    done, fitted, held_out = load_sums(progress, identity) or empty
     count = 0
     for count, tokens in enumerate(sequences(texts, target), 1):
         if count <= done:
