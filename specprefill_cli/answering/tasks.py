@@ -145,10 +145,8 @@ def compare_modes(
             misfits[mode] = str(error)
             if len(misfits) == len(modes):
                 raise
-    full, full_logits = (
-        next((answer.answer for answer in answers if answer.mode == BASELINE), None),
-        logits.get(BASELINE),
-    )
+    full = next((answer.answer for answer in answers if answer.mode == BASELINE), None)
+    full_logits = logits.get(BASELINE)
     if full is not None:
         answers = [
             replace(
