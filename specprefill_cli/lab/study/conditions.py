@@ -162,6 +162,7 @@ def add_repairs(
         "checkpoints' attention-output error": float(inspection.errors[1:].mean()),
         "attention to accepted tokens": float(inspection.mass.mean(0)[accepted - start].sum()),
         "small margin of the first token": -study.results[RECOMPUTED]["margin"],
+        "small probability of the first token": -study.results[RECOMPUTED]["likeliest"],
     }
 
 

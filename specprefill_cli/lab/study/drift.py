@@ -31,12 +31,13 @@ class Answer:
 class Drift:
     """A cache against full prefill. kl: KL(full || this) in nats before each token; changed: whether a greedy choice differs.
 
-    margin: as in `Answer`
+    margin: as in `Answer`; likeliest: log-probability of the likeliest first token
     """
 
     kl: Sequence[float]
     changed: bool
     margin: float
+    likeliest: float
 
 
 def greedy_answer(
@@ -73,4 +74,5 @@ def drift(answer: Answer, logits: Tensor) -> Drift:
         kl=(expected.exp() * (expected - other)).sum(-1).clamp(min=0).tolist(),
         changed=bool((expected.argmax(-1) != other.argmax(-1)).any()),
         margin=first - second,
+        likeliest=first,
     )

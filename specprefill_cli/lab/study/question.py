@@ -64,7 +64,8 @@ class QuestionStudy:
         logits = self.timed(step, lambda: run_forced(model, state, suffix, place, self.answer))
         drifted = drift(self.answer, logits)
         row: Row = {"kl": drifted.kl[0], "kl_answer": sum(drifted.kl) / len(drifted.kl)}
-        row |= {"changed": drifted.changed, "margin": drifted.margin, "tokens": len(kv.slots)}
+        row |= {"changed": drifted.changed, "margin": drifted.margin, "likeliest": drifted.likeliest}
+        row["tokens"] = len(kv.slots)
         if seconds is not None:
             answer = self.answer
             if drifted.changed:
