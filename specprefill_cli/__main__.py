@@ -20,7 +20,7 @@ from specprefill_cli import __version__
 from specprefill_cli.cli.console import discard
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError
 from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
-from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.text import printable
 from specprefill_cli.signals import terminate_like_interrupt
 
 PACKAGE, LAB_PANEL = "specprefill_cli", "Measure and calibrate"
@@ -35,6 +35,7 @@ PRODUCT = {
     "pairs": "cli.doctor:pairs",
     "doctor": "cli.doctor:doctor",
     "config": "cli.doctor:config",
+    "cache": "cli.cache:cache",
 }
 LAB = {
     "bench": "lab.commands.bench:app",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -46,21 +47,18 @@ def diagnose(settings: Settings, tokens: int) -> list[Check]:
 
     tokens: prompt length of the memory estimate
     """
-    checks: dict[str, Callable[[], Iterator[Check]]] = {
-        "versions": check_versions,
-        "devices": list_devices,
-        "pair": lambda: check_chosen_pair(settings, tokens),
-        "recommended": recommend_pair,
-    }
     findings: list[Check] = []
+    checks: dict[str, Callable[[], Iterable[Check]]] = {
+        **{"versions": check_versions, "devices": list_devices},
+        **{"pair": partial(check_chosen_pair, settings, tokens), "recommended": recommend_pair},
+    }
     for name, check in checks.items():
         try:
             findings += check()
-        except SpecprefillError as error:
-            findings.append(Check(name, State.BROKEN, str(error)))
         except Exception as error:
             # A broken installation can fail in any way.
-            findings.append(Check(name, State.BROKEN, f"{type(error).__name__}: {error}"))
+            kind = "" if isinstance(error, SpecprefillError) else f"{type(error).__name__}: "
+            findings.append(Check(name, State.BROKEN, f"{kind}{error}"))
     return findings
 
 

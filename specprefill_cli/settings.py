@@ -96,6 +96,15 @@ class Settings:
     )
     proposer: str = _decoding(AUTO, "Source of the proposed tokens", choices=(AUTO, "draft", "lookup"), rare=True)
     strict: bool = _documents(False, "Fail, not only warn, if a file of a folder or glob cannot be read", rare=True)
+    shortlist: str | int = setting(
+        DOCUMENTS,
+        AUTO,
+        "Characters of several documents that the draft reads, where most of the question's words are; auto: 60,000 where "
+        "they have more than 400,000; off: all",
+        minimum=3000,
+        words=(AUTO, OFF),
+    )
+    no_cache: bool = _documents(False, "Keep no texts of documents on disk, and use none that are there")
     memory_cache: str | float = _cache(
         AUTO,
         "GiB of document KV to keep between questions; auto: a quarter of the free memory, on a CPU at most 2; 0: none",

@@ -50,9 +50,10 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def converted_models(tmp_path_factory):
-    """No test may fill the user's cache with converted models."""
+def user_cache(tmp_path_factory):
+    """No test may fill the user's cache with converted models or documents."""
     os.environ["SPECPREFILL_MODELS"] = str(tmp_path_factory.mktemp("models"))
+    os.environ["SPECPREFILL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)

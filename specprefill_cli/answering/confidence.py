@@ -32,13 +32,12 @@ class ConfidenceModel:
         return 1 / (1 + math.exp(-logit))
 
 
-# Fitted over Qwen2.5-Coder 0.5B and 1.5B and `smollm2`, a quarter of the questions without an answer: for targets whose
-# probabilities are known, and for endpoints.
+# Fitted over Qwen2.5-Coder 0.5B and 1.5B with the prompt `ask`: for targets whose probabilities are known, and for endpoints.
 ANSWERABLE = (
-    ConfidenceModel(intercept=0.88, weights={"margin": -0.31, "names": -3.89}),
+    ConfidenceModel(intercept=0.7, weights={"margin": -0.45, "names": -3.89}),
     ConfidenceModel(intercept=1.39, weights={"names": -4.08}),
 )
-RIGHT = (ConfidenceModel(intercept=0.77, weights={"mean": 2.42, "source": 1.8}),)
+RIGHT = (ConfidenceModel(intercept=1.41, weights={"mean": 2.4, "source": 2.57}),)
 # A larger margin of `not found`, either way, counts as this, in nats.
 LARGEST_MARGIN = 6.0
 # Below the first, the answer comes with a doubt; below the second, `--not-found strict` says `not found` in its place.

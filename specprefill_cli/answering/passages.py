@@ -119,13 +119,13 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     ranges = sentences_of(text)
     if not len(ranges) or not len(offsets):
         return Sentences(collection=collection, ranges=ranges, relevance=np.zeros(len(ranges)))
-    score = scale_to_highest(word_scores(question, text, ranges[:, 0], len(text)))
+    score = scale_to_highest(word_scores(question, text, ranges[:, 0]))
     if importance is not None:
         smoothed = np.convolve(importance.double().numpy(), np.full(SMOOTHING, 1 / SMOOTHING), "same")[: len(offsets)]
         first_token = np.searchsorted(offsets[:, 1], ranges[:, 0], side="right").clip(max=len(offsets) - 1)
         # The square root brings a few large values nearer to the rest, like the spread of word scores.
         importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed, first_token).clip(min=0)))
-        word_weight = coverage(question, text, ranges[:, 0], len(text))
+        word_weight = coverage(question, text, ranges[:, 0])
         score = (word_weight * score + IMPORTANCE_WEIGHT * importance_score) / (word_weight + IMPORTANCE_WEIGHT)
     answer_pattern = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
     if answer_pattern is not None:

@@ -15,14 +15,14 @@ from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
-from specprefill_cli.prefill.scorers.blend import BlendScorer
+from specprefill_cli.prefill.scorers.base import LexicalScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.lexical import LexicalScorer
+from specprefill_cli.prefill.scorers.meaning import BlendScorer
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+    from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 

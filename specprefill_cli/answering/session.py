@@ -20,8 +20,8 @@ from specprefill_cli.decoding.proposers import adapts, check_proposer, draft_may
 from specprefill_cli.decoding.runner import SequenceRunner, draft_runner, prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, StopFilter
 from specprefill_cli.decoding.speculation import SpeculationState
+from specprefill_cli.distributed import Ranks, Shard
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
@@ -30,15 +30,12 @@ from specprefill_cli.models.machine.cost import measure_passes
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import automatic_modes
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair, load_target_calibration
-from specprefill_cli.prefill.calibration import calibration_folder
-from specprefill_cli.prefill.mode import PrefillResult
+from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
-from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest
+from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, encode_prompt, load_template
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings

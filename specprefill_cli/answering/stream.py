@@ -23,9 +23,8 @@ from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.fates import Plan, full_plan
-from specprefill_cli.prefill.mode import PrefillResult
 from specprefill_cli.prefill.registry import MODES, runs_draft
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, SWITCHED_OFF, Record
 
 

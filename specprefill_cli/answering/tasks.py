@@ -51,10 +51,11 @@ def retrieve(
         passages = kept_passages(sentences, selection.plan, request.prompt.offsets)
     return Retrieval(
         question=request.question,
-        passages=passages,
+        passages=collection.in_whole(passages),
         document_words=sum(len(document.text.split()) for document in collection.documents),
         kept_words=sum(len(passage.text.split()) for passage in passages),
         warnings=warnings,
+        documents_left_out=collection.left_out,
     )
 
 
@@ -90,6 +91,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         full_ttft_seconds=full_seconds if full_fits else None,
         full_fits=full_fits,
         warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
+        documents_left_out=collection.left_out,
     )
 
 

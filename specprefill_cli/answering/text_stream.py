@@ -79,7 +79,7 @@ class TextStream(ABC):
         names: the share of the question's names and numbers that the documents lack
         """
         text, starts = self.collection.text, self.sentences.ranges[:, 0]
-        return {"names": absent_names(self.request.question, text, starts, len(text)) if len(starts) else 0.0}
+        return {"names": absent_names(self.request.question, text, starts) if len(starts) else 0.0}
 
     @cached_property
     def answerable(self) -> float | None:
@@ -152,11 +152,12 @@ class TextStream(ABC):
             startup_seconds=self.startup_seconds,
             spans=span_records(self.collection, request.prompt, plan),
             peak_memory_bytes=peak_memory_bytes(),
-            citations=citations,
+            citations=self.collection.in_whole(citations),
             stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],
-            passages=passages,
+            passages=self.collection.in_whole(passages),
             answerable=None if self.answerable is None else self.answerable >= DOUBTFUL,
             answerable_probability=self.answerable,
+            documents_left_out=self.collection.left_out,
             **measured,
         )

@@ -1,1 +1,219 @@
-"""Many questions in, a row of output for each. Only `local` imports torch."""
+"""The loop of a batch: lines in, a bounded number of requests in flight, rows out in order. Does not import torch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from specprefill_cli.batching.output import Finished, output_row
+from specprefill_cli.batching.rows import Row, parse_line, settings_with
+from specprefill_cli.engine.http import ServerEnded
+from specprefill_cli.engine.request import LAST, Done, Engine, Event, Failed, QueueFull, Request, is_device_failure
+from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.settings import Settings
+from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
+
+# Unwritten rows held in memory, at most, per row that the engine has in flight.
+READ_AHEAD = 4
+AGAIN = "run the same command with --out and --resume to go on"
+
+
+class RowTimeout(SpecprefillError):
+    """A row took longer than --row-timeout."""
+
+
+class BatchEnded(SpecprefillError):
+    """The engine can answer nothing more; the remaining rows have no answer."""
+
+
+@dataclass
+class Count:
+    """Rows so far: answered in this run, failed (in earlier runs too), and skipped because the output holds them."""
+
+    answered: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass
+class PendingRow:
+    """A row that is not written yet. deadline: on the clock of `time.monotonic`; record: while it waits for earlier rows."""
+
+    row: Row
+    ticket: Any = None
+    deadline: float | None = None
+    record: dict[str, Any] | None = None
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """Lets an engine answer rows, at most `engine.capacity` at once, and writes their records.
+
+    settings, documents: defaults for rows without their own; repeated: as in `row_identity`
+    finished: rows of earlier runs; they are skipped, and those left at the end are not in the input
+    ordered: write records in the order of the lines, otherwise as soon as they are ready; step: called after every row
+    pending: unwritten rows by place, the oldest first; room: for lines to read, so that few rows wait in memory
+    events: a line of the input, empty at its end; the error that ended reading; or a row's place and its last event
+    """
+
+    engine: Engine
+    settings: Settings
+    write: Callable[[dict[str, Any]], None]
+    documents: tuple[str, ...] = ()
+    finished: Finished = field(default_factory=Finished)
+    step: Callable[[], None] = lambda: None
+    ordered: bool = True
+    row_seconds: float | None = None
+    repeated: Container[str | int] | None = ()
+    count: Count = field(default_factory=Count)
+    events: SimpleQueue[bytes | Exception | tuple[int, Event]] = field(default_factory=SimpleQueue)
+    pending: dict[int, PendingRow] = field(default_factory=dict)
+    waiting: deque[int] = field(default_factory=deque)
+    in_flight: dict[int, PendingRow] = field(default_factory=dict)
+    added: int = 0
+
+    def __post_init__(self) -> None:
+        self.room = threading.Semaphore(READ_AHEAD * self.engine.capacity)
+
+    def run(self, lines: Iterable[bytes]) -> None:
+        """Answer the rows in lines. Raises BatchEnded if the engine cannot go on."""
+        threading.Thread(target=self.read_lines, args=(lines,), name="input", daemon=True).start()
+        number, ended = 0, False
+        try:
+            while not ended or self.pending:
+                # Ctrl-C must not lose an event that was taken from the queue.
+                with deferred_signals(insistent=True):
+                    event = self.next_event()
+                    if isinstance(event, Exception):
+                        raise event
+                    if isinstance(event, tuple):
+                        self.take(*event)
+                    elif event is not None:
+                        number, ended = number + 1, not event
+                        self.add(parse_line(event, number, bool(self.documents)))
+                    self.fail_late_rows()
+        except KeyboardInterrupt:
+            self.write_delivered()
+            raise
+        finally:
+            for pending in self.in_flight.values():
+                self.engine.cancel(pending.ticket)
+
+    def read_lines(self, lines: Iterable[bytes]) -> None:
+        """Queue lines while there is room, in a thread of its own: reading a pipe may block while answers arrive."""
+        try:
+            for line in lines:
+                self.room.acquire()
+                self.events.put(line)
+            self.events.put(b"")
+        except Exception as error:
+            self.events.put(error)
+
+    def next_event(self) -> bytes | Exception | tuple[int, Event] | None:
+        """Take the oldest event; None after a short wait, because signals are held back meanwhile."""
+        with suppress(Empty):
+            return self.events.get(timeout=SLICE_SECONDS)
+        return None
+
+    def on_event(self, place: int, event: Event) -> None:
+        """Queue a row's last event and ignore the others; from any thread."""
+        if isinstance(event, LAST):
+            self.events.put((place, event))
+
+    def add(self, row: Row | None) -> None:
+        """Add the next row, unless the output holds it already. None: a blank line."""
+        failed_earlier = self.finished.take(row) if row is not None else None
+        if row is None or failed_earlier is not None:
+            self.room.release()
+            self.count.skipped += row is not None
+            self.count.failed += failed_earlier is True
+            return
+        place, self.added = self.added, self.added + 1
+        self.pending[place] = PendingRow(row)
+        if row.error is not None:
+            self.finish(place, Failed(row.error))
+        else:
+            self.waiting.append(place)
+            self.submit()
+
+    def submit(self) -> None:
+        """Submit as many rows as the engine has room for."""
+        while self.waiting and len(self.in_flight) < self.engine.capacity:
+            place = self.waiting.popleft()
+            pending = self.pending[place]
+            row = pending.row
+            try:
+                settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
+                request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
+                pending.ticket = self.engine.submit(request, partial(self.on_event, place))
+            except SpecprefillError as error:
+                self.finish(place, Failed(error))
+                continue
+            except QueueFull:
+                # The engine has failed. An error of a row in flight may say why.
+                if self.in_flight:
+                    self.waiting.appendleft(place)
+                    return
+                raise BatchEnded(f"the engine has ended; {AGAIN}") from None
+            self.in_flight[place] = pending
+            if self.row_seconds is not None:
+                pending.deadline = time.monotonic() + self.row_seconds
+
+    def take(self, place: int, event: Event) -> None:
+        """Finish a row with its last event, unless the row was given up and so is finished already."""
+        if isinstance(event, Failed):
+            check_engine(event.error)
+        if self.in_flight.pop(place, None) is not None:
+            self.finish(place, event)
+            self.submit()
+
+    def write_delivered(self) -> None:
+        """Write the answers that the engine has already delivered, and submit nothing more."""
+        self.waiting.clear()
+        while not self.events.empty():
+            event = self.events.get_nowait()
+            if isinstance(event, tuple) and isinstance(event[1], Done):
+                self.take(*event)
+
+    def fail_late_rows(self) -> None:
+        """Give up the rows that exceed their time limit."""
+        now = time.monotonic()
+        late = [place for place, row in self.in_flight.items() if row.deadline is not None and row.deadline < now]
+        for place in late:
+            self.engine.cancel(self.in_flight[place].ticket)
+            self.take(place, Failed(RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout")))
+
+    def finish(self, place: int, event: Event) -> None:
+        """Write the record of a row, or its error. If `ordered`, an early record waits for those before it."""
+        self.pending[place].record = output_row(self.pending[place].row, event, self.repeated)
+        places = [*self.pending] if self.ordered else [place]
+        for next_place in places:
+            record = self.pending[next_place].record
+            if record is None:
+                return
+            with deferred_signals(insistent=True):
+                self.write(record)
+                self.count.answered += 1
+                self.count.failed += "error" in record
+            del self.pending[next_place]
+            self.room.release()
+            self.step()
+
+
+def check_engine(error: BaseException) -> None:
+    """Raise BatchEnded or KeyboardInterrupt for an error that concerns more than its row."""
+    if isinstance(error, BatchEnded | KeyboardInterrupt):
+        raise error
+    if isinstance(error, ServerEnded):
+        raise BatchEnded(f"the server has ended; {AGAIN}")
+    if is_device_failure(error):
+        raise BatchEnded(
+            f"the device failed ({first_line(error)}), and this process can answer nothing more; {AGAIN} in a new one"
+        )

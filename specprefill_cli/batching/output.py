@@ -83,9 +83,8 @@ class RowWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise SpecprefillError(
-                f"rows cannot be written ({error.strerror or error}); make room; with --out, --resume continues after the last"
-            ) from error
+            remedy = "make room; with --out, --resume continues after the last"
+            raise SpecprefillError(f"rows cannot be written ({error.strerror or error}); {remedy}") from error
 
     def sync(self) -> None:
         """Wait until the disk holds what was written; pipes and some file systems do not support this."""
@@ -96,9 +95,7 @@ class RowWriter:
 
 @contextmanager
 def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterator[tuple[BinaryIO, Finished]]:
-    """Open the output file for more rows, and count its rows; cut off an unfinished row at its end.
-
-    retry_failed: first remove the failed rows from the file, when resuming
+    """Open the output file for more rows, and count its rows; cut off an unfinished row, and failed rows to retry.
 
     Raises UsageError for a non-empty file without `resume`, and for a file that does not hold rows; SpecprefillError if
     the file cannot be written, or another run writes to it.
@@ -134,11 +131,9 @@ def remove_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
 
 
 def open_locked(path: Path, mode: str) -> BinaryIO:
-    """Open the output with a lock, for this run alone.
-
-    Unbuffered: on a full disk, a buffer would retry on close and fail again.
-    """
+    """Open the output with a lock, for this run alone."""
     try:
+        # Unbuffered: on a full disk, a buffer would retry on close and fail again.
         stream = cast(BinaryIO, path.open(mode, buffering=0))
     except OSError as error:
         raise SpecprefillError(f"--out {path}: cannot be written ({error.strerror}); give another place") from error
@@ -146,9 +141,8 @@ def open_locked(path: Path, mode: str) -> BinaryIO:
     with suppress(OSError):
         if path.is_file() and not lock_descriptor(stream.fileno(), blocking=False):
             stream.close()
-            raise SpecprefillError(
-                f"--out {path}: another run is writing to it; wait for its end, or give another name"
-            )
+            remedy = "wait for its end, or give another name"
+            raise SpecprefillError(f"--out {path}: another run is writing to it; {remedy}")
     return stream
 
 
@@ -165,7 +159,7 @@ def complete_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[st
                 return
             try:
                 if not BEGINNING.startswith(row_bytes[: len(BEGINNING)]):
-                    raise ValueError("it begins in another way")
+                    raise ValueError
                 if not is_complete:
                     return
                 record = json.loads(row_bytes)

@@ -1,7 +1,4 @@
-"""Ray actors answer rows, on this machine or on a cluster; Ray restarts lost actors and resubmits their rows.
-
-Ray is imported only when `connect_to_ray` is called.
-"""
+"""Ray actors answer rows, on this machine or on a cluster; Ray restarts lost actors and resubmits their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
-from specprefill_cli.batching.loop import BatchEnded, check_engine
+from specprefill_cli.batching import BatchEnded, check_engine
 from specprefill_cli.engine.request import LAST, Engine, Event, EventCallback, Failed, QueueFull, Request
 from specprefill_cli.errors import SpecprefillError, first_line, pip_command
 
@@ -44,7 +41,6 @@ class EngineActor:
             self.refusal = error
 
     def refused(self) -> SpecprefillError | None:
-        """Why the engine cannot be opened; None if it is open."""
         return self.refusal
 
     def answer(self, request: Request) -> Event:
@@ -134,15 +130,13 @@ def start_ray(ray: Any, address: str | None, workers: int | None) -> None:
     # Ray replaces the signal handlers: restore them afterwards.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # Run all workers even on a machine with fewer cores.
-    local_options = (
-        {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
-    )
+    own = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
     try:
         host, _, port = (address or "").rpartition(":")
         if host:
             # Try the port first: Ray would retry for minutes.
             socket.create_connection((host, int(port)), timeout=CONNECTING).close()
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **local_options)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **own)
     except Exception as error:
         # Ray's own errors share no base class with Python's.
         raise SpecprefillError(
@@ -161,15 +155,12 @@ def import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        command = pip_command("ray")
-        raise SpecprefillError(f"--workers and --ray need the package ray; install it with {command}") from error
+        reason = f"--workers and --ray need the package ray; install it with {pip_command('ray')}"
+        raise SpecprefillError(reason) from error
 
 
 def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mapping[str, float]]:
-    """The number of workers on a cluster, and the resources of each, as Ray's options.
-
-    Raises SpecprefillError if the cluster has no room for the workers.
-    """
+    """The number of workers, and Ray's options for the resources of each. Raises SpecprefillError without room for them."""
     available = ray.cluster_resources()
     resource, per_worker = ("GPU", gpus) if gpus and available.get("GPU") else ("CPU", 1)
     # Leave out nodes without the resource: a head node often has none for workers.
@@ -179,10 +170,8 @@ def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mappi
     nodes = len(cores_of)
     worker_count = workers or (int(available["GPU"]) // per_worker if resource == "GPU" else nodes)
     if not 0 < worker_count * per_worker <= available.get(resource, 0):
-        raise SpecprefillError(
-            f"--ray: the cluster has {available.get(resource, 0):g} {resource}(s), and {max(worker_count, 1)} workers need "
-            f"{per_worker} each; give fewer --workers, or add nodes"
-        )
+        need = f"{max(worker_count, 1)} workers need {per_worker} each; give fewer --workers, or add nodes"
+        raise SpecprefillError(f"--ray: the cluster has {available.get(resource, 0):g} {resource}(s), and {need}")
     # Ray would wait forever for a worker that fits on no node.
     cores = max(1, int(min(cores_of)) // math.ceil(worker_count / nodes))
     return worker_count, {"num_gpus": per_worker, "num_cpus": cores} if resource == "GPU" else {"num_cpus": cores}

@@ -41,10 +41,9 @@ class RowError(SpecprefillError):
 
 @dataclass(frozen=True)
 class Row:
-    """A question, or the error of its line. identifier: the row's id, or the number of its line.
+    """A question, or the error of its line. identifier: the row's id, or the number of its line; named: whether it has an id.
 
     documents: empty: those of the batch; overrides: the row's own settings, unparsed; ignored: unknown keys
-    content_hash: of the line; named: whether the line has an id
     """
 
     identifier: str | int
@@ -67,8 +66,7 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
 
     number: of the line, from 1; has_documents: whether the batch has documents, so that rows need none
     """
-    identifier: str | int = number
-    content_hash, named = hashlib.sha256(line.strip()).hexdigest()[:16], False
+    row = Row(number, content_hash=hashlib.sha256(line.strip()).hexdigest()[:16], named=False)
     try:
         # Files joined by `cat` may have a byte order mark on any line.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
@@ -77,13 +75,12 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
         json_object = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
         row_id = identifier_in(json_object)
         if row_id is not None:
-            identifier, named = row_id, True
-        return replace(row_of(json_object, identifier, has_documents), content_hash=content_hash, named=named)
+            row = replace(row, identifier=row_id, named=True)
+        return replace(row, **fields_of(json_object, has_documents))
     except RowError as error:
-        return Row(identifier, error=error, content_hash=content_hash, named=named)
+        return replace(row, error=error)
     except (ValueError, RecursionError) as error:
-        row_error = RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})")
-        return Row(identifier, error=row_error, content_hash=content_hash, named=named)
+        return replace(row, error=RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"))
 
 
 def key_of(row: Row) -> str | int:
@@ -96,11 +93,9 @@ def row_identity(row: Row, repeated: Container[str | int] | None = ()) -> dict[s
 
     repeated: identifiers that several rows of the input share, so that their content tells them apart; None: unknown
     """
-    if not row.named:
-        return {"id": row.identifier, "row_hash": row.content_hash}
-    if repeated is None or row.identifier in repeated:
-        return {"id": row.identifier, "content_hash": row.content_hash}
-    return {"id": row.identifier}
+    is_unique = row.named and repeated is not None and row.identifier not in repeated
+    content = {} if is_unique else {"content_hash" if row.named else "row_hash": row.content_hash}
+    return {"id": row.identifier, **content}
 
 
 def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
@@ -132,8 +127,8 @@ def plain_question(text: str, has_documents: bool) -> str:
     return text
 
 
-def row_of(json_object: Mapping[str, Any], identifier: str | int, has_documents: bool) -> Row:
-    """Build a row from a JSON object. Raises RowError, naming the wrong or missing key."""
+def fields_of(json_object: Mapping[str, Any], has_documents: bool) -> dict[str, Any]:
+    """The fields of a row in a JSON object. Raises RowError, naming the wrong or missing key."""
     question = question_in(json_object)
     given_documents = [json_object[key] for key in ("documents", "document") if json_object.get(key) is not None]
     if len(given_documents) > 1:
@@ -147,7 +142,8 @@ def row_of(json_object: Mapping[str, Any], identifier: str | int, has_documents:
     if not names and not has_documents:
         raise RowError("no documents; give the row documents, or the batch --document")
     overrides = overrides_in(json_object, "applies to the whole batch; give it on the command line")
-    return Row(identifier, question, tuple(names), overrides, unknown_keys(json_object, KEYS))
+    ignored = unknown_keys(json_object, KEYS)
+    return {"question": question, "documents": tuple(names), "overrides": overrides, "ignored": ignored}
 
 
 def question_in(json_object: Mapping[str, Any]) -> str:

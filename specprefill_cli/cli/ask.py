@@ -34,7 +34,7 @@ from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, 
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
-from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def ask(
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
         answer = ModeAnswer(mode=settings.mode, answer=done.result, cells=done.cells)
-        write_page(html, collection, Comparison(question=request.question, answers=[answer]))
+        write_page(html, collection, Comparison(question=request.question, answers=[answer]), settings)
     show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
@@ -122,8 +122,8 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     if json:
         print_json(answer.to_json())
         return
-    from specprefill_cli.reporting.evidence import evidence_view
     from specprefill_cli.reporting.table import answer_table, confirmation_text, short_table
+    from specprefill_cli.reporting.text import evidence_view
 
     confirmation = confirmation_text(answer)
     if confirmation is not None:
@@ -184,7 +184,7 @@ def passages(
     request = new_request("passages", documents, question, settings, task=PASSAGES, top=top)
     notes = Notes(quiet)
     retrieval = ask_draft(request, notes, no_server)
-    from specprefill_cli.reporting.evidence import by_page
+    from specprefill_cli.reporting.text import by_page
 
     for warning in retrieval.warnings:
         notes.warn(warning)

@@ -24,7 +24,7 @@ from specprefill_cli.models.sources.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.batching.loop import Count
+    from specprefill_cli.batching import Count
     from specprefill_cli.batching.output import Finished
 
 PANEL = "Workers"
@@ -95,7 +95,7 @@ def batch(
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)
     at_once = rows_at_once(concurrency, settings, notes)
-    from specprefill_cli.batching.loop import Batch, Count
+    from specprefill_cli.batching import Batch, Count
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
     from specprefill_cli.batching.rows import keys_in, lines_of
 

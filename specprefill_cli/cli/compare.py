@@ -16,7 +16,7 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import names_document, open_ready_session, read_inputs, write_page
 from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, setting_values, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import plain
 from specprefill_cli.settings import AUTO, Settings, parse_setting
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def compare(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
-        write_page(html, collection, comparison)
+        write_page(html, collection, comparison, settings)
     if json:
         return print_json(comparison.to_json())
     from specprefill_cli.reporting.table import comparison_view
@@ -95,10 +95,12 @@ class Comparer:
 
     def ask(self, question: str) -> Comparison:
         from specprefill_cli.answering.tasks import compare_modes
+        from specprefill_cli.prefill.shortlist import shortlist
 
+        collection = shortlist(self.collection, question, self.settings)
         with self.notes.progress("answering") as update:
             show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
-            return compare_modes(self.session, self.collection, question, self.settings, self.modes, show_mode)
+            return compare_modes(self.session, collection, question, self.settings, self.modes, show_mode)
 
     def reply(self, line: str) -> RenderableType:
         """Run a command or answer a question, and return what to show. Raises UsageError for an unknown command."""

@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console, RenderableType
 
 from specprefill_cli.record import SCHEMA, json_line
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import plain
 
 
 class TrimmedStream:

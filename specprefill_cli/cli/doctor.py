@@ -15,8 +15,8 @@ from specprefill_cli.cli.sources import set_value, sourced_values
 from specprefill_cli.declarations import check_choice
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
 from specprefill_cli.models.sources.pairs import PAIRS
-from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
+from specprefill_cli.reporting.text import plain
 from specprefill_cli.settings import AUTO, MODELS, SETTINGS, Settings, config_path
 
 STYLES = {State.OK: "green", State.LIMITED: "yellow", State.NO: "yellow", State.BROKEN: "bold red"}

@@ -37,7 +37,7 @@ def document_reader(settings: Settings) -> Callable[..., Collection]:
     """A function that reads documents by name, with these settings."""
     from specprefill_cli.documents.collect import read_collection
 
-    return partial(read_collection, strict=settings.strict)
+    return partial(read_collection, strict=settings.strict, keep=not settings.no_cache)
 
 
 def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings, notes: Notes) -> Collection:
@@ -51,11 +51,12 @@ def read_inputs(documents: Sequence[str], html: Path | None, settings: Settings,
     return collection
 
 
-def write_page(path: Path, collection: Collection, comparison: Comparison) -> None:
-    """Write the page of a question."""
+def write_page(path: Path, collection: Collection, comparison: Comparison, settings: Settings) -> None:
+    """Write the page of a question. Raises SpecprefillError if it cannot be written."""
+    from specprefill_cli.prefill.shortlist import shortlist
     from specprefill_cli.reporting.html import render_page
 
-    write_whole(path, render_page(collection, comparison))
+    write_whole(path, render_page(shortlist(collection, comparison.question, settings), comparison))
 
 
 def new_request(
@@ -115,7 +116,7 @@ def open_ready_session(
         import_transformers()
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
         from specprefill_cli.answering.session import open_session
-        from specprefill_cli.distributed.ranks import ALONE
+        from specprefill_cli.distributed import ALONE
 
         if target_weights and is_endpoint(variants[0].target):
             from specprefill_cli.endpoint.session import open_endpoint

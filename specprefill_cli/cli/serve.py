@@ -75,7 +75,7 @@ def serve(
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
     """
-    from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
+    from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
 
     if (status or stop) and not HAS_UNIX_SOCKETS:
         raise UsageError("serve: this system has no Unix sockets; ask /healthz, and stop the server with Ctrl-C")
@@ -93,7 +93,7 @@ def serve(
                 f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
             )
     check_packages()
-    from specprefill_cli.serving.api import ServeOptions
+    from specprefill_cli.serving.context import ServeOptions
     from specprefill_cli.serving.start import run_server
 
     notes = Notes(quiet)

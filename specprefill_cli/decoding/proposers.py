@@ -16,8 +16,7 @@ from specprefill_cli.decoding.sampling import Proposal, Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.passes import ForwardGenerator
-from specprefill_cli.prefill.mode import PrefillResult
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 if TYPE_CHECKING:

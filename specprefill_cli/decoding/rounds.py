@@ -16,8 +16,7 @@ from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import NO_PROPOSAL, Round, Sampler, log_probabilities, verify
 from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from specprefill_cli.models.running.passes import ForwardInput
-from specprefill_cli.prefill.mode import PrefillResult
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.settings import AUTO, OFF, Settings
 
 

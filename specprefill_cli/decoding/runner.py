@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard
+from specprefill_cli.distributed import ALONE, Ranks, Shard
 from specprefill_cli.models.running.adapter import prefill, run_steps
 from specprefill_cli.models.running.cache import KvCacheState, new_state, rollback
 from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specprefill_cli.models.loaded import LoadedModel, LoadedPair
-    from specprefill_cli.prefill.mode import PrefillResult
-    from specprefill_cli.prefill.request import PrefillRequest
+    from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 
 # Which model of the pair a runner is.
 DRAFT, TARGET = "draft", "target"

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks, Shard, end_process
+from specprefill_cli.distributed import ALONE, Ranks, Shard, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 class RankProcesses:
-    """The processes of the other ranks. Each joins the run as if torchrun had started it, and writes to a log file.
-
-    They run in sessions of their own, out of Ctrl-C's reach. When any of them ends, a thread ends the run.
-    """
+    """The processes of the other ranks, out of Ctrl-C's reach: each joins the run as if torchrun had started it."""
 
     def __init__(self, size: int, environment: dict[str, str]) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
@@ -83,10 +80,10 @@ class RankProcesses:
 
 def failure_of(result: RunProcsResult) -> str:
     """The number of the rank that failed first, below the last lines of its log."""
-    if not result.failures:
-        return "the processes of the other ranks have ended"
     # The ranks that the launcher then ended follow.
-    first = next(iter(result.failures.values()))
+    first = next(iter(result.failures.values()), None)
+    if first is None:
+        return "the processes of the other ranks have ended"
     code = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
     rank, log = first.local_rank + 1, Path(result.stderrs[first.local_rank])
     lines = [f"rank {rank} | {line}" for line in log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]]
@@ -103,10 +100,8 @@ def ranks_for(tensor_parallel: int) -> Ranks:
 
     Raises UsageError where torchrun and the option differ.
     """
-    if not in_run() and tensor_parallel == 1:
-        return ALONE
     if not in_run():
-        return start_run(tensor_parallel)
+        return ALONE if tensor_parallel == 1 else start_run(tensor_parallel)
     ranks = join_run()
     if tensor_parallel not in (1, ranks.size):
         raise UsageError(
@@ -168,9 +163,8 @@ def follow_rank_0() -> NoReturn:
     # A handler in Python would wait for the collective that this process is usually in.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Standard input and output belong to rank 0.
-    devnull = os.open(os.devnull, os.O_RDWR)
-    os.dup2(devnull, 0)
-    os.dup2(devnull, 1)
+    for descriptor in (0, 1):
+        os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
     ranks = join_run()
     shard = Shard(ranks)
     while True:

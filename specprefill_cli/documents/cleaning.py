@@ -1,9 +1,10 @@
-"""Cleans up extracted text: pure functions, linear in the text, idempotent."""
+"""Cleans up extracted text, and joins the lines of a PDF into paragraphs: pure functions, linear in the text."""
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from itertools import pairwise
 
+from specprefill_cli.documents.sentences import CELLS, CLOSERS
 from specprefill_cli.errors import UsageError
 
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -23,6 +24,24 @@ UNDECODED = "\ufffe"
 # A raised number behind these is a power; behind another number or word it is the mark of a note.
 POWER_BASE = re.compile(r"(?<![\w.,])(?:10|\d|[^\W\d_]|[kcdmµn]?m|[kc]?g|s|hr?|=\s*\w{2,3})$")
 RAISED_LETTERS = re.compile(r"[^\W\d]{2,}|[^\w*]+")
+# A line is full from this fraction of the usual line length on: ragged-right text rarely falls below it.
+FULL_LINE = 0.75
+# The usual line length is this quantile over a page's lines: a single overlong line must not make all others short.
+USUAL_QUANTILE = 0.9
+# Narrower text is not joined; the narrow columns of journals have 40 to 50 characters.
+NARROWEST_COLUMN = 35
+
+HYPHENS = "-\u2010"
+SENTENCE_ENDS = (".", "!", "?", ":", ";", "\u2026", "\u3002")
+BLOCK_START = re.compile(
+    r"[-*+\u2022\u2023\u25aa\u25cf\u25e6\u2013\u2014]\s"  # bullets
+    r"|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})\)\s"  # (1) 1) a) iv)
+    r"|\d{1,3}\.\s"  # 1.
+    r"|\d{1,3}(?:\.\d{1,3})+\.?\s"  # 2.1
+)
+NUMBER = re.compile(r"(?<!\S)[^\s\d]*\d\S*")
+# Bars between cells, and dots that lead to a number.
+ROW_MARKS = (CELLS, "....", ". . . .")
 
 
 def clean_text(text: str) -> str:
@@ -36,13 +55,10 @@ def normalise_line_ends(text: str) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """Join surrogate pairs into their character and replace lone surrogates by U+FFFD.
-
-    Strings with surrogates cannot be encoded: they would fail later, in the tokenizer or at the terminal.
-    """
-    if not SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    """Join surrogate pairs into their character and replace lone surrogates, which cannot be encoded, by U+FFFD."""
+    return (
+        text if not SURROGATE.search(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
 
 
 def clean_characters(text: str) -> str:
@@ -59,21 +75,10 @@ def clean_characters(text: str) -> str:
 def normalise_nfc(text: str) -> str:
     """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are.
 
-    unicodedata sorts a run of combining marks in quadratic time (minutes for 400,000 of them). Line breaks and spaces
-    never compose, so the text can be normalised word by word.
+    unicodedata takes quadratic time for a run of combining marks. Line breaks and spaces never compose.
     """
-    if text.isascii():
-        return text
-    words = re.split("([ \n])", text)
+    words = re.split("([ \n])", text) if not text.isascii() else [text]
     return "".join(word if len(word) > NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
-
-
-def row_text(cells: Iterable[str]) -> str:
-    """Write a table row as `a | b`; empty cells before a filled cell keep their bars, so that columns stay aligned."""
-    cell_texts = [" ".join(cell.split()) for cell in cells]
-    while cell_texts and not cell_texts[-1]:
-        cell_texts.pop()
-    return " ".join(" | ".join(cell_texts).split())
 
 
 def superscript(text: str, raised: str) -> str:
@@ -87,12 +92,10 @@ def superscript(text: str, raised: str) -> str:
 
 
 def restore_ligatures(text: str) -> str:
-    """Guess the ligature that an undecoded character in a word stands for; the most frequent one, `fi`, unless it ends in f.
+    """Guess the ligature that an undecoded character in a word stands for: mostly `fi`.
 
     A full guess needs a dictionary: before a, o and u, `ff` stands inside a word and `fl` at its beginning.
     """
-    if UNDECODED not in text:
-        return text
     text = re.sub(rf"(?<=[^\W\d_]){UNDECODED}(?=[aou]|\W|$)", "ff", text)
     text = re.sub(rf"(?<![^\W\d_]){UNDECODED}(?=[aou])", "fl", text)
     return re.sub(rf"{UNDECODED}(?=[^\W\d_])", "fi", text)
@@ -103,3 +106,62 @@ def clean_question(question: str) -> str:
     if not question.strip():
         raise UsageError("the question is empty; give it after the documents, in quotes")
     return replace_surrogates(question)
+
+
+def join_lines(text: str) -> str:
+    """Join the lines of each paragraph in the cleaned text of a page.
+
+    A full line is joined with the next, unless it ends a sentence and the next looks like a heading: short, capitalised,
+    without a full stop. Blank lines, list items, numbered headings and rows of tables stay. A wrong guess costs a line
+    break, never text; pages that have only short lines (slides, forms, verse) stay unchanged.
+    """
+    lines = [line.strip() for line in text.split("\n")]
+    # Chinese, Japanese and Korean characters take two columns.
+    widths = [len(line) + (0 if line.isascii() else sum(map(_is_wide, line))) for line in lines]
+    filled_widths = sorted(filter(None, widths))
+    usual_width = filled_widths[int(USUAL_QUANTILE * (len(filled_widths) - 1))] if filled_widths else 0
+    is_full = [usual_width >= NARROWEST_COLUMN and width >= FULL_LINE * usual_width for width in widths]
+    pieces = [lines[0]]
+    for index, (line, following) in enumerate(pairwise(lines)):
+        if divided_word(line, following) == "drop":
+            pieces[-1] = pieces[-1][:-1]
+        pieces += [separator(line, following, is_full[index], is_full[index + 1]), following]
+    return "".join(pieces)
+
+
+def divided_word(line: str, following: str) -> str | None:
+    """Whether to `drop` or `keep` the hyphen of a word divided between two lines; None if no word is divided.
+
+    `docu-` + `ment` drops it; it stays beside a capital or digit, and in a word with another one (`state-of-the-` + `art`).
+    """
+    if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
+        return None
+    if not line[-2].isalnum() or not following[0].isalnum():
+        return None
+    word = line.rsplit(None, 1)[-1][:-1]
+    compound = any(hyphen in word for hyphen in HYPHENS)
+    return "drop" if line[-2].isalpha() and following[0].islower() and not compound else "keep"
+
+
+def separator(line: str, following: str, line_is_full: bool, following_is_full: bool) -> str:
+    """Return the separator between two lines: a line break, a space, or nothing."""
+    if not line or not following or BLOCK_START.match(following):
+        return "\n"
+    if divided_word(line, following):
+        return ""
+    if not line_is_full or _is_table_row(line) or _is_table_row(following):
+        return "\n"
+    ends, next_ends = (text.rstrip(CLOSERS).endswith(SENTENCE_ENDS) for text in (line, following))
+    # A heading follows.
+    if ends and not (next_ends or following_is_full or following[0].islower()):
+        return "\n"
+    return "" if _is_wide(line[-1]) and _is_wide(following[0]) else " "
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"
+
+
+def _is_table_row(line: str) -> bool:
+    words, numbers = len(line.split()), len(NUMBER.findall(line))
+    return (words > 1 and 2 * numbers >= words) or any(mark in line for mark in ROW_MARKS)

@@ -1,15 +1,21 @@
 """Turns the sources that the user names (files, folders, glob patterns, standard input) into documents."""
 
+import functools
+import hashlib
+import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import astuple, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 
-from specprefill_cli.documents.document import Collection, Document
+from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.documents.document import Collection, Document, Page
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
@@ -19,6 +25,8 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
+# Packages that read formats.
+LIBRARIES = ("pypdfium2", "pypdf", "openpyxl", "kreuzberg", "rapidocr", "charset-normalizer")
 
 
 @dataclass(frozen=True)
@@ -109,34 +117,42 @@ def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Docu
 
 
 def read_collection(
-    sources: Sequence[str], *, strict: bool = False, step: Callable[[str], None] = lambda _text: None
+    sources: Sequence[str],
+    *,
+    strict: bool = False,
+    step: Callable[[str], None] = lambda _text: None,
+    keep: bool = False,
 ) -> Collection:
     """Read the documents of `read_documents` into a collection, which also lists the skipped files.
 
-    step: called with the progress of a reader, page by page
+    step: called with the progress of a reader, page by page, and of the files
+    keep: whether texts are kept on disk, by the content of their files, and read from there
     """
-    documents: dict[str, Document] = {}
+    # None stands for standard input: a file may have the same name.
+    files: list[tuple[Path | None, bool]] = []
     skipped: list[str] = []
-    failures: list[DocumentError] = []
     for source in dict.fromkeys(sources):
-        if source == STANDARD_INPUT:
-            documents[source] = read_document(read_standard_input(), "stdin")
-            continue
-        expansion = expand_source(source)
+        expansion = expand_source(source) if source != STANDARD_INPUT else Expansion([])
+        files += [(path, expansion.named) for path in expansion.files] or [(None, True)]
         skipped += expansion.warnings
-        for path in expansion.files:
-            real_path = os.path.normcase(os.path.realpath(path))
+    documents: dict[str, Document] = {}
+    failures: list[DocumentError] = []
+    with DiskCache() if keep else nullcontext() as cache:
+        for number, (path, is_named) in enumerate(files, start=1):
+            place = STANDARD_INPUT if path is None else os.path.normcase(os.path.realpath(path))
+            if len(files) > 1:
+                step(f"reading file {number:,} of {len(files):,}: {path or STANDARD_INPUT}")
             try:
-                documents[real_path] = documents.get(real_path) or read_file(path, step)
+                documents[place] = documents.get(place) or read_file(path, step, cache)
             except DocumentError as error:
-                if strict or expansion.named:
+                if strict or is_named:
                     raise
                 failures.append(error)
     if failures and (strict or not documents):
         more = f" (and {len(failures) - 1} more that cannot be read)" if len(failures) > 1 else ""
         raise DocumentError(f"{failures[0]}{more}")
     skipped += (f"skipped {failure}" for failure in failures)
-    return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)))
+    return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)), kept=keep)
 
 
 def read_standard_input() -> bytes:
@@ -148,8 +164,10 @@ def read_standard_input() -> bytes:
     return data
 
 
-def read_file(path: Path, step: Callable[[str], None]) -> Document:
-    """Read a file. Raises DocumentError if that fails."""
+def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache | None) -> Document:
+    """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
+    if path is None:
+        return read_document(read_standard_input(), "stdin")
     name = path.as_posix()
     try:
         with path.open("rb") as stream:
@@ -157,4 +175,26 @@ def read_file(path: Path, step: Callable[[str], None]) -> Document:
     except OSError as error:
         cause = f"cannot be read: {error.strerror or error}"
         raise document_error(name, cause, "check its name and its permissions") from error
-    return read_document(data, name, step=step)
+    if cache is None:
+        return read_document(data, name, step=step)
+    key = f"text {readers_version()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
+    with suppress(TypeError, ValueError):
+        head, _, text = (cache.find(key) or b"").decode().partition("\n")
+        pages, warned = json.loads(head)
+        return Document(name, text, tuple(Page(*page) for page in pages), tuple(warned))
+    document = read_document(data, name, step=step)
+    head = json.dumps([[astuple(page) for page in document.pages], document.warnings])
+    cache.store(key, f"{head}\n{document.text}".encode(), os.path.realpath(path))
+    return document
+
+
+@functools.cache
+def readers_version() -> str:
+    """A hash of all readers and their libraries: others may read other text from the same file."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.iterdir()):
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    for package in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            digest.update(f"{package} {version(package)}".encode())
+    return digest.hexdigest()[:16]

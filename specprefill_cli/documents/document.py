@@ -2,13 +2,17 @@
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
+from typing import Any, TypeVar
 
+from specprefill_cli.documents.language import language_of
 from specprefill_cli.errors import one_line
 
+# A citation or a passage.
+Place = TypeVar("Place", bound=Any)
 SEPARATOR = "\n\n"
 # Memory, in bytes, for documents kept for further questions.
 KEPT_BYTES = 2**28
@@ -29,12 +33,14 @@ class Document:
 
     A page without text has `start == end`. `warnings` are single-line sentences about text that may be missing or wrong.
     `name` may hold any character of a file name, and surrogates for undecodable bytes; `one_line` makes it safe.
+    `origin` is the place of the text in the whole document, if it is a part.
     """
 
     name: str
     text: str
     pages: tuple[Page, ...]
     warnings: tuple[str, ...] = ()
+    origin: int = 0
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
         """Return the numbers of the pages that overlap `[start, end)`, in order.
@@ -70,13 +76,9 @@ def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
 
 def page_ranges(numbers: Iterable[int]) -> str:
     """Write ascending page numbers as `page 4` or `pages 1-3, 7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    places = groupby(enumerate(numbers), key=lambda place: place[1] - place[0])
+    runs = [[number for _, number in run] for _, run in places]
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
     return f"page {text}" if text.isdigit() else f"pages {text}"
 
 
@@ -98,11 +100,15 @@ class DocumentPages:
 class Collection:
     """The documents of a question, in order, separated by a blank line.
 
-    skipped: sentences about files of folders and patterns that were not read
+    skipped: sentences about files of folders and patterns, and about documents, that were not read
+    left_out: number of further documents that share the fewest words with the question
+    kept: whether what is computed of the documents may be kept on disk, too
     """
 
     documents: tuple[Document, ...]
     skipped: tuple[str, ...] = ()
+    left_out: int = 0
+    kept: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -122,6 +128,12 @@ class Collection:
         ]
 
     @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The language of each document; that of the whole text where a document's own does not tell."""
+        whole = language_of(self.text)
+        return tuple(language_of(document.text, whole) for document in self.documents)
+
+    @cached_property
     def starts(self) -> tuple[int, ...]:
         """Character at which each document begins in `text`."""
         return tuple(accumulate((len(document.text) + len(SEPARATOR) for document in self.documents), initial=0))[:-1]
@@ -137,6 +149,14 @@ class Collection:
             if first < last:
                 ranges.append((number, first, last))
         return ranges
+
+    def in_whole(self, places: Sequence[Place]) -> list[Place]:
+        """Citations or passages with their ranges in whole documents, where parts of these were read."""
+        origins = [self.documents[place.number].origin for place in places]
+        return [
+            replace(place, start=place.start + origin, end=place.end + origin)
+            for place, origin in zip(places, origins, strict=True)
+        ]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         """The documents that characters [start, end) of `text` touch, each with the pages touched."""

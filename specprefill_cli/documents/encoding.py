@@ -43,13 +43,18 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     for mark, encoding in BOM_ENCODINGS.items():
         if file.data.startswith(mark):
             return decode_with_replacement(file, encoding)
-    declared = declared_encoding(file.data) if is_markup else ""
     with suppress(UnicodeDecodeError):
         return file.data.decode("utf-8")
-    # Ignore a codec that does not give text, and bytes that are not in the declared encoding.
+    match = DECLARATION.search(file.data[:DECLARATION_BYTES]) if is_markup else None
+    declared = ""
+    # An unknown codec, one that does not give text, or bytes in another encoding.
     with suppress(LookupError, ValueError):
+        declared = codecs.lookup(match[1].decode("ascii", "replace")).name.replace("_", "-") if match else ""
+        # The WHATWG Encoding Standard, and so every browser, reads Latin-1 as cp1252.
+        if declared in ("iso8859-1", COMMON_ENCODING):
+            return file.data.decode(COMMON_ENCODING, errors="replace")
         if declared not in NOT_FILE_ENCODINGS:
-            return file.data.decode(declared, errors="replace" if declared == COMMON_ENCODING else "strict")
+            return file.data.decode(declared)
     text = file.data.decode("utf-8", errors="replace")
     damaged_places = text.count("\ufffd") - file.data.count("\ufffd".encode())
     valid_characters = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
@@ -58,17 +63,6 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     if is_cut or valid_characters >= damaged_places * needed:
         return decode_with_replacement(file, "utf-8")
     return decode_guessed(file)
-
-
-def declared_encoding(data: bytes) -> str:
-    """Python's name of the encoding that an HTML or XML file declares; empty if it is missing or unknown."""
-    match = DECLARATION.search(data[:DECLARATION_BYTES])
-    try:
-        name = codecs.lookup(match[1].decode("ascii", "replace")).name.replace("_", "-") if match else ""
-    except LookupError:
-        return ""
-    # The WHATWG Encoding Standard, and so every browser, reads Latin-1 as cp1252.
-    return COMMON_ENCODING if name == "iso8859-1" else name
 
 
 def decode_with_replacement(file: SourceFile, encoding: str) -> str:

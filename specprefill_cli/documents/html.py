@@ -4,13 +4,13 @@ import html
 import re
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.encoding import decode_text
-from specprefill_cli.documents.flow import LINE, NOTHING, SPACE, Attributes, Flow, Table
 from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
-from specprefill_cli.documents.tables import span_of
+from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
 HIDING = re.compile(
@@ -42,6 +42,9 @@ ENDED_BY = {
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
 UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
+# Characters that are parsed between two looks at whether the caller has stopped waiting.
+SLICE = 2**20
+Attributes = Mapping[str, str]
 
 
 class Element:
@@ -59,11 +62,9 @@ class TextExtractor(HTMLParser):
     lists: number of the next item of each open list; 0 for a list without numbers
     """
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.stop = stop
-        self.page = Flow()
-        self.tables: list[Table] = []
+        self.out = Writer()
         self.title, self.title_ended, self.author = "", False, ""
         self.style = self.raised = ""
         self.open = [Element("")]
@@ -71,12 +72,7 @@ class TextExtractor(HTMLParser):
         self.hidden_names: set[str] = set()
         self.lists: list[int] = []
 
-    @property
-    def flow(self) -> Flow:
-        return next((table.flow for table in reversed(self.tables) if table.flow is not None), self.page)
-
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        check_stop(self.stop)
         attributes = {name: value or "" for name, value in attrs}
         while tag in ENDED_BY.get(self.open[-1].tag, ()):
             self.handle_endtag(self.open[-1].tag)
@@ -105,24 +101,27 @@ class TextExtractor(HTMLParser):
 
     def start(self, tag: str, attributes: Attributes) -> None:
         """Begin a visible element: its gap, and text that stands in its attributes."""
-        if tag == "table" and len(self.tables) < DEEPEST_TABLE:
-            self.tables.append(Table())
-        elif self.tables and tag == "tr":
-            self.tables[-1].start_row()
-        elif self.tables and tag in CELLS:
-            self.tables[-1].start_cell(tag == "th" or self.depths["thead"] > 0, attributes)
+        tables = self.out.tables
+        if tag == "table" and len(tables) < DEEPEST_TABLE:
+            tables.append(Table())
+        elif tables and tag == "tr":
+            tables[-1].start_row()
+        elif tables and tag in CELLS:
+            is_head = tag == "th" or self.depths["thead"] > 0
+            tables[-1].start_cell(is_head, attributes.get("colspan", ""), attributes.get("rowspan", ""))
+        flow = self.out.flow
         if tag in BLOCKS:
-            self.flow.separate(LINE)
+            flow.separate(LINE)
         if tag in LISTS:
             self.lists.append(span_of(attributes.get("start", "")) if tag == "ol" else 0)
         elif tag == "li" and self.lists and self.lists[-1]:
             number = span_of(attributes.get("value", "")) if "value" in attributes else self.lists[-1]
             self.lists[-1] = number + 1
-            self.flow.prefix = f"{number}. "
+            flow.prefix = f"{number}. "
         elif tag == "iframe":
-            self.flow.write_apart(visible_text(attributes.get("srcdoc", ""), self.stop)[1], LINE)
+            flow.write_apart(visible_text(attributes.get("srcdoc", ""))[1], LINE)
         else:
-            self.flow.write_apart(attribute_text(tag, attributes), SPACE)
+            flow.write_apart(attribute_text(tag, attributes), SPACE)
 
     def handle_endtag(self, tag: str) -> None:
         """Close the innermost element with this tag, and the open elements inside it."""
@@ -131,9 +130,17 @@ class TextExtractor(HTMLParser):
             self.depths[closed.tag] -= 1
             self.title_ended |= closed.tag == "title"
             if closed.is_raised and not self.open[-1].is_raised:
-                self.end_raised()
+                if self.open[-1].tag == "msup":
+                    self.out.flow.gap = NOTHING
+                    self.out.flow.write(f"^{self.raised.strip()}")
+                else:
+                    self.out.flow.write_raised(self.raised)
+                self.raised = ""
             if closed.tag == "style":
-                self.read_style()
+                for selectors, body in RULE.findall(CONDITIONAL_RULES.sub("", self.style)):
+                    if HIDING.search(body):
+                        self.hidden_names.update(name.strip() for name in selectors.split(","))
+                self.style = ""
             elif not closed.is_hidden:
                 self.end(closed.tag)
             if closed.tag == tag:
@@ -141,36 +148,16 @@ class TextExtractor(HTMLParser):
 
     def end(self, tag: str) -> None:
         """End a visible element."""
-        if self.tables and tag in CELLS:
-            self.tables[-1].end_cell()
-        elif self.tables and tag == "table" and self.depths["table"] < DEEPEST_TABLE:
-            lines = self.tables.pop().lines()
-            self.flow.write_apart("\n".join(lines), LINE)
-            if self.tables and lines:
-                self.tables[-1].has_blocks = True
+        if self.out.tables and tag in CELLS:
+            self.out.tables[-1].end_cell()
+        elif self.out.tables and tag == "table" and self.depths["table"] < DEEPEST_TABLE:
+            self.out.end_table()
         elif self.lists and tag in LISTS:
             self.lists.pop()
         if tag in BLOCKS:
-            self.flow.separate(LINE)
-
-    def end_raised(self) -> None:
-        """Write the text of a raised element."""
-        if self.open[-1].tag == "msup":
-            self.flow.gap = NOTHING
-            self.flow.write(f"^{self.raised.strip()}")
-        elif self.raised.strip():
-            self.flow.write_raised(self.raised)
-        self.raised = ""
-
-    def read_style(self) -> None:
-        """Note the classes and identifiers that a style sheet hides."""
-        for selectors, body in RULE.findall(CONDITIONAL_RULES.sub("", self.style)):
-            if HIDING.search(body):
-                self.hidden_names.update(name.strip() for name in selectors.split(","))
-        self.style = ""
+            self.out.flow.separate(LINE)
 
     def handle_data(self, data: str) -> None:
-        check_stop(self.stop)
         if self.depths["style"]:
             self.style += data
         elif self.depths["title"] and not self.title_ended:
@@ -180,13 +167,13 @@ class TextExtractor(HTMLParser):
         elif self.open[-1].is_raised:
             self.raised += data
         elif self.depths["pre"] or self.depths["textarea"]:
-            self.flow.write(data)
+            self.out.flow.write(data)
         else:
             if data[:1].isspace():
-                self.flow.separate(SPACE)
+                self.out.flow.separate(SPACE)
             if words := data.split():
-                self.flow.write(" ".join(words))
-                self.flow.gap = SPACE if data[-1].isspace() else NOTHING
+                self.out.flow.write(" ".join(words))
+                self.out.flow.gap = SPACE if data[-1].isspace() else NOTHING
 
     def unknown_decl(self, data: str) -> None:
         if data.startswith("CDATA["):
@@ -210,21 +197,23 @@ def attribute_text(tag: str, attributes: Attributes) -> str:
     return attributes.get("value", "") if tag == "input" and kind not in SILENT_INPUTS else ""
 
 
-def visible_text(markup: str, stop: threading.Event) -> tuple[str, str]:
+def visible_text(markup: str, stop: threading.Event | None = None) -> tuple[str, str]:
     """Return the page's title and author, and its cleaned text: a line for each block element, table rows as `a: 1 | b: 2`.
 
     Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
     """
-    extractor = TextExtractor(stop)
+    extractor = TextExtractor()
     # At each tag, comment or section that never ends, the parser would search the rest of the page again.
     for opening, closing in UNENDED.items():
         end = markup.rfind(closing) + 1
         markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
-    extractor.feed(markup)
+    for start in range(0, len(markup), SLICE):
+        check_stop(stop)
+        extractor.feed(markup[start : start + SLICE])
     extractor.close()
     author = f"Author: {extractor.author}" if extractor.author.strip() else ""
     title = "\n".join(filter(None, (" ".join(extractor.title.split()), author)))
-    return clean_characters(title), clean_text("".join(extractor.page.pieces))
+    return clean_characters(title), clean_text(extractor.out.text)
 
 
 def pages(file: SourceFile) -> Pages:

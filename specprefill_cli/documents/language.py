@@ -1,7 +1,5 @@
 """The language of a text, by its script and its most frequent words, and the form in which its words are compared."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata
@@ -10,32 +8,15 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from specprefill_cli.documents.sentences import FUNCTION_WORDS
-
-if TYPE_CHECKING:
-    from snowballstemmer.basestemmer import BaseStemmer
 
 ENGLISH = "en"
 # Scripts without spaces between words: Thai, Lao, Burmese and Khmer, then kana and Chinese characters.
-CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-KANA = "\u3040-\u30ff"
-UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff{KANA}{CHINESE}"
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
-# The letters that tell a language; earlier ones win.
-SCRIPTS = {
-    "ja": KANA, "zh": CHINESE, "ko": "\uac00-\ud7af", "th": "\u0e00-\u0e7f", "ru": "\u0400-\u04ff", "el": "\u0370-\u03ff",
-    "ar": "\u0600-\u06ff", "he": "\u0590-\u05ff", "hi": "\u0900-\u097f",
-}  # fmt: skip
-# By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so.
+# By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so; `scripts`, the letters
+# that tell it, of which earlier ones win; `stemmers` of Snowball; `abbreviations` before which no sentence ends.
 LISTS = Path(__file__).with_name("languages.json")
-ALGORITHMS = {
-    "de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese", "nl": "dutch", "pl": "polish",
-    "sv": "swedish", "da": "danish", "fi": "finnish", "cs": "czech", "ro": "romanian", "tr": "turkish", "hu": "hungarian",
-    "id": "indonesian", "ru": "russian", "el": "greek", "ar": "arabic", "hi": "hindi", ENGLISH: "english",
-}  # fmt: skip
 # Languages that write compounds as one word, and letters of the shortest part of one.
 COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
 # Letters that stand for a word where no stemmer is known.
@@ -54,14 +35,14 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
 @lru_cache(64)
 def language_of_sample(sample: str, otherwise: str) -> str:
     """`language_of` the beginning of a text."""
-    letters = sum(map(str.isalpha, sample))
-    for language, script in SCRIPTS.items():
+    scripts, letters = load_lists()["scripts"], sum(map(str.isalpha, sample))
+    for language, script in scripts.items():
         found = len(re.findall(f"[{script}]", sample))
         # Japanese is written in kana and Chinese characters.
         if found and found >= letters * (0.1 if language == "ja" else 0.4):
             return language
     # No language in another script remains.
-    otherwise = ENGLISH if otherwise in SCRIPTS else otherwise
+    otherwise = ENGLISH if otherwise in scripts else otherwise
     # Single letters are words in many languages, and initials in all.
     words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)
     counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent_words().items()}
@@ -74,8 +55,13 @@ def language_of_sample(sample: str, otherwise: str) -> str:
 @cache
 def frequent_words() -> dict[str, frozenset[str]]:
     """The words that say nothing about a subject, by language."""
-    lists = load_lists()["frequent"]
-    return {ENGLISH: FUNCTION_WORDS} | {language: frozenset(words.split()) for language, words in lists.items()}
+    return {language: frozenset(words.split()) for language, words in load_lists()["frequent"].items()}
+
+
+@cache
+def abbreviations() -> frozenset[str]:
+    """Words before a full stop that ends no sentence."""
+    return frozenset(load_lists()["abbreviations"]["all"].split())
 
 
 @cache
@@ -99,22 +85,22 @@ class WordForms:
     language: str
     plain: bool = False
 
-    def words(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-        """Yield where each word of text[start:end] begins, and its form; an empty form for a word without a subject.
+    def words(self, text: str, start: int = 0) -> Iterator[tuple[int, str]]:
+        """Yield where each word from character `start` on begins, and its form; an empty form for a word without a subject.
 
         In scripts without spaces, each character and each pair of them counts as a word; in English, characters alone.
         """
         normalise = normaliser(self.language, self.plain)
-        for match in WORD.finditer(text, start, end):
+        for match in WORD.finditer(text, start):
             place, word = match.start(), match.group()
             yield place, normalise(word)
-            following = text[place + 1 : min(place + 2, end)]
+            following = text[place + 1 : place + 2]
             if self.language != ENGLISH and UNSPACED_LETTER.match(word) and UNSPACED_LETTER.match(following):
                 yield place, word + following
 
     def question_words(self, question: str) -> list[str]:
         """The different words of a question that count, sorted."""
-        forms = {form for _, form in self.words(question, 0, len(question))} - {""}
+        forms = {form for _, form in self.words(question)} - {""}
         language = language_of(question, self.language)
         if self.plain or language == self.language or self.language == ENGLISH:
             return sorted(forms)
@@ -137,7 +123,10 @@ class WordForms:
 @cache
 def normaliser(language: str, plain: bool) -> Callable[[str], str]:
     """The function that gives the form of a word; see `WordForms`."""
-    stops, stemmer = frequent_words().get(language, frozenset()), stemmer_of(language)
+    import snowballstemmer
+
+    stops, name = frequent_words().get(language, frozenset()), load_lists()["stemmers"].get(language)
+    stemmer = snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
     @lru_cache(KEPT)
     def normalise(word: str) -> str:
@@ -154,14 +143,6 @@ def normaliser(language: str, plain: bool) -> Callable[[str], str]:
         return fold(stemmer.stemWord(word) if stemmer is not None else word[:PREFIX])
 
     return normalise
-
-
-def stemmer_of(language: str) -> BaseStemmer | None:
-    """Snowball's stemmer of a language, or None where there is none."""
-    import snowballstemmer
-
-    name = ALGORITHMS.get(language)
-    return snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
 
 def fold(word: str) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from specprefill_cli.documents.cleaning import UNDECODED, superscript
-from specprefill_cli.documents.grids import Grid
-from specprefill_cli.documents.pieces import Box, Piece
-from specprefill_cli.documents.tables import is_number
+from specprefill_cli.documents.tables import is_number, table_lines
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfTextPage
@@ -29,7 +29,61 @@ FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
 LINE_OFFSET = 0.6
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
 MOST_PIECES = 0.25
+# Share of a line's height by which the baselines of one line may differ.
+SAME_LINE = 0.3
+# Characters of a cell: where one is longer, the lines of a table only frame whole paragraphs.
+LONGEST_CELL = 500
 LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
+
+
+class Box(NamedTuple):
+    """The edges of a text, in points, y upwards."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+
+@dataclass
+class Piece:
+    """Text on one line without a wide gap. left, right, base, height: in points, y upwards."""
+
+    text: str
+    left: float
+    right: float
+    base: float
+    height: float
+
+    def is_level(self, base: float) -> bool:
+        return abs(base - self.base) < SAME_LINE * self.height
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table's lines: places of the vertical ones from the left, and of the horizontal ones from below, in points."""
+
+    columns: Sequence[float]
+    rows: Sequence[float]
+
+    def parts(self, left: float, right: float, base: float) -> bool:
+        """Whether a line of the table parts two texts on a baseline."""
+        is_inside = self.rows[0] < base < self.rows[-1]
+        return is_inside and bisect_right(self.columns, left) < bisect_right(self.columns, right)
+
+    def holds(self, piece: Piece) -> bool:
+        return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
+
+    def lines(self, pieces: Sequence[Piece]) -> Iterator[str]:
+        """Yield the rows of the table from its pieces; the pieces themselves where the lines only frame whole paragraphs."""
+        cells = [[""] * (len(self.columns) - 1) for _ in self.rows[1:]]
+        for piece in pieces:
+            row, column = bisect_right(self.rows, piece.base), bisect_right(self.columns, piece.left + 1) - 1
+            cells[-row][column] = f"{cells[-row][column]} {piece.text}".strip()
+        if max(len(cell) for row in cells for cell in row) > LONGEST_CELL:
+            yield from (piece.text for piece in pieces)
+        else:
+            yield from table_lines(row for row in cells if any(row))
 
 
 def is_simple(boxes: Sequence[Box]) -> bool:
@@ -174,7 +228,11 @@ def in_columns(rows: list[list[Piece]]) -> list[list[Piece]]:
 def split_columns(block: list[list[Piece]], gutter: float) -> list[list[Piece]]:
     """The left column of a block of rows, then the others, if all are prose; else the block. A table below stays in rows."""
     end = len(block)
-    while end and len(block[end - 1]) > 1 and is_table_row(block[end - 1]):
+    while end and len(block[end - 1]) > 1:
+        texts = [piece.text for piece in block[end - 1]]
+        # Cells are short, or one of them is a number.
+        if not any(map(is_number, texts)) and max(map(len, texts)) >= SHORTEST_LINE:
+            break
         end -= 1
     left = [[piece for piece in row if piece.left < gutter] for row in block[:end]]
     right = [[piece for piece in row if piece.left >= gutter] for row in block[:end]]
@@ -182,11 +240,6 @@ def split_columns(block: list[list[Piece]], gutter: float) -> list[list[Piece]]:
     if both < FEWEST_LINES or not (is_prose(left) and is_prose(right)):
         return block
     return [*filter(None, left), *in_columns([row for row in right if row]), *block[end:]]
-
-
-def is_table_row(row: list[Piece]) -> bool:
-    """Whether the pieces of a row are cells: short, or one of them a number."""
-    return any(is_number(piece.text) for piece in row) or all(len(piece.text) < SHORTEST_LINE for piece in row)
 
 
 def is_prose(column: list[list[Piece]]) -> bool:

@@ -10,11 +10,10 @@ from itertools import chain
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
-from specprefill_cli.documents.archive import entry_name, open_archive, parse_entry
-from specprefill_cli.documents.cleaning import superscript
+from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.document import hold
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.documents.tables import Cell, filled_rows, span_of, table_lines
+from specprefill_cli.documents.tables import BLANK, LINE, Table, Writer, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
@@ -24,13 +23,26 @@ OFF = ("0", "false", "off", "none")
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # The level of each heading style, by style id: ids depend on the program's language, names do not.
 Levels = Mapping[str, int]
+NO_LEVELS: Levels = {}
 
 
 def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
-        warn_of_struck_text(file, archive, [main_part(archive)])
-        yield file.page_text([*property_lines(archive), *document_lines(archive)])
+        main = main_part(archive)
+        warn_of_struck_text(file, archive, [main])
+        levels = {}
+        for style in chain.from_iterable(
+            styles.iterfind("{*}style") for styles in parse_related(archive, main, "styles")
+        ):
+            if match := HEADING.fullmatch(attribute(style.find("{*}name"), "val")):
+                levels[attribute(style, "styleId")] = int(match[1])
+        # Sections often share a header or footer: write each text once.
+        margins = [text_of(margin, levels).strip() for margin in parse_related(archive, main, "header", "footer")]
+        notes = [text_of(part, levels) for part in parse_related(archive, main, "footnotes", "endnotes")]
+        body = text_of(parse_entry(archive, main), levels)
+        parts = [*filter(None, dict.fromkeys(margins)), body, *notes]
+        yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(archive, main)])
 
 
 def slide_pages(file: SourceFile) -> Pages:
@@ -44,12 +56,22 @@ def slide_pages(file: SourceFile) -> Pages:
         warn_of_struck_text(file, archive, slides)
         empty = []
         for number, slide in enumerate(slides, start=1):
-            text = file.page_text([*(property_lines(archive) if number == 1 else ()), *slide_lines(archive, slide)])
-            if not text.strip():
-                empty.append(number)
+            title = property_lines(archive) if number == 1 else ()
+            lines = [text_of(parse_entry(archive, slide)), *drawing_lines(archive, slide), *notes_of(archive, slide)]
+            text = file.page_text([*title, *filter(None, lines)])
+            empty += [] if text.strip() else [number]
             yield text
     if empty:
         file.warnings.append(f"{hold(empty)} no text (pictures?)")
+
+
+def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
+    """Yield the speaker's notes; the other shapes on their page are the slide's picture and its number."""
+    for shape in chain.from_iterable(page.iterfind(".//{*}sp") for page in parse_related(archive, slide, "notesSlide")):
+        if any(holder.get("type") == "body" for holder in shape.iterfind(".//{*}ph")) and (
+            notes := text_of(shape).strip()
+        ):
+            yield f"Notes: {notes}"
 
 
 def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
@@ -89,32 +111,11 @@ def main_part(archive: ZipFile) -> str:
     return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
 
 
-def document_lines(archive: ZipFile) -> Iterator[str]:
-    """Yield all lines of a Word document."""
-    main = main_part(archive)
-    levels = {}
-    for style in (style for styles in parse_related(archive, main, "styles") for style in styles.findall("{*}style")):
-        match = HEADING.fullmatch(attribute(style.find("{*}name"), "val"))
-        if match:
-            levels[attribute(style, "styleId")] = int(match[1])
-    # Sections often share a header or footer: yield each text once.
-    margins = parse_related(archive, main, "header", "footer")
-    for text in dict.fromkeys("\n".join(block_lines(margin, levels)).strip() for margin in margins):
-        yield from (text, "") if text else ()
-    yield from block_lines(parse_entry(archive, main), levels)
-    for notes in parse_related(archive, main, "footnotes", "endnotes"):
-        yield ""
-        yield from block_lines(notes, levels)
-    yield from drawing_lines(archive, main)
-
-
 def drawing_lines(archive: ZipFile, entry: str) -> Iterator[str]:
     """Yield the texts of the diagrams and the tables of the charts that an entry shows."""
-    for diagram in parse_related(archive, entry, "diagramData"):
-        yield from block_lines(diagram, {})
+    yield from map(text_of, parse_related(archive, entry, "diagramData"))
     for chart in parse_related(archive, entry, "chart"):
-        for title in chart.iterfind(".//{*}title"):
-            yield from block_lines(title, {})
+        yield from map(text_of, chart.iterfind(".//{*}title"))
         names, columns = [""], [dict[str, str]()]
         for series in chart.iterfind(".//{*}ser"):
             names.append(series.findtext("{*}tx//{*}v") or "")
@@ -130,18 +131,6 @@ def points(series: Element, *names: str) -> dict[str, str]:
     return {point.get("idx", ""): point.findtext("{*}v") or "" for point in found}
 
 
-def slide_lines(archive: ZipFile, slide: str) -> Iterator[str]:
-    """Yield the lines of a slide's shapes and of the speaker's notes."""
-    yield from block_lines(parse_entry(archive, slide), {})
-    yield from drawing_lines(archive, slide)
-    for page in parse_related(archive, slide, "notesSlide"):
-        for shape in page.iterfind(".//{*}sp"):
-            # The other shapes on the page are the slide's picture and its number.
-            if any(holder.get("type") == "body" for holder in shape.iterfind(".//{*}ph")):
-                notes = "\n".join(block_lines(shape, {}))
-                yield from (f"Notes: {notes}",) if notes.strip() else ()
-
-
 def name_of(tag: str) -> str:
     """The name of a tag or an attribute, without the namespace."""
     return tag.rpartition("}")[2]
@@ -153,92 +142,71 @@ def attribute(element: Element | None, name: str) -> str:
     return next((value for key, value in attributes.items() if name_of(key) == name), "")
 
 
-def block_lines(parent: Element, levels: Levels) -> Iterator[str]:
-    """Yield the lines of paragraphs and table rows, and the texts in place of pictures."""
-    for block in parts(parent, "p", "tbl", "cNvPr"):
-        if name_of(block.tag) == "p":
-            yield paragraph_text(block, levels)
-        elif name_of(block.tag) == "tbl":
-            yield from table_block(block, levels)
+def text_of(parent: Element, levels: Levels = NO_LEVELS) -> str:
+    """The text of an element: paragraphs and rows of tables as lines, and the texts in place of pictures."""
+    writer = OfficeWriter(levels)
+    writer.write(parent)
+    return writer.text
+
+
+class OfficeWriter(Writer):
+    """Collects the text of a document's elements. in_header: whether the open row is a table's header."""
+
+    def __init__(self, levels: Levels) -> None:
+        super().__init__()
+        self.levels, self.in_header = levels, False
+
+    def write(self, parent: Element) -> None:
+        """Write the visible elements inside another: each by the method of its name, if there is one."""
+        for element in parent:
+            name = name_of(element.tag)
+            if name in CHARACTERS or (name == "t" and not len(element)):
+                self.flow.write(CHARACTERS.get(name) or element.text or "")
+            elif name not in SKIPPED:
+                # Of the two names of a picture in a paragraph, one counts.
+                if name == "docPr" or (name == "cNvPr" and "presentationml" in element.tag):
+                    self.flow.write_apart(element.get("descr", ""), LINE)
+                getattr(self, f"write_{name}", self.write)(element)
+
+    def write_tbl(self, table: Element) -> None:
+        self.tables.append(Table())
+        self.write(table)
+        self.end_table()
+
+    def write_tr(self, row: Element) -> None:
+        self.tables[-1].start_row()
+        self.in_header = row.find("{*}trPr/{*}tblHeader") is not None
+        self.write(row)
+
+    def write_p(self, paragraph: Element) -> None:
+        """Write a paragraph as a line, marked as a heading or list item; an empty one as a blank line."""
+        level = self.levels.get(attribute(paragraph.find("{*}pPr/{*}pStyle"), "val"), 0)
+        is_item = paragraph.find("{*}pPr/{*}numPr") is not None
+        self.flow.separate(BLANK if level else LINE)
+        self.flow.prefix = f"{'#' * level} " if level else "- " * is_item
+        written = len(self.flow.pieces)
+        self.write(paragraph)
+        self.flow.separate(LINE if len(self.flow.pieces) > written else BLANK)
+        self.flow.prefix = ""
+
+    def write_r(self, run: Element) -> None:
+        """Write a run, unless it is hidden or struck."""
+        marks = (run.find(f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
+        is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
+        if is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks):
+            return
+        is_superscript = attribute(run.find("{*}rPr/{*}vertAlign"), "val") == "superscript"
+        if is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] > "0":
+            self.flow.write_raised("".join(text.text or "" for text in run.iterfind("{*}t")))
         else:
-            yield from filter(None, [block.get("descr")])
+            self.write(run)
 
-
-def parts(parent: Element, *names: str) -> Iterator[Element]:
-    """Yield the outermost elements with these names, including those inside a content control."""
-    for child in parent:
-        name = name_of(child.tag)
-        if name in names:
-            yield child
-        elif name not in SKIPPED:
-            yield from parts(child, *names)
-
-
-def table_block(table: Element, levels: Levels) -> Iterator[str]:
-    """Yield the rows of a table; the lines of its cells, where it only arranges parts of the page."""
-    rows = list(parts(table, "tr"))
-    cells = list(chain.from_iterable(parts(row, "tc") for row in rows))
-    if len(cells) == len(rows) or any(cell.find(".//{*}tbl") is not None for cell in cells):
-        for cell in cells:
-            yield from block_lines(cell, levels)
-        return
-    heads = [row.find("{*}trPr/{*}tblHeader") is not None for row in rows] + [False]
-    yield from table_lines(filled_rows([*cells_of(row, levels)] for row in rows), marked=heads.index(False) % len(rows))
-
-
-def cells_of(row: Element, levels: Levels) -> Iterator[Cell]:
-    """Yield the cells of a row. In slides the cells that another one covers are there, too."""
-    for cell in parts(row, "tc"):
+    def write_tc(self, cell: Element) -> None:
+        """Write a cell. In slides the cells that another one covers are there, too."""
         if "1" not in (cell.get("hMerge"), cell.get("vMerge")):
             merge = cell.find("{*}tcPr/{*}vMerge")
             is_above = merge is not None and attribute(merge, "val") != "restart"
-            text = " ".join(filter(None, map(str.strip, block_lines(cell, levels))))
             columns = attribute(cell.find("{*}tcPr/{*}gridSpan"), "val") or cell.get("gridSpan", "")
-            yield Cell(text, span_of(columns), span_of(cell.get("rowSpan", "")), is_above)
-
-
-def paragraph_text(paragraph: Element, levels: Levels) -> str:
-    """Return a paragraph's text, marked as a heading or list item."""
-    pieces: list[str] = []
-    add_inline(pieces, paragraph, levels)
-    text = "".join(pieces)
-    level = levels.get(attribute(paragraph.find("{*}pPr/{*}pStyle"), "val"), 0)
-    if level and text.strip():
-        return f"\n{'#' * level} {text}"
-    is_item = paragraph.find("{*}pPr/{*}numPr") is not None
-    return f"- {text}" if is_item and text.strip() else text
-
-
-def add_inline(pieces: list[str], node: Element, levels: Levels) -> None:
-    """Add the pieces of text in a paragraph: runs, links, inserted text, fields, and text boxes as lines of their own."""
-    for child in node:
-        name = name_of(child.tag)
-        if name in SKIPPED or (name == "r" and is_hidden(child)):
-            continue
-        if name == "r" and is_raised(child):
-            raised: list[str] = []
-            add_inline(raised, child, levels)
-            pieces[-1:] = [superscript("".join(pieces[-1:]), "".join(raised))]
-        elif name == "t":
-            pieces.append(child.text or "")
-        elif name in CHARACTERS:
-            pieces.append(CHARACTERS[name])
-        elif name == "txbxContent":
-            pieces.append("\n" + "\n".join(block_lines(child, levels)) + "\n")
-        elif name == "docPr":
-            pieces += [f"\n{text}\n" for text in (child.get("descr"),) if text]
-        else:
-            add_inline(pieces, child, levels)
-
-
-def is_hidden(run: Element) -> bool:
-    """Whether a run is hidden or struck."""
-    marks = (run.find(f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
-    is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
-    return is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks)
-
-
-def is_raised(run: Element) -> bool:
-    """Whether a run is superscript."""
-    is_superscript = attribute(run.find("{*}rPr/{*}vertAlign"), "val") == "superscript"
-    return is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] in tuple("123456789")
+            self.tables[-1].start_cell(self.in_header, columns, cell.get("rowSpan", ""), is_above=is_above)
+            self.write(cell)
+            self.tables[-1].end_cell()

@@ -3,24 +3,18 @@
 pypdf reads what PDFium does not open, and tells a password from damage. Both are imported inside functions, as that is slow.
 """
 
-from __future__ import annotations
-
 import logging
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import TYPE_CHECKING
 
-from specprefill_cli.documents import recognition
-from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, restore_ligatures
+from specprefill_cli.documents import extras
+from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, join_lines, restore_ligatures
 from specprefill_cli.documents.document import hold, page_ranges
-from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.reader import Abandoned, Pages, SourceFile, check_stop
 from specprefill_cli.errors import first_line
 
-if TYPE_CHECKING:
-    from pypdf import PdfReader
-
+DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
@@ -38,40 +32,37 @@ class Problems:
 def pages(file: SourceFile) -> Pages:
     """Yield the text of each page; a page without text or with text that does not decode adds a warning.
 
-    Raises DocumentError for a PDF that needs a password, is damaged as a whole, or has too many pages or no text at all.
+    Raises DocumentError for a PDF that needs a password, is damaged as a whole, or has no text at all.
     """
     from pypdfium2 import PdfiumError
 
-    from specprefill_cli.documents.pdfium import PdfiumFile, Undecoded
+    from specprefill_cli.documents import pdfium
 
-    try:
-        pdf = PdfiumFile(file.data)
-    except PdfiumError:
-        yield from pypdf_pages(file)
-        return
     problems = Problems()
-    with closing(pdf):
-        file.page_count = pdf.page_count
-        check_page_count(file)
-        for number in range(1, file.page_count + 1):
-            text = ""
+    with ExitStack() as stack:
+        try:
+            document = stack.enter_context(pdfium.opened(file.data))
+        except PdfiumError:
+            yield from pypdf_pages(file, problems)
+            document = ()
+        file.page_count = file.page_count or len(document)
+        for index in range(len(document)):
+            text, picture = "", None
             try:
-                text = pdf.page_text(number)
-            except Undecoded:
-                problems.undecoded.append(number)
+                with pdfium.LOCK, closing(document[index]) as page:
+                    text = pdfium.page_text(page)
+                    is_unread = not text.replace(UNDECODED, "").strip()
+                    if is_unread and extras.can_recognise() and any(page.get_objects(max_depth=1)):
+                        picture = page.render(scale=DOTS_PER_INCH / 72).to_numpy().copy()
             except PdfiumError as error:
-                problems.failures[number] = first_line(error)
+                problems.failures[index + 1] = first_line(error)
             if UNDECODED in text:
-                problems.guessed.append(number)
+                (problems.undecoded if text == UNDECODED else problems.guessed).append(index + 1)
             text = whole_lines(restore_ligatures(text))
-            if not text and number not in problems.failures and recognition.is_installed():
-                picture = pdf.picture(number, recognition.DOTS_PER_INCH)
-                text = "" if picture is None else whole_lines(recognition.recognised_text(file, picture))
-                problems.recognised += [number] if text else []
-            if number == file.page_count:
-                attached = [file.attached(*attachment) for attachment in pdf.attachments()]
-                text = "\n\n".join(filter(None, [text, *attached]))
-            yield text
+            if picture is not None and (text := whole_lines(extras.recognised_text(file, picture))):
+                problems.recognised.append(index + 1)
+            attached = pdfium.attachments(document) if index + 1 == file.page_count else []
+            yield "\n\n".join(filter(None, [text, *(file.attached(*attachment) for attachment in attached)]))
     add_warnings(file, problems)
 
 
@@ -80,28 +71,8 @@ def whole_lines(text: str) -> str:
     return clean_text(join_lines(clean_characters(text))).strip()
 
 
-def pypdf_pages(file: SourceFile) -> Pages:
-    """Yield the pages of a PDF that PDFium does not open. Raises the errors of `pages`."""
-    problems = Problems()
-    reader = open_pdf(file)
-    for number in range(1, file.page_count + 1):
-        text = ""
-        try:
-            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
-        except Abandoned:
-            raise
-        except Exception as error:
-            # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
-            problems.failures[number] = first_line(error)
-        yield whole_lines(text)
-    add_warnings(file, problems)
-
-
-def open_pdf(file: SourceFile) -> PdfReader:
-    """Open a PDF and count its pages.
-
-    Raises DocumentError if it is encrypted or damaged, has more pages than the limits allow, or a package is missing.
-    """
+def pypdf_pages(file: SourceFile, problems: Problems) -> Pages:
+    """Yield the pages of a PDF that PDFium does not open. Raises DocumentError if it is encrypted or damaged."""
     from pypdf import PdfReader
 
     # It reports each repaired damage.
@@ -114,17 +85,19 @@ def open_pdf(file: SourceFile) -> PdfReader:
     except Exception as error:
         raise file.error(f"the PDF is damaged ({first_line(error)})", f"fetch it again, or {REPAIR}") from error
     if locked:
-        remedy = "remove the password first (for example: qpdf --password=... --decrypt)"
-        raise file.error("the PDF is encrypted", remedy)
-    check_page_count(file)
-    return reader
-
-
-def check_page_count(file: SourceFile) -> None:
-    """Raise DocumentError for more pages than the limits allow."""
-    if file.page_count > file.limits.max_pages:
-        cause = f"{file.page_count:,} pages, the limit is {file.limits.max_pages:,}"
-        raise file.error(cause, "split it (for example: qpdf --split-pages=1000)")
+        raise file.error(
+            "the PDF is encrypted", "remove the password first (for example: qpdf --password=... --decrypt)"
+        )
+    for number in range(1, file.page_count + 1):
+        text = ""
+        try:
+            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
+        except Abandoned:
+            raise
+        except Exception as error:
+            # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
+            problems.failures[number] = first_line(error)
+        yield whole_lines(text)
 
 
 def add_warnings(file: SourceFile, problems: Problems) -> None:
@@ -132,25 +105,22 @@ def add_warnings(file: SourceFile, problems: Problems) -> None:
 
     Raises DocumentError if no page has text.
     """
-    failures, undecoded = problems.failures, problems.undecoded
-    known = {*failures, *undecoded}
+    known = {*problems.failures, *problems.undecoded}
     empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
-    install = "" if recognition.is_installed() else f", or install recognition of characters: {recognition.INSTALL}"
+    ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"
     causes = []
-    if failures:
-        causes.append((f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))})", REPAIR))
-    if left := [number for number in undecoded if number not in problems.recognised]:
-        causes.append((f"{hold(left)} text whose characters have no letters in the file", OCR + install))
+    if problems.failures:
+        reason = next(iter(problems.failures.values()))
+        causes.append(f"{page_ranges(problems.failures)} could not be read ({reason}); {REPAIR}")
+    if left := [number for number in problems.undecoded if number not in problems.recognised]:
+        causes.append(f"{hold(left)} text whose characters have no letters in the file; {ocr}")
     if empty:
-        causes.append((f"{hold(empty)} no text (scanned?)", OCR + install))
+        causes.append(f"{hold(empty)} no text (scanned?); {ocr}")
     if causes and not any(file.texts):
-        raise file.error(*causes[0])
+        raise file.error(*causes[0].rsplit("; ", 1))
     if problems.guessed:
-        causes.append(
-            (f"characters of {page_ranges(problems.guessed)} do not decode, ligatures are guessed", OCR + install)
-        )
+        causes.append(f"characters of {page_ranges(problems.guessed)} do not decode, ligatures are guessed; {ocr}")
     if problems.recognised:
-        causes.append(
-            (f"the text of {page_ranges(problems.recognised)} was recognised in pictures", "check numbers and names")
-        )
-    file.warnings += [f"{cause}; {remedy}" for cause, remedy in causes]
+        read = page_ranges(problems.recognised)
+        causes.append(f"the text of {read} was recognised in pictures; check numbers and names")
+    file.warnings += causes

@@ -6,6 +6,7 @@ import ctypes
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pypdfium2
@@ -14,7 +15,7 @@ import pypdfium2.raw as pdfium
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
 from specprefill_cli.documents.grids import grids_of
-from specprefill_cli.documents.pieces import Box
+from specprefill_cli.documents.layout import Box
 
 # PDFium is not thread-safe.
 LOCK = threading.Lock()
@@ -22,92 +23,56 @@ LOCK = threading.Lock()
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
+UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
 Note = tuple[str, str, Box]
 
 
-class Undecoded(Exception):
-    """Raised for a page whose characters have no text: the font does not say which letters they are."""
-
-
-class PdfiumFile:
-    """An open PDF. Raises PdfiumError for a file that PDFium does not open."""
-
-    def __init__(self, data: bytes) -> None:
-        with LOCK:
-            self.document = pypdfium2.PdfDocument(data)
-            self.document.init_forms()
-            self.page_count = len(self.document)
-
-    def close(self) -> None:
-        with LOCK:
-            self.document.close()
-
-    def page_text(self, number: int) -> str:
-        """The text of a page, from 1 on. Raises PdfiumError, and Undecoded for a page whose text means nothing."""
-        with LOCK:
-            page = self.document[number - 1]
-            try:
-                return page_text(page)
-            finally:
-                page.close()
-
-    def picture(self, number: int, dots_per_inch: int) -> Any:
-        """A picture of a page as an array of its pixels; None for an empty page."""
-        with LOCK:
-            page = self.document[number - 1]
-            try:
-                is_empty = pdfium.FPDFPage_CountObjects(page.raw) < 1
-                return None if is_empty else page.render(scale=dots_per_inch / 72).to_numpy().copy()
-            finally:
-                page.close()
-
-    def attachments(self) -> list[tuple[str, bytes]]:
-        """The name and the content of each attached file."""
-        with LOCK:
-            files = [self.document.get_attachment(index) for index in range(self.document.count_attachments())]
-            return [(file.get_name(), attached_bytes(file)) for file in files]
-
-
-def attached_bytes(file: pypdfium2.PdfAttachment) -> bytes:
-    """The content of an attached file; empty where it is missing."""
+@contextmanager
+def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
+    """Open a PDF with its forms, and close it. Raises PdfiumError for a file that PDFium does not open."""
+    with LOCK:
+        document = pypdfium2.PdfDocument(data)
+        document.init_forms()
     try:
-        return bytes(file.get_data())
-    except pypdfium2.PdfiumError:
-        return b""
+        yield document
+    finally:
+        with LOCK:
+            document.close()
+
+
+def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:
+    """The name and the content of each attached file; files whose content is missing are empty."""
+    found = []
+    with LOCK:
+        for file in map(document.get_attachment, range(document.count_attachments())):
+            with suppress(pypdfium2.PdfiumError):
+                found.append((file.get_name(), bytes(file.get_data())))
+    return found
 
 
 def page_text(page: pypdfium2.PdfPage) -> str:
-    """The text of a page in reading order, with the values of its fields and its notes."""
-    text_page = page.get_textpage()
-    try:
+    """The text of a page in reading order, with the values of its fields and its notes.
+
+    It ends with `UNDECODED` where characters have no letters, and is nothing else if they are too many.
+    """
+    with closing(page.get_textpage()) as text_page:
         text: str = text_page.get_text_range()
-        # The mark makes the reader warn of the page.
-        mark = UNDECODED if undecoded_share(text_page, text) else ""
+        # The share of codes without a letter in a sample, and of those that mean nothing: a few may be bullets.
+        count = text_page.count_chars()
+        sample = range(0, count, max(1, count // CHECKED_CHARACTERS))
+        unmapped = sum(pdfium.FPDFText_HasUnicodeMapError(text_page.raw, index) == 1 for index in sample)
+        share = unmapped / max(len(sample), 1)
+        if share + len(MEANINGLESS.findall(text)) / max(len(text), 1) > UNDECODED_SHARE:
+            return UNDECODED
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
-        notes = list(notes_of(page))
-        grids = grids_of(page)
+        notes, grids = list(notes_of(page)), grids_of(page)
         is_simple = not (notes or grids) and layout.is_simple(boxes)
         ordered = None if is_simple else layout.ordered_text(text_page, notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
-    finally:
-        text_page.close()
-    return ordered + mark
-
-
-def undecoded_share(page: pypdfium2.PdfTextPage, text: str) -> float:
-    """The share of a page's characters that are codes without a letter, in a sample.
-
-    Raises Undecoded if they are too many, those of private use and control characters included: a few may be bullets.
-    """
-    count = page.count_chars()
-    checked = range(0, count, max(1, count // CHECKED_CHARACTERS))
-    unmapped = sum(pdfium.FPDFText_HasUnicodeMapError(page.raw, index) == 1 for index in checked) / max(len(checked), 1)
-    if unmapped + len(MEANINGLESS.findall(text)) / max(len(text), 1) > UNDECODED_SHARE:
-        raise Undecoded
-    return unmapped
+    return ordered + UNDECODED * bool(unmapped)
 
 
 def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
@@ -126,17 +91,12 @@ def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
         annotation = pdfium.FPDFPage_GetAnnot(page.raw, index)
         try:
             kind = pdfium.FPDFAnnot_GetSubtype(annotation)
-            if pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN or kind in (
-                pdfium.FPDF_ANNOT_LINK,
-                pdfium.FPDF_ANNOT_POPUP,
-            ):
+            if pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN or kind in UNREAD:
                 continue
-            is_field = kind == pdfium.FPDF_ANNOT_WIDGET
-            name, text = (
-                field(page, annotation)
-                if is_field
-                else ("", string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents"))
-            )
+            if kind == pdfium.FPDF_ANNOT_WIDGET:
+                name, text = field(page, annotation)
+            else:
+                name, text = "", string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
             if text.strip():
                 box = pdfium.FS_RECTF()
                 pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import DocumentError, document_error, one_line
 
 T = TypeVar("T")
@@ -22,9 +21,9 @@ class Abandoned(Exception):
     """Raised inside a parser once its caller has stopped waiting."""
 
 
-def check_stop(stop: threading.Event) -> None:
+def check_stop(stop: threading.Event | None) -> None:
     """Raise `Abandoned` once `stop` is set."""
-    if stop.is_set():
+    if stop is not None and stop.is_set():
         raise Abandoned
 
 
@@ -116,14 +115,6 @@ class SourceFile:
         self.warnings += (f"attachment {name}: {warning}" for warning in file.warnings)
         return "\n\n".join(filter(None, [f"# Attachment: {one_line(name)}", *file.texts]))
 
-    @property
-    def progress(self) -> str:
-        """The pages read so far, in words; empty if the number of pages is unknown."""
-        if not self.page_count:
-            return ""
-        pages_read = page_ranges(range(1, len(self.texts) + 1)) if self.texts else "no page"
-        return f" ({pages_read} of {self.page_count} read)"
-
     def error(self, cause: str, remedy: str) -> DocumentError:
         """Build the error `name: cause; remedy`."""
         return document_error(self.name, cause, remedy)
@@ -131,7 +122,7 @@ class SourceFile:
     def add_page(self, text: str) -> None:
         """Add the text of the next page. Raises DocumentError beyond the limits, Abandoned once `stop` is set."""
         self.check_room(len(text))
-        if len(self.texts) == self.limits.max_pages:
+        if max(self.page_count, len(self.texts) + 1) > self.limits.max_pages:
             raise self.error(f"more than the limit of {self.limits.max_pages:,} pages", "split it")
         self.texts.append(text)
         self.characters += len(text)

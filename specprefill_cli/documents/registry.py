@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePath
 
-from specprefill_cli.documents import epub, foreign, html, mail, office, pdf, recognition, text, xlsx
-from specprefill_cli.documents.document import Document, join_pages
+from specprefill_cli.documents import containers, extras, html, office, pdf, text, xlsx
+from specprefill_cli.documents.document import Document, join_pages, page_ranges
 from specprefill_cli.documents.encoding import BOM_ENCODINGS
 from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
@@ -17,15 +17,15 @@ HEADER_BYTES = 1024
 ZIP_SIGNATURE = b"PK\x03\x04"
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
-    (foreign.OLD_OFFICE, "an old or encrypted Microsoft Office file"),
+    (extras.OLD_OFFICE, "an old or encrypted Microsoft Office file"),
     (b"%!PS", "a PostScript file"),
     (ZIP_SIGNATURE, "a ZIP archive"),
 )
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
-    (b"META-INF/container.xml", epub.pages),
-    (b"application/epub+zip", epub.pages),
+    (b"META-INF/container.xml", containers.book_pages),
+    (b"application/epub+zip", containers.book_pages),
     (b"word/", office.document_pages),
     (b"ppt/", office.slide_pages),
     (b"xl/", xlsx.pages),
@@ -37,8 +37,8 @@ BINARY_READERS: Mapping[str, Reader] = {
     ".docx": office.document_pages,
     ".pptx": office.slide_pages,
     ".xlsx": xlsx.pages,
-    ".epub": epub.pages,
-    **dict.fromkeys(foreign.SUFFIXES, foreign.pages),
+    ".epub": containers.book_pages,
+    **dict.fromkeys(extras.FOREIGN_SUFFIXES, extras.foreign_pages),
 }
 READERS: Mapping[str, Reader] = {
     **BINARY_READERS,
@@ -46,40 +46,9 @@ READERS: Mapping[str, Reader] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
     **dict.fromkeys((".txt", ".text", ".rst"), text.text_pages),
     **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
-    **dict.fromkeys((".eml", ".mht", ".mhtml"), mail.pages),
+    **dict.fromkeys((".eml", ".mht", ".mhtml"), containers.mail_pages),
 }
 KNOWN_SUFFIXES = tuple(READERS)
-
-
-def is_pdf(data: bytes) -> bool:
-    """Whether `data` is a PDF: it starts with the header, or has the header in its first KiB and a PDF's trailer.
-
-    A text about PDF files may mention the header in its first lines, but has no trailer.
-    """
-    header = data[:HEADER_BYTES]
-    return header.startswith(b"%PDF-") or (b"%PDF-" in header and b"startxref" in data)
-
-
-def is_html(data: bytes) -> bool:
-    """Whether `data` starts with a doctype or an html element."""
-    return HTML_START.match(data[:HEADER_BYTES].removeprefix(codecs.BOM_UTF8)) is not None
-
-
-def binary_format(data: bytes) -> str | None:
-    """Name the format of binary data; None for text in any encoding."""
-    has_nul = b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS))
-    named = (format_name for signature, format_name in BINARY_SIGNATURES if data.startswith(signature))
-    return next(named, "binary data (it holds NUL bytes)" if has_nul else None)
-
-
-def office_reader(data: bytes) -> Reader | None:
-    """The reader of an office file; None for anything else."""
-    if not data.startswith(ZIP_SIGNATURE):
-        return None
-    entries = data[:ARCHIVE_START_BYTES] + data[-ARCHIVE_END_BYTES:]
-    # The first entry counts: a presentation may hold a Word document.
-    readers = {entries.find(name): reader for name, reader in OFFICE_ENTRIES if name in entries}
-    return readers[min(readers)] if readers else None
 
 
 def read_document(
@@ -99,7 +68,9 @@ def read_document(
     try:
         run_with_deadline(lambda: read_file(file), file.stop, limits.max_seconds, lambda: file.excused_seconds)
     except TimeoutError:
-        cause = f"reading took longer than {limits.max_seconds:g} s{file.progress}"
+        read = page_ranges(range(1, len(file.texts) + 1)) if file.texts else "no page"
+        progress = f" ({read} of {file.page_count} read)" if file.page_count else ""
+        cause = f"reading took longer than {limits.max_seconds:g} s{progress}"
         raise document_error(name, cause, "split it, save it as text, or print it to a new PDF") from None
     joined, ranges = join_pages(file.texts)
     if not joined.strip():
@@ -124,24 +95,36 @@ def read_file(file: SourceFile) -> None:
 
 def choose_reader(data: bytes, name: str) -> Reader:
     """Choose the reader for `data`; a suffix never overrules the content. Raises DocumentError if no reader fits."""
-    reader = office_reader(data)
-    if reader is not None:
-        return reader
-    if foreign.foreign_type(data):
-        return foreign.pages
-    if is_pdf(data):
+    head, suffix = data[:HEADER_BYTES], PurePath(name).suffix.lower()
+    if data.startswith(ZIP_SIGNATURE):
+        entries = data[:ARCHIVE_START_BYTES] + data[-ARCHIVE_END_BYTES:]
+        # The first entry counts: a presentation may hold a Word document.
+        if readers := {entries.find(entry): reader for entry, reader in OFFICE_ENTRIES if entry in entries}:
+            return readers[min(readers)]
+    if extras.foreign_type(data):
+        return extras.foreign_pages
+    # A text about PDF files may mention the header in its first lines, but has no trailer.
+    if head.startswith(b"%PDF-") or (b"%PDF-" in head and b"startxref" in data):
         return pdf.pages
-    suffix = PurePath(name).suffix.lower()
-    if suffix in recognition.SUFFIXES and data.startswith(recognition.SIGNATURES):
-        return recognition.pages
-    binary_name = binary_format(data)
-    if binary_name:
+    if suffix in extras.PICTURE_SUFFIXES and data.startswith(extras.PICTURE_SIGNATURES):
+        return extras.picture_pages
+    refuse_binary(data, name, suffix)
+    if suffix in READERS:
+        return READERS[suffix]
+    if MAIL_START.match(head):
+        return containers.mail_pages
+    return html.pages if HTML_START.match(head.removeprefix(codecs.BOM_UTF8)) else text.text_pages
+
+
+def refuse_binary(data: bytes, name: str, suffix: str) -> None:
+    """Raise DocumentError for binary data, and for text under the suffix of a binary format."""
+    has_nul = b"\x00" in data and not data.startswith(tuple(BOM_ENCODINGS))
+    kinds = [kind for signature, kind in BINARY_SIGNATURES if data.startswith(signature)]
+    kinds += ["binary data (it holds NUL bytes)"] * has_nul
+    if kinds:
         contradiction = f", not a {suffix} file" if suffix in READERS else ""
-        cause = f"this is {binary_name}{contradiction}"
-        raise document_error(name, cause, "save it as PDF, HTML, Markdown or UTF-8 text")
+        remedy = "save it as PDF, HTML, Markdown or UTF-8 text"
+        raise document_error(name, f"this is {kinds[0]}{contradiction}", remedy)
     if suffix in BINARY_READERS:
         cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
         raise document_error(name, cause, "rename it, or fetch the file again")
-    if suffix not in READERS and MAIL_START.match(data[:HEADER_BYTES]):
-        return mail.pages
-    return READERS.get(suffix) or (html.pages if is_html(data) else text.text_pages)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.language import abbreviations
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,20 +16,6 @@ if TYPE_CHECKING:
 LONGEST_SENTENCE = 400
 # A shorter line ends a paragraph, a heading or a list item; a longer line may be wrapped prose.
 SHORTEST_WRAPPED_LINE = 50
-ABBREVIATIONS = frozenset(
-    "al approx art bros cf ch co col corp dept dr e.g ed eds eq est fig figs gen gov i.e inc jr ltd maj mr mrs ms no nos "
-    "op p para pp prof rep rev sec sen sgt sr st u.k u.s v vol vs "
-    # German, French, Spanish, Dutch, Polish, Russian.
-    "bzgl bzw d.h ggf inkl u.a usw z.b zzgl mme p.ex núm pág sra bijv blz dhr mevr godz np tj tzn ul "
-    "\u0433 \u0433\u0433 \u0434 \u0440\u0443\u0431 \u0441\u0442\u0440 \u0442.\u0434 \u0442.\u0435 \u0443\u043b".split()
-)
-# Words that do not tell the subject of a question.
-FUNCTION_WORDS = frozenset(
-    "a about after all an and any are as at be been before between by can could did do does for from had has have he her "
-    "his how i if in into is it its long many may much must not of often old on or she should so some than that the "
-    "their them there these they this those to under until was we were what when where which while who whom whose why "
-    "will with would you your".split()
-)
 # Separates the cells of a row in the text of a table.
 CELLS = " | "
 CLOSERS = "\"'\u201d\u2019\u00bb)]"
@@ -49,12 +36,9 @@ def sentences_of(text: str) -> np.ndarray:
     """The character ranges [n, 2] of a text's sentences, in order; read-only, cached for the next question about the text."""
     import numpy as np
 
-    def find_ranges() -> np.ndarray:
-        ranges = np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2)
-        ranges.setflags(write=False)
-        return ranges
-
-    return RANGES.find_or(text, find_ranges)
+    ranges = RANGES.find_or(text, lambda: np.array(list(sentence_ranges(text)), dtype=np.int64).reshape(-1, 2))
+    ranges.setflags(write=False)
+    return ranges
 
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
@@ -64,8 +48,11 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
         before = text[max(first, match.start() - SHORTEST_WRAPPED_LINE) : match.start()]
         if not _ends_sentence(before, match.group(), text[match.end() : match.end() + 1]):
             continue
-        if has_tables and "\n" not in match.group() and _in_table(text, match.start()):
-            continue
+        if has_tables and "\n" not in match.group():
+            # The line around it, within the length of a sentence on either side.
+            low, place, high = max(0, match.start() - LONGEST_SENTENCE), match.start(), match.start() + LONGEST_SENTENCE
+            if CELLS in text[low:place].rpartition("\n")[2] + text[place:high].partition("\n")[0]:
+                continue
         closers = len(match.group()) - len(match.group().lstrip(CLOSERS))
         yield from _cut(text, first, match.start() + closers)
         first = match.end()
@@ -86,22 +73,13 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
         return True
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
-    return not (is_initial or word in ABBREVIATIONS or (word.isdigit() and len(line.split()) == 1))
-
-
-def _in_table(text: str, position: int) -> bool:
-    """Whether the line around a position has table cells, within the length of a sentence on either side."""
-    low, high = max(0, position - LONGEST_SENTENCE), position + LONGEST_SENTENCE
-    before, after = text[low:position].rpartition("\n")[2], text[position:high].partition("\n")[0]
-    return CELLS in before + after
+    return not (is_initial or word in abbreviations() or (word.isdigit() and len(line.split()) == 1))
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of text[first:last] without surrounding blanks, each of at most `LONGEST_SENTENCE` characters."""
-    while first < last and text[first].isspace():
-        first += 1
-    while last > first and text[last - 1].isspace():
-        last -= 1
+    first = last - len(text[first:last].lstrip())
+    last = first + len(text[first:last].rstrip())
     while last - first > LONGEST_SENTENCE:
         blank = text.rfind(" ", first + LONGEST_SENTENCE // 2, first + LONGEST_SENTENCE)
         cut = blank if blank >= 0 else first + LONGEST_SENTENCE

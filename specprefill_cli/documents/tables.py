@@ -1,10 +1,11 @@
-"""Rows of tables as lines that make sense alone: `Name: Moss Orme | Bonus: 930`."""
+"""The text of a page as it is collected, and rows of tables as lines that make sense alone: `Name: Moss Orme | Bonus: 930`."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, zip_longest
+from dataclasses import dataclass, field
+from itertools import chain, compress, islice, zip_longest
 from typing import NamedTuple
 
-from specprefill_cli.documents.cleaning import row_text
+from specprefill_cli.documents.cleaning import superscript
 
 Row = list[str]
 # Leading rows that decide whether a table has a header.
@@ -14,8 +15,13 @@ LONGEST_NAME = 60
 FILLED_CELLS, FILLED_PER_CELL = 1000, 10
 LARGEST_SPAN = 1000
 YEARS = range(1900, 2101)
-# A text with as many letters is a name, whatever digits it has; codes have fewer.
+# Letters that codes have fewer than.
 NAME_LETTERS = 3
+# Gaps between pieces of text, from narrow to wide.
+NOTHING, SPACE, LINE, BLANK = range(4)
+SEPARATORS = ("", " ", "\n", "\n\n")
+# Characters before raised text that decide how it is written.
+MARKED_TAIL = 20
 
 
 def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False) -> Iterator[str]:
@@ -38,6 +44,14 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
         names = []
     for row in chain(head, rows):
         yield row_text(named_cells(names, row))
+
+
+def row_text(cells: Iterable[str]) -> str:
+    """Write a table row as `a | b`; empty cells before a filled cell keep their bars, so that columns stay aligned."""
+    cell_texts = [" ".join(cell.split()) for cell in cells]
+    while cell_texts and not cell_texts[-1]:
+        cell_texts.pop()
+    return " ".join(" | ".join(cell_texts).split())
 
 
 class Cell(NamedTuple):
@@ -100,8 +114,12 @@ def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     filled = [name for name in names if name]
     if len(filled) < 2 or not all(names[1:]) or len(set(filled)) < len(filled):
         return False
-    if max(map(len, filled)) > LONGEST_NAME or not all(map(is_name, filled)):
-        return False
+    for name in filled:
+        # A name has words, or is a year; a text with many letters is one, whatever digits it has.
+        is_year = len(name) == 4 and name.isdecimal() and int(name) in YEARS
+        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS
+        if len(name) > LONGEST_NAME or (is_code and not is_year):
+            return False
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
     if any(name in column for name, column in zip(names, columns, strict=False)):
         return False
@@ -117,7 +135,93 @@ def is_number(cell: str) -> bool:
     return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
 
 
-def is_name(cell: str) -> bool:
-    """Whether a cell may name a column: words, a year, or words with a number."""
-    is_year = len(cell) == 4 and cell.isdecimal() and int(cell) in YEARS
-    return is_year or not is_number(cell) or sum(map(str.isalpha, cell)) >= NAME_LETTERS
+NO_CELL = Cell("")
+
+
+@dataclass
+class Flow:
+    """Text of the page, or of a cell. gap: the widest gap since the last piece; prefix: number of a list item."""
+
+    pieces: list[str] = field(default_factory=list)
+    gap: int = NOTHING
+    prefix: str = ""
+
+    def separate(self, gap: int) -> None:
+        self.gap = max(self.gap, gap)
+
+    def write(self, text: str) -> None:
+        self.pieces += [SEPARATORS[self.gap] if self.pieces else "", self.prefix + text]
+        self.gap, self.prefix = NOTHING, ""
+
+    def write_apart(self, text: str, gap: int) -> None:
+        if text.strip():
+            self.separate(gap)
+            self.write(text)
+            self.separate(gap)
+
+    def write_raised(self, text: str) -> None:
+        tail = self.pieces[-1][-MARKED_TAIL:] if self.pieces and self.gap == NOTHING else ""
+        if marked := superscript(tail, text).removeprefix(tail):
+            self.write(marked)
+
+
+@dataclass
+class Table:
+    """An open table. heads: rows that are a header; flow: text of the open cell, which `cell` describes."""
+
+    rows: list[list[Cell]] = field(default_factory=list)
+    heads: list[bool] = field(default_factory=list)
+    flow: Flow | None = None
+    cell: Cell = NO_CELL
+    has_blocks: bool = False
+
+    def start_row(self) -> None:
+        self.end_cell()
+        self.rows.append([])
+        self.heads.append(True)
+
+    def start_cell(self, is_head: bool, columns: str, rows: str, *, is_above: bool = False) -> None:
+        """Begin a cell, with the numbers of columns and rows that the file says it spans."""
+        self.end_cell()
+        if not self.rows:
+            self.start_row()
+        self.heads[-1] &= is_head
+        self.flow, self.cell = Flow(), Cell("", span_of(columns), span_of(rows), is_above)
+
+    def end_cell(self) -> None:
+        if self.flow is not None:
+            self.rows[-1].append(self.cell._replace(text="".join(self.flow.pieces)))
+            self.flow = None
+
+    def lines(self) -> list[str]:
+        """The rows; or the texts of the cells, where the table only arranges parts of the page."""
+        self.end_cell()
+        filled = [any(cell.text.strip() for cell in row) for row in self.rows]
+        rows, heads = list(compress(self.rows, filled)), [*compress(self.heads, filled), False]
+        if self.has_blocks or max(map(len, rows), default=0) < 2:
+            return [cell.text for row in rows for cell in row if cell.text.strip()]
+        return list(table_lines(filled_rows(rows), marked=heads.index(False) % len(rows)))
+
+
+class Writer:
+    """Collects the text of a page. tables: the open tables, the innermost last."""
+
+    def __init__(self) -> None:
+        self.page = Flow()
+        self.tables: list[Table] = []
+
+    @property
+    def flow(self) -> Flow:
+        """Where text goes: the innermost open cell, or the page."""
+        return next((table.flow for table in reversed(self.tables) if table.flow is not None), self.page)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.page.pieces)
+
+    def end_table(self) -> None:
+        """Write the innermost table."""
+        lines = self.tables.pop().lines()
+        self.flow.write_apart("\n".join(lines), LINE)
+        if self.tables and lines:
+            self.tables[-1].has_blocks = True

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import StringIO
 from itertools import islice
 
@@ -82,21 +82,16 @@ def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[st
     rows = csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
     while position < len(lines):
         start, row = position, next(rows)
-        if position - start > 1 and not is_closed(lines[start:position], delimiter):
-            unclosed = unclosed or start + 1
-            row = next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
-            position, rows = start + 1, csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
+        if position - start > 1:
+            try:
+                list(csv.reader(lines[start:position], delimiter=delimiter, skipinitialspace=True, strict=True))
+            except csv.Error:
+                unclosed = unclosed or start + 1
+                row = next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
+                position, rows = start + 1, csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
         yield row
     if unclosed:
         file.warnings.append(f"line {unclosed}: a quote is not closed, and so counts as text; check the file's quotes")
-
-
-def is_closed(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether the quotes of a row of several lines are complete."""
-    try:
-        return bool(list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)))
-    except csv.Error:
-        return False
 
 
 def likely_delimiter(text: str) -> str:

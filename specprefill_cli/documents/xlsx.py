@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from specprefill_cli.documents.archive import open_archive
+from specprefill_cli.documents.containers import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
 from specprefill_cli.errors import pip_command
@@ -55,7 +55,12 @@ def pages(file: SourceFile) -> Pages:
             # Files written by programs hold no values.
             if UNCALCULATED.search(source) and NO_VALUES not in file.warnings:
                 file.warnings.append(NO_VALUES)
-            yield file.page_text(sheet_lines(sheet, merged_cells(source)))
+            # A sheet may declare any size; without it, rows are as long as their content.
+            sheet.reset_dimensions()
+            # Empty rows part tables.
+            tables = groupby(sheet_rows(sheet, merged_cells(source)), key=any)
+            lines = chain.from_iterable(table_lines(rows) for filled, rows in tables if filled)
+            yield file.page_text(chain([f"# {sheet.title}"], lines))
 
 
 def merged_cells(sheet: bytes) -> Merged:
@@ -72,16 +77,6 @@ def merged_cells(sheet: bytes) -> Merged:
             for row in range(top, bottom + 1):
                 merged[row] |= dict.fromkeys(range(left, right + 1), (top, left))
     return merged
-
-
-def sheet_lines(sheet: ReadOnlyWorksheet, merged: Merged) -> Iterator[str]:
-    """Yield the sheet's name and its rows; empty rows part tables."""
-    # A sheet may declare any size; without it, rows are as long as their content.
-    sheet.reset_dimensions()
-    yield f"# {sheet.title}"
-    for filled, rows in groupby(sheet_rows(sheet, merged), key=any):
-        if filled:
-            yield from table_lines(rows)
 
 
 def sheet_rows(sheet: ReadOnlyWorksheet, merged: Merged) -> Iterator[list[str]]:

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.models.running.passes import QueryCapture
-from specprefill_cli.prefill.scoring_heads import layer_attention
+from specprefill_cli.prefill.importance import layer_attention
 
 # Document tokens per regular checkpoint: 1.6 % are checkpoints.
 STRIDE = 64

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specprefill_cli.prefill.fates import Plan
+from specprefill_cli.prefill.fates import Plan, fate_spans
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import fate_spans, rank_chunks
+from specprefill_cli.prefill.selection import rank_chunks
 from specprefill_cli.record import Fate, GateVerdict
 from specprefill_cli.settings import OFF
 

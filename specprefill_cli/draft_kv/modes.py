@@ -22,9 +22,8 @@ from specprefill_cli.draft_kv.gate import (
 )
 from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, drop_slots, map_prompt, repair
 from specprefill_cli.draft_kv.projection import find_map
-from specprefill_cli.prefill.mode import Mode, PrefillResult
 from specprefill_cli.prefill.modes import FullMode, SelectMode
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from specprefill_cli.record import GateVerdict
 

@@ -29,7 +29,7 @@ from specprefill_cli.prefill.registry import SCORERS
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import LoadedPair
-    from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+    from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.request import PrefillRequest
 
 ALL_COLUMNS = slice(None)

@@ -1,7 +1,4 @@
-"""Lets the draft choose the text for an endpoint, and refuses settings that an endpoint cannot have.
-
-The endpoint gets whole sentences below the name and page of their document, with `[...]` in place of dropped text.
-"""
+"""Lets the draft choose the sentences for an endpoint, and refuses settings that an endpoint cannot have."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
-from specprefill_cli.prefill.fates import Plan, full_plan
+from specprefill_cli.prefill.fates import Plan, fate_spans, full_plan
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import fate_spans, select_scored, spread_warnings
+from specprefill_cli.prefill.selection import select_scored, spread_warnings
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Fate, Passage
 from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings
@@ -56,7 +53,7 @@ def check_possible(settings: Settings) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Choice:
     """The text to send, and how the draft chose it.
 
@@ -77,10 +74,7 @@ class Choice:
 
 
 def choose(session: Session, collection: Collection, question: str, settings: Settings) -> Choice:
-    """Choose the text to send for a question.
-
-    Raises PromptTooLong where the draft cannot read the documents.
-    """
+    """Choose the text to send for a question. Raises PromptTooLong where the draft cannot read the documents."""
     # The draft keeps no state for speculation, because nothing is decoded here.
     planned_mode = BASELINE if settings.mode == BASELINE else SELECT
     request = session.request(collection, question, settings.varied(mode=planned_mode, speculate=OFF))
@@ -89,7 +83,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
     if mode == BASELINE:
         plan = full_plan(prompt.length, prompt.document)
         text = evidence_text(collection, whole_sentences(collection, plan, prompt.offsets))
-        return Choice(request=request, mode=mode, reason=reason, text=text, plan=plan)
+        return Choice(request, mode, reason, text, plan)
     if SCORERS[request.scorer].uses_draft:
         check_draft_fits(request)
     scores = shared_scores(request)
@@ -98,16 +92,8 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
         passages = whole_sentences(collection, selection.plan, prompt.offsets)
         plan = plan_from_passages(collection, passages, selection.plan, prompt.offsets)
         text = evidence_text(collection, passages)
-    return Choice(
-        request=request,
-        mode=mode,
-        reason=reason,
-        text=text,
-        plan=plan,
-        importance=scores.importance,
-        reused=scores.reused,
-        warnings=(*selection.warnings, *spread_warnings(request, scores, selection)),
-    )
+    warnings = (*selection.warnings, *spread_warnings(request, scores, selection))
+    return Choice(request, mode, reason, text, plan, scores.importance, scores.reused, warnings)
 
 
 def mode_by_length(mode: str, document_tokens: int) -> tuple[str, str | None]:

@@ -34,6 +34,12 @@ REMEDIES = {
     503: BUSY,
 }
 
+# What to do about other failures.
+LATE = "ask again, send it less text (--mode select, a smaller --keep), or see whether the server is busy"
+UNREACHED = "start the server, or check the address and the port"
+SHORTEN = "use --mode select, a smaller --keep, or serve the model with a longer context"
+BROKEN = "see the server's log, and check the address: for most servers it ends with /v1"
+
 
 class EndpointError(SpecprefillError):
     """The server of an endpoint cannot be reached, refuses, or fails."""
@@ -41,10 +47,7 @@ class EndpointError(SpecprefillError):
 
 @dataclass
 class Client:
-    """Sends requests to a model of a server, from any number of threads.
-
-    key: sent, never shown
-    """
+    """Sends requests to a model of a server, from any number of threads. key: sent, never shown."""
 
     ref: EndpointRef
     key: str = field(repr=False)
@@ -95,30 +98,19 @@ class Client:
         # Compared by name, because versions of the library differ in the package of their transport.
         class_names = {base.__name__ for base in type(error).__mro__}
         if class_names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
-            return EndpointError(
-                f"{ref.name}: no answer within {self.timeout:g} s; ask again, send it less text (--mode select, a smaller "
-                "--keep), or see whether the server is busy"
-            )
+            return EndpointError(f"{ref.name}: no answer within {self.timeout:g} s; {LATE}")
         if "APIError" not in class_names or (streaming and "APIConnectionError" in class_names):
             return self.broken_reply(shown)
         if "APIConnectionError" in class_names:
-            return EndpointError(
-                f"{ref.url}: cannot be reached ({shown}); start the server, or check the address and the port"
-            )
+            return EndpointError(f"{ref.url}: cannot be reached ({shown}); {UNREACHED}")
         if TOO_LONG.search(detail):
-            return PromptTooLong(
-                f"{ref.name}: the prompt does not fit the model's context ({shown}); use --mode select, a smaller --keep, "
-                "or serve the model with a longer context"
-            )
+            return PromptTooLong(f"{ref.name}: the prompt does not fit the model's context ({shown}); {SHORTEN}")
         remedy = REMEDIES.get(getattr(error, "status_code", 0), "see the server's log").format(url=ref.url)
         return EndpointError(f"{ref.url}: {shown}; {remedy}")
 
     def broken_reply(self, cause: str) -> EndpointError:
         """The error for a reply that breaks off, or that is no streamed chat completion."""
-        return EndpointError(
-            f"{self.ref.url}: the reply breaks off or is no chat completion ({cause}); see the server's log, and check the "
-            "address: for most servers it ends with /v1"
-        )
+        return EndpointError(f"{self.ref.url}: the reply breaks off or is no chat completion ({cause}); {BROKEN}")
 
 
 @dataclass

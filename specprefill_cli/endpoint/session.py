@@ -25,30 +25,26 @@ from specprefill_cli.models.machine.placement import choose_placement, draft_pla
 from specprefill_cli.models.sources.pairs import CHOOSER, Pair, draft_folder
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.models.sources.tokenizers import count_tokens
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.record import NOT_FOUND, UPSTREAM, Record, Verdict
 from specprefill_cli.settings import Settings
 
-# Rows in flight without --concurrency. Servers batch this many without slowing each down much.
+# Rows in flight without --concurrency: servers batch this many without slowing each down much.
 CAPACITY = 8
 # The server checks its model's context, so no prompt is too long here.
 NO_LIMIT = 2**40
 ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
 # A server that counts less than this share of the draft's tokens has probably truncated the prompt.
 DOUBTFUL_SHARE = 0.4
+CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
 
 
 @dataclass
 class EndpointOutline(ModelOutline):
-    """A target of which only the name is known.
-
-    Its prompt is counted in the draft's tokens. Settings with `auto` treat it as a model of 7 billion parameters, the
-    size of transformers' default Llama configuration.
-    """
+    """A target of which only the name is known. `auto` treats it as transformers' default Llama of 7 billion parameters."""
 
     @property
     def context(self) -> int:
@@ -58,8 +54,7 @@ class EndpointOutline(ModelOutline):
 def open_endpoint(settings: Settings) -> EndpointSession:
     """Load the draft, and open a client of the endpoint that `--target` names. Sends nothing yet.
 
-    Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded or the
-    package openai is missing.
+    Raises what `open_chooser` raises, and SpecprefillError where the package openai is missing.
     """
     ref = parse_endpoint(settings.target or "")
     client, messages = open_client(ref), load_template(settings.prompt or Pair.prompt)
@@ -87,10 +82,7 @@ def open_chooser(settings: Settings, target: str) -> Session:
 
 @dataclass(kw_only=True)
 class EndpointStream(TextStream):
-    """The answer of a server.
-
-    reply: the message; incoming: pieces of its text; upstream_seconds: from the request to the first piece
-    """
+    """The answer of a server. incoming: pieces of its text; upstream_seconds: from the request to the first piece."""
 
     prefilled: Choice
     reply: Reply
@@ -117,18 +109,15 @@ class EndpointStream(TextStream):
 
     def warnings(self, length_stop: bool) -> list[str]:
         """All warnings: about documents, the choice of text, token counts, and the end of the answer."""
-        draft = self.request.draft
-        prompt_tokens = self.reply.prompt_tokens
+        draft, prompt_tokens = self.request.draft, self.reply.prompt_tokens
         server_count = f"; the endpoint counts {prompt_tokens:,} in the sent text" if prompt_tokens else ""
-        warnings = [*self.collection.warnings, *draft.warnings, *self.prefilled.warnings]
-        warnings.append(
+        warnings = [
+            *(*self.collection.warnings, *draft.warnings, *self.prefilled.warnings),
             f"tokens are counted with {draft.name}'s tokenizer{server_count}; kept text is sent as prose, without its original "
-            "positions, draft KV or speculation"
-        )
+            "positions, draft KV or speculation",
+        ]
         if prompt_tokens and prompt_tokens < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
-            warnings.append(
-                "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
-            )
+            warnings.append(CUT_PROMPT)
         return warnings + self.end_warnings("its longest" if length_stop else None)
 
     def result(self) -> Record:
@@ -167,10 +156,7 @@ class EndpointSession(Session):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(  # type: ignore[override]
-        self,
-        documents: Collection | Sequence[Document],
-        question: str,
-        settings: Settings | None = None,
+        self, documents: Collection | Sequence[Document], question: str, settings: Settings | None = None
     ) -> EndpointStream:
         """Choose the text, send it, and wait for the first piece of the answer. The stream yields the pieces.
 
@@ -203,10 +189,9 @@ class EndpointSession(Session):
         """
         check_possible(settings)
         with self.lock:
-            if settings.scorer in self.warmed:
-                return
-            choose(replace(self, cache=None), WARM_UP, "When?", settings.varied(mode="select"))
-            self.warmed.add(settings.scorer)
+            if settings.scorer not in self.warmed:
+                choose(replace(self, cache=None), WARM_UP, "When?", settings.varied(mode="select"))
+                self.warmed.add(settings.scorer)
 
 
 @dataclass(frozen=True)

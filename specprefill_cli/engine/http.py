@@ -8,14 +8,16 @@ import json
 import os
 import socket
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, RemoteEngine, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import Cell, DryRun, Record, Retrieval, from_json_values
+from specprefill_cli.record import Cell, DryRun, Fate, Record, Retrieval
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect and send the request; an answer may take any time.
@@ -67,9 +69,7 @@ class HttpEngine(RemoteEngine):
             if request.task == ANSWER:
                 yield from self.read_stream(response)
             else:
-                yield Done(
-                    from_json_values(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read()))
-                )
+                yield Done(from_json(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read())))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
         finally:
@@ -84,8 +84,9 @@ class HttpEngine(RemoteEngine):
                 raise error_from_response(event_data)
             elif name == "answer":
                 cells = event_data.pop("cells", None)
-                record = Record.from_json({**event_data, "startup_seconds": self.startup_seconds})
-                yield Done(record, None if cells is None else [from_json_values(Cell, cell) for cell in cells])
+                values = {**event_data, **event_data["pair"], "id": event_data["id"] or ""}
+                record = from_json(Record, values | {"startup_seconds": self.startup_seconds})
+                yield Done(record, from_json(list[Cell] | None, cells))
                 return
         raise ServerEnded
 
@@ -134,3 +135,24 @@ def error_from_response(body: dict[str, Any]) -> SpecprefillError:
     # A row's record shows this name of the error.
     refused.name = error.get("name", refused.name)
     return refused
+
+
+def from_json(value_type: Any, value: Any) -> Any:
+    """Rebuild a value of the given type from the JSON values of `asdict`. Unknown keys of dataclasses are ignored.
+
+    Raises TypeError for a missing field without a default.
+    """
+    arguments = get_args(value_type)
+    if value is None:
+        return None
+    if isinstance(value_type, type) and is_dataclass(value_type):
+        hints = type_hints(value_type).items()
+        return value_type(**{name: from_json(hint, value[name]) for name, hint in hints if name in value})
+    if get_origin(value_type) is list:
+        return [from_json(arguments[0], item) for item in value]
+    if NoneType in arguments:
+        return from_json(arguments[0], value)
+    return Fate(value) if value_type is Fate else value
+
+
+type_hints = cache(get_type_hints)

@@ -45,10 +45,15 @@ class Request:
     no_prefix_sharing: bool = False
 
     def read_documents(self, read: ReadDocuments) -> Collection:
-        """Return the documents; read them if necessary. Raises DocumentError."""
+        """Return the documents, read if necessary, or the shortlist of many. Raises DocumentError."""
+        from specprefill_cli.prefill.shortlist import shortlist
+
+        documents: Collection
         if isinstance(self.documents, tuple):
-            return read(self.documents)
-        return self.documents() if callable(self.documents) else self.documents
+            documents = read(self.documents)
+        else:
+            documents = self.documents() if callable(self.documents) else self.documents
+        return shortlist(documents, self.question, self.settings)
 
 
 @dataclass(frozen=True)

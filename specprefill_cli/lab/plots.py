@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from specprefill_cli.errors import SpecprefillError, pip_command
-from specprefill_cli.reporting.safe import printable
+from specprefill_cli.reporting.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Sessions of the lab: with controls, with other models, and with settings for fair comparisons."""
+"""Sessions of the lab, and settings for fair comparisons."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.prefill.auto_mode import choose_mode
+from specprefill_cli.prefill.calibration import load_heads
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scoring_heads import load_heads
 from specprefill_cli.settings import OFF, Settings
 
 LONGEST_ANSWER = 32

@@ -18,8 +18,8 @@ from specprefill_cli import __version__
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.files import write_whole
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import seconds
+from specprefill_cli.reporting.text import plain
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]

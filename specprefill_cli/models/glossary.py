@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 
 from specprefill_cli.byte_cache import ByteCache
+from specprefill_cli.documents.document import SEPARATOR, Collection
 from specprefill_cli.documents.language import COMPOUNDING, ENGLISH, UNSPACED_LETTER, WORD, normaliser
 from specprefill_cli.resources import GLOSSARY_FOLDER
 
@@ -48,19 +49,31 @@ class Gloss:
 GLOSSES: ByteCache[Gloss] = ByteCache(2**26, lambda gloss: gloss.nbytes)
 
 
-def gloss(text: str, language: str) -> Gloss | None:
-    """The English of a text, kept for the next question about it; None for English and languages without a glossary."""
-    if not has_glossary(language):
+def gloss_documents(collection: Collection) -> Gloss | None:
+    """The English of all documents, each from its own language, kept for the next question; None where all stay as they are."""
+    languages = collection.languages
+    if not any(map(has_glossary, languages)):
         return None
 
     def build() -> Gloss:
         pieces, places = [], []
-        for place, english in glossed(text, language):
-            pieces.append(english)
-            places.append(np.full(len(english), place, dtype=np.int64))
-        return Gloss(text="".join(pieces), places=np.concatenate([np.zeros(0, dtype=np.int64), *places]))
+        for document, language, start in zip(collection.documents, languages, collection.starts, strict=True):
+            english = gloss(document.text + SEPARATOR, language)
+            pieces.append(english.text)
+            places.append(start + english.places)
+        return Gloss(text="".join(pieces), places=np.concatenate(places))
 
-    return GLOSSES.find_or((text, language), build)
+    return GLOSSES.find_or((collection.text, languages), build)
+
+
+def gloss(text: str, language: str) -> Gloss:
+    """The English of a text; the text as it is in English and in languages without a glossary."""
+    if not has_glossary(language):
+        return Gloss(text=text, places=np.arange(len(text)))
+    glossed_pieces = list(glossed(text, language))
+    lengths = [len(english) for _, english in glossed_pieces]
+    places = np.repeat(np.array([place for place, _ in glossed_pieces], dtype=np.int64), lengths)
+    return Gloss(text="".join(english for _, english in glossed_pieces), places=places)
 
 
 def has_glossary(language: str) -> bool:

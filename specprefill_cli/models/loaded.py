@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.running.cache import device_of

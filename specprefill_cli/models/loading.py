@@ -13,7 +13,7 @@ from transformers import (
     TokenizersBackend,
 )
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes

@@ -1,29 +1,41 @@
-"""Okapi BM25 of a question over passages of a document, by the stems of its language."""
+"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare identifiers.
+
+Identifiers are codes, numbers and names of code that the documents hold in a few places only.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from specprefill_cli.byte_cache import ByteCache
 from specprefill_cli.documents.language import ENGLISH, WORD, WordForms, language_of, normaliser
+from specprefill_cli.documents.sentences import sentences_of
 
 K1, B = 1.2, 0.75
 # Weight of a compound with a word, or of a part of it, against 1 for the word.
 RELATED = 0.5
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
+# Parts of an identifier are joined by one of these: `AB-1234/7`, `10.0.0.7`, `8,450`.
+TOKEN = re.compile(r"\w+(?:[-./:,@#]\w+)*")
+# A number and what it counts or the month that it is a day of.
+COUNTED = re.compile(r"\b\d+ [^\W\d_]{3,}")
+SHORTEST_NUMBER = 3
+# An identifier in more places says little about where the answer is.
+MOST_PLACES = 8
 
 
-def bm25(question: str, text: str, starts: np.ndarray, end: int, forms: WordForms) -> np.ndarray:
+def bm25(question: str, text: str, starts: np.ndarray, forms: WordForms) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
 
-    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last at `end`.
+    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last with the text.
         A word belongs to the passage that it begins in
     forms: how words are compared
     """
-    index = word_index(text, starts, end, forms)
+    index = word_index(text, starts, forms)
     norm = K1 * (1 - B + B * index.lengths / max(index.lengths.mean(), 1e-9))
     scores = np.zeros(len(starts))
     for word in forms.question_words(question):
@@ -69,14 +81,14 @@ INDEXES: ByteCache[WordIndex] = ByteCache(
 )
 
 
-def word_index(text: str, starts: np.ndarray, end: int, forms: WordForms) -> WordIndex:
+def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
     """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
     starts = np.ascontiguousarray(starts, dtype=np.int64)
 
     def build() -> WordIndex:
         numbers: dict[str, int] = {}
         places, words = [], []
-        for place, form in forms.words(text, int(starts[0]), end):
+        for place, form in forms.words(text, int(starts[0])):
             places.append(place)
             words.append(numbers.setdefault(form, len(numbers)))
         occurrences = np.array(words, dtype=np.int64)
@@ -88,10 +100,10 @@ def word_index(text: str, starts: np.ndarray, end: int, forms: WordForms) -> Wor
             edges=np.concatenate([[0], np.bincount(occurrences, minlength=len(numbers)).cumsum()]),
         )
 
-    return INDEXES.find_or((text, starts.tobytes(), end, forms), build)
+    return INDEXES.find_or((text, starts.tobytes(), forms), build)
 
 
-def word_scores(question: str, text: str, starts: np.ndarray, end: int, language: str | None = None) -> np.ndarray:
+def word_scores(question: str, text: str, starts: np.ndarray, language: str | None = None) -> np.ndarray:
     """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
 
     A question without content words is compared by all its words, as they are.
@@ -100,16 +112,16 @@ def word_scores(question: str, text: str, starts: np.ndarray, end: int, language
     forms = WordForms(language or language_of(text))
     if not forms.question_words(question):
         forms = WordForms(forms.language, plain=True)
-    return bm25(question, text, starts, end, forms)
+    return bm25(question, text, starts, forms)
 
 
-def coverage(question: str, text: str, starts: np.ndarray, end: int, language: str | None = None) -> float:
+def coverage(question: str, text: str, starts: np.ndarray, language: str | None = None) -> float:
     """How much of a question a place of a text says in the same words: 0 to 1.
 
     The share of the question's content words, weighted by their rarity, that occur in a passage or its two neighbours.
     """
     forms = WordForms(language or language_of(text))
-    index = word_index(text, starts, end, forms)
+    index = word_index(text, starts, forms)
     total, covered = 0.0, np.zeros(len(starts))
     for word in forms.question_words(question):
         frequency = index.frequency(word, forms)
@@ -120,7 +132,7 @@ def coverage(question: str, text: str, starts: np.ndarray, end: int, language: s
     return float(covered.max(initial=0.0) / total) if total else 0.0
 
 
-def absent_names(question: str, text: str, starts: np.ndarray, end: int) -> float:
+def absent_names(question: str, text: str, starts: np.ndarray) -> float:
     """The share of names and numbers in a question's last sentence that a text does not hold; 0 without any.
 
     A name is a word with a capital that does not begin the sentence: only in English is every such word a name, and texts in
@@ -128,9 +140,43 @@ def absent_names(question: str, text: str, starts: np.ndarray, end: int) -> floa
     """
     if language_of(text) != ENGLISH:
         return 0.0
-    index = word_index(text, starts, end, WordForms(ENGLISH))
+    index = word_index(text, starts, WordForms(ENGLISH))
     first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
     words = [word for word in others if word[0].isupper()]
     words += [word for word in (first, *others) if any(map(str.isdigit, word))]
     names = set(map(normaliser(ENGLISH, False), words)) - {""}
     return sum(name not in index.numbers for name in names) / max(1, len(names))
+
+
+def is_identifier(token: str) -> bool:
+    """Whether a token is a code, a long number, or a name as in code: with `_` or capitals inside."""
+    if any(character.isdigit() for character in token):
+        return len(token) >= SHORTEST_NUMBER or any(map(str.isalpha, token))
+    return "_" in token or token[1:] != token[1:].lower()
+
+
+def rare_places(question: str, text: str) -> list[int]:
+    """The characters of a text at which rare identifiers of a question begin, in its spelling or, without one, in any case."""
+    places: list[int] = []
+    for token in sorted({*filter(is_identifier, TOKEN.findall(question)), *COUNTED.findall(question)}):
+        pattern = rf"(?<!\w)(?<!\d[.,:]){re.escape(token)}(?!\w|[.,:]\d)"
+        for flags in (0, re.IGNORECASE):
+            found = [match.start() for match in islice(re.finditer(pattern, text, flags), MOST_PLACES + 1)]
+            if found:
+                break
+        places += found if len(found) <= MOST_PLACES else []
+    return sorted(places)
+
+
+def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
+    """Whether each passage [n] of a text, from characters `starts` [n] on, has part of a sentence or row with an identifier.
+
+    The identifier is a rare one of the question.
+    """
+    holds = np.zeros(len(starts), dtype=bool)
+    begins, ends = sentences_of(text).T
+    for place in rare_places(question, text):
+        sentence = max(0, int(np.searchsorted(begins, place, side="right")) - 1)
+        first, last = np.searchsorted(starts, (begins[sentence], ends[sentence] - 1), side="right") - 1
+        holds[max(0, first) : last + 1] = True
+    return holds

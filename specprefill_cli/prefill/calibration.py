@@ -1,20 +1,27 @@
-"""Calibration files of a pair: their folders, reading them, and checking that they belong to the loaded models."""
+"""Calibration files of a pair: scoring heads of the draft, values of `auto` for the target, and whose files they are.
+
+Scoring heads are the few attention heads of a draft that point at the passage that answers a question. Retrieval heads were
+described in arXiv 2404.15574; `specprefill calibrate --heads` finds them for any draft.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.loaded import LoadedModel, LoadedPair
 from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
-from specprefill_cli.models.sources.pairs import Pair, slug, user_folder
+from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
+from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.resources import BUNDLED_FOLDER, SMOLLM2_FOLDER
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 Content = TypeVar("Content")
 FILE = "calibration.json"
-REMEDY = "specprefill calibrate, or delete it"
+REMEDY, HEADS_REMEDY = "specprefill calibrate, or delete it", "specprefill calibrate --heads QUESTIONS.jsonl"
 
 
 def read_description(
@@ -100,3 +107,112 @@ def gather_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tenso
         hook: Any = model.get_submodule(module)._hf_hook
         return hook.weights_map[weight]
     return parameter
+
+
+@dataclass(frozen=True)
+class Head:
+    """An attention head and its weight in the importance."""
+
+    layer: int
+    head: int
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringHeads:
+    """The scoring heads and the identity of a draft.
+
+    lexical: weight of BM25, against 1 for the heads
+    auto_mass: share of the importance that `--keep auto` holds with these heads
+    auto_tokens: length of the documents on which `auto_mass` was tuned; it is a share of so many tokens' importance;
+        None: of all
+    window: previous tokens that a document token must see for these heads to work as well; None: all of them
+    default: whether, on held-out rows, they point at the passage better than the scorers without calibration
+    evidence: figures of the search
+    """
+
+    heads: tuple[Head, ...]
+    auto_mass: float
+    default: bool
+    weights: str
+    tokenizer: str
+    layers: int
+    hidden_size: int
+    evidence: Mapping[str, float | int]
+    window: int | None = None
+    lexical: float = 0.0
+    auto_tokens: int | None = None
+
+
+def draft_identity(draft: LoadedModel) -> dict[str, Any]:
+    """Return the values that identify a draft in a file of heads."""
+    text = draft.model.config.get_text_config()
+    return {
+        "weights": weights_fingerprint(draft.model),
+        "tokenizer": draft.fingerprint,
+        "layers": text.num_hidden_layers,
+        "hidden_size": text.hidden_size,
+    }
+
+
+def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
+    """The scoring heads in a folder, or None where there are none.
+
+    Raises SpecprefillError when the file is damaged or belongs to another draft.
+    """
+
+    def parse(fields: dict[str, Any]) -> ScoringHeads:
+        return ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
+
+    path = folder / HEADS_FILE
+    heads = read_description(path, "scoring heads", HEADS_REMEDY, parse)
+    if heads is not None:
+        check_identity(path, vars(heads), draft_identity(draft), "draft", HEADS_REMEDY)
+    return heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetCalibration:
+    """Values of `auto` for a target; None: the values for every target.
+
+    target: fingerprint of the weights on which it was fitted; None: it holds for all weights of the pair
+    positions: `compact`, or `original` while these fit the context
+    auto_mass, auto_tokens: budget of `--keep auto`, instead of the scoring heads' budget
+    evidence: figures of the calibration
+    """
+
+    target: str | None = None
+    positions: str | None = None
+    auto_mass: float | None = None
+    auto_tokens: int | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.positions not in (None, ORIGINAL, COMPACT):
+            raise ValueError(f"positions '{self.positions}': not {ORIGINAL} or {COMPACT}")
+
+
+def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:
+    """The calibration in a folder; None where there is none for the target's weights. An outline is not checked.
+
+    Raises SpecprefillError when the file is damaged.
+    """
+    stored = read_description(
+        folder / FILE, "a target's calibration", REMEDY, lambda fields: TargetCalibration(**fields)
+    )
+    if stored is None or stored.target is None or not isinstance(pair.target, LoadedModel):
+        return stored
+    return stored if stored.target == weights_fingerprint(pair.target.model) else None
+
+
+@dataclass
+class CalibratedPair(LoadedPair):
+    """A loaded pair with its calibration.
+
+    scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
+    mode_data: what modes store about the pair, by a name that the mode chooses
+    """
+
+    scoring_heads: ScoringHeads | None = None
+    target_calibration: TargetCalibration | None = None
+    mode_data: dict[str, Any] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,4 +101,25 @@ def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPosition
     positions = order + (kept - order) * allowed // max(1, dropped)
     return CompactPositions(
         tokens=kept, positions=positions, end=count + allowed, factor=allowed / dropped if dropped else 1.0
+    )
+
+
+def fate_spans(
+    fates: Tensor, names: Sequence[Fate], risks: Tensor | None, chunk_size: int, document: tuple[int, int]
+) -> tuple[Span, ...]:
+    """Maximal runs of chunks with the same fate as spans of prompt tokens; a span's risk is the sum of its chunks'.
+
+    fates: [chunks] indices into names; risks: [chunks] or None
+    """
+    start, end = document
+    run_fates, counts = torch.unique_consecutive(fates, return_counts=True)
+    edges = [0, *counts.cumsum(0).tolist()]
+    return tuple(
+        Span(
+            start + low * chunk_size,
+            min(start + high * chunk_size, end),
+            names[fate],
+            None if risks is None else float(risks[low:high].sum()),
+        )
+        for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False)
     )

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.distributed.ranks import ALONE, Ranks
+from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.cache import KvCacheState, copy_to, layer_keys
 from specprefill_cli.models.running.passes import QueryCapture
 
 POOL_KERNEL = 13
+Scored = TypeVar("Scored", Tensor, np.ndarray)
 # Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on
 # a GPU, where each block costs kernel launches.
 CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
@@ -130,3 +132,39 @@ def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarra
     starts, ends = to_offsets[:, 0], to_offsets[:, 1]
     sums = running[ends] - running[starts]
     return torch.from_numpy(sums / np.maximum(ends - starts, 1)).float()
+
+
+def blend(importance: Scored, lexical: Scored, weight: float) -> Scored:
+    """Importance [n] as a mixture of two distributions over the document: 1 part `importance`, `weight` parts `lexical`."""
+    return to_distribution(importance) + weight * to_distribution(lexical)
+
+
+def to_distribution(scores: Scored) -> Scored:
+    """Non-negative scores [n] divided by their sum."""
+    return scores / max(float(scores.sum()), 1e-12)
+
+
+def layer_attention(
+    state: KvCacheState,
+    capture: QueryCapture,
+    layer: int,
+    heads: Sequence[int],
+    document: tuple[int, int],
+    window: int | None = None,
+) -> Tensor:
+    """Mean attention [heads, n] of the captured queries to each document token, pooled; float32 on the CPU.
+
+    The cache has a slot for every prompt token. heads: ascending; window: the layer's sliding window in tokens, or None
+    """
+    keys, positions = layer_keys(state, layer), capture.positions
+    total = keys.shape[1]
+    summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
+    for query_slice in query_slices(state, capture, total, layer):
+        attention = []
+        for scores in group_scores(state, capture, layer, query_slice, positions, total, heads):
+            if window is not None:
+                outside = positions[query_slice, None] - torch.arange(total) >= window
+                scores.masked_fill_(outside.to(keys.device), float("-inf"))
+            attention.append(scores.softmax(-1)[..., document[0] : document[1]].sum(1))
+        summed += torch.cat(attention)
+    return pool((summed / len(positions))[:, None])[:, 0].cpu()

@@ -12,10 +12,9 @@ from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.cache import KvCacheState, layer_count
 from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, full_plan, shorten_gaps
-from specprefill_cli.prefill.mode import Mode, PrefillResult
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import expected_tokens, select_scored, spread_warnings
 from specprefill_cli.record import ORIGINAL

@@ -10,7 +10,7 @@ from specprefill_cli.declarations import check_choice, flag
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.prefill.mode import Mode
+    from specprefill_cli.prefill.request import Mode
     from specprefill_cli.prefill.scorers.base import Scorer
 
 Item = TypeVar("Item")
@@ -51,10 +51,10 @@ SCORERS: Registry[Scorer] = Registry(
         "question": "specprefill_cli.prefill.scorers.attention:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
         "paper": "specprefill_cli.prefill.scorers.attention:PaperScorer",
-        "blend": "specprefill_cli.prefill.scorers.blend:BlendScorer",
-        "embedding": "specprefill_cli.prefill.scorers.embedding:EmbeddingScorer",
-        "lexical": "specprefill_cli.prefill.scorers.lexical:LexicalScorer",
-        "random": "specprefill_cli.prefill.scorers.lexical:RandomScorer",
+        "blend": "specprefill_cli.prefill.scorers.meaning:BlendScorer",
+        "embedding": "specprefill_cli.prefill.scorers.meaning:EmbeddingScorer",
+        "lexical": "specprefill_cli.prefill.scorers.base:LexicalScorer",
+        "random": "specprefill_cli.prefill.scorers.base:RandomScorer",
     }
 )
 # The registries, by the setting that takes their names.

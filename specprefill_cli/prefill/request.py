@@ -1,20 +1,28 @@
-"""The input of a mode: a question in tokens, the pair that reads it, and every setting of prefill with `auto` resolved."""
+"""The interface of modes: a question in tokens with every setting of its prefill resolved, and what a mode makes of it."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine.head_division import LocalHeads, local_heads
 from specprefill_cli.models.running.attention_plan import LocalWindow
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.models.running.cache import KvCacheState
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.fates import CompactPositions, Plan
 from specprefill_cli.prefill.prefix_cache import PrefixCache
 from specprefill_cli.prompting import Prompt
-from specprefill_cli.record import ORIGINAL, PHASES
+from specprefill_cli.record import ORIGINAL, PHASES, GateVerdict
 from specprefill_cli.settings import Settings
 
 
@@ -135,6 +143,15 @@ class PrefillRequest(EncodedQuestion):
         return local_heads(self.draft.model, self.pair.draft_ranks)
 
     @property
+    def chunk_starts(self) -> np.ndarray:
+        """The character of the document's text at which each chunk begins: [chunks]."""
+        return self.prompt.offsets[:: self.chunk_size, 0]
+
+    def of_tokens(self, values: np.ndarray) -> Tensor:
+        """Values of chunks [chunks] as values of their tokens: [n], float32."""
+        return torch.from_numpy(values).float().repeat_interleave(self.chunk_size)[: len(self.prompt.offsets)]
+
+    @property
     def prompt_room(self) -> int:
         """Positions of the target's context that the longest answer leaves to the prompt."""
         return self.pair.target.context - self.max_new_tokens
@@ -158,3 +175,71 @@ class PrefillRequest(EncodedQuestion):
     def portable(self) -> PrefillRequest:
         """The request for another rank: it fills in its pair and clock, and gets empty caches."""
         return replace(self, pair=None, clock=None)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillResult:
+    """The target after prefill.
+
+    logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
+    draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
+    draft_window: previous tokens that a document token saw in the draft; None: all of them, or no draft ran
+    compact: where the target computed kept tokens; None: at their original positions
+    reused: cached work of earlier questions that it used, in words; cached_tokens: tokens whose target KV was cached
+    gate: whether the risk that remains in accepted draft KV was small enough; None without draft KV
+    """
+
+    logits: Tensor
+    state: KvCacheState
+    plan: Plan
+    importance: Tensor | None = None
+    draft_state: KvCacheState | None = None
+    draft_window: int | None = None
+    compact: CompactPositions | None = None
+    reused: tuple[str, ...] = ()
+    cached_tokens: int = 0
+    warnings: tuple[str, ...] = ()
+    gate: GateVerdict | None = None
+
+    @property
+    def answer_position(self) -> int:
+        """Position of the answer's first token."""
+        return self.plan.prompt_tokens if self.compact is None else self.compact.end
+
+    @property
+    def seen_tokens(self) -> Tensor:
+        """Indices in the prompt, ascending, of the tokens in the target's cache."""
+        return self.state.positions if self.compact is None else self.compact.tokens
+
+
+class Mode(ABC):
+    """A way to prefill a prompt, registered by `name` in `prefill/registry.py`.
+
+    uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
+    fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
+    any_length: whether it takes prompts longer than the target's context
+    automatic: whether `--mode auto` may take it, where `cost` promises a gain over `full`
+    """
+
+    name: ClassVar[str]
+    uses_draft: ClassVar[bool] = False
+    uses_keep: ClassVar[bool] = False
+    fallback_scorer: ClassVar[str] = "lexical"
+    any_length: ClassVar[bool] = False
+    automatic: ClassVar[bool] = False
+
+    @abstractmethod
+    def prefill(self, request: PrefillRequest) -> PrefillResult:
+        """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
+
+    def cost(self, request: PrefillRequest) -> float | None:
+        """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; None: unknown."""
+        return None
+
+    def obstacle(self, request: PrefillRequest) -> str | None:
+        """Why `--mode auto` cannot take this mode for a prompt, or None."""
+        return None
+
+    def new_cache_tokens(self, request: PrefillRequest) -> int:
+        """Count the prompt tokens that the target's cache will hold and no earlier question left there."""
+        return request.prompt.length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.prefill.fates import Plan, Span
+from specprefill_cli.prefill.fates import Plan, fate_spans
 from specprefill_cli.prefill.outline import OUTLINE_KEEP, is_about_everything, outline_importance
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
@@ -181,22 +181,20 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         if scores.whole_sentences
         else None,
     )
-    outline = (OUTLINE,) if share is not keep else ()
-    selection = replace(selection, warnings=(*selection.warnings, *outline, *scores.warnings))
-    target, plan, fixed = request.pair.target, selection.plan, length - request.document_tokens
-    if keep is not None and keep * length < fixed and plan.kept_tokens > keep * length + request.chunk_size:
-        warning = (
-            f"keep {keep:g}: question and instruction alone take {fixed:,} of {length:,} tokens, so that "
-            f"{plan.kept_tokens:,} are kept, {plan.kept_ratio:.3f}"
+    warnings = [*selection.warnings, *([OUTLINE] if share is not keep else []), *scores.warnings]
+    kept, fixed = selection.plan.kept_tokens, length - request.document_tokens
+    amount = f"{kept:,} are kept, {selection.plan.kept_ratio:.3f}"
+    if keep is not None and keep * length < fixed and kept > keep * length + request.chunk_size:
+        warnings.append(
+            f"keep {keep:g}: question and instruction alone take {fixed:,} of {length:,} tokens, so that {amount}"
         )
-        selection = replace(selection, warnings=(*selection.warnings, warning))
-    if limit is None or keep is None or keep * length <= room:
-        return selection
-    warning = (
-        f"keep {keep:g} of {length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
-        f"{request.max_new_tokens:,} tokens of answer; kept {plan.kept_tokens:,}, {plan.kept_ratio:.3f}"
-    )
-    return replace(selection, warnings=(*selection.warnings, warning))
+    if limit is not None and keep is not None and keep * length > room:
+        target = request.pair.target
+        warnings.append(
+            f"keep {keep:g} of {length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
+            f"{request.max_new_tokens:,} tokens of answer; {amount}"
+        )
+    return replace(selection, warnings=tuple(warnings))
 
 
 def expected_tokens(request: PrefillRequest) -> int:
@@ -211,27 +209,6 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
     tokens, document_tokens = request.prompt.length, request.document_tokens
     kept = chunk_budget(keep, tokens, document_tokens, request.chunk_size) * request.chunk_size
     return min(tokens, tokens - document_tokens + kept, request.prompt_room)
-
-
-def fate_spans(
-    fates: Tensor, names: Sequence[Fate], risks: Tensor | None, chunk_size: int, document: tuple[int, int]
-) -> tuple[Span, ...]:
-    """Maximal runs of chunks with the same fate as spans of prompt tokens; a span's risk is the sum of its chunks'.
-
-    fates: [chunks] indices into names; risks: [chunks] or None
-    """
-    start, end = document
-    run_fates, counts = torch.unique_consecutive(fates, return_counts=True)
-    edges = [0, *counts.cumsum(0).tolist()]
-    return tuple(
-        Span(
-            start + low * chunk_size,
-            min(start + high * chunk_size, end),
-            names[fate],
-            None if risks is None else float(risks[low:high].sum()),
-        )
-        for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False)
-    )
 
 
 def spread_ratio(scores: Tensor, kept: int) -> float | None:

@@ -1,8 +1,4 @@
-"""A self-contained page: the document as each mode treated it, the answers, and where the time went.
-
-The page needs no script and no network, and its content security policy forbids them. Every value passes `printable` and
-is escaped.
-"""
+"""A self-contained page without scripts: the document as each mode treated it, the answers, and where the time went."""
 
 from __future__ import annotations
 
@@ -16,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
-from specprefill_cli.reporting.evidence import confidence_lines
-from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds
+from specprefill_cli.reporting.text import confidence_lines, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,25 +31,25 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
     """Render the page of a question about some documents, with the answers of all modes."""
     records = [mode_answer.answer for mode_answer in comparison.answers]
     longest = max(sum(record.phases.values()) for record in records)
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            question=comparison.question,
-            documents=", ".join(document.name for document in collection.documents),
-            several=len(collection.documents) > 1,
-            memory=max(record.peak_memory_bytes or 0 for record in records) / 2**20,
-            views=[answer_view(mode_answer, collection, longest) for mode_answer in comparison.answers],
-            misfits=comparison.misfits,
-            levels=range(LEVELS + 1),
-        )
+    template = environment().get_template("page.html")
+    return template.render(
+        question=comparison.question,
+        documents=", ".join(document.name for document in collection.documents),
+        several=len(collection.documents) > 1,
+        memory=max(record.peak_memory_bytes or 0 for record in records) / 2**20,
+        views=[answer_view(mode_answer, collection, longest) for mode_answer in comparison.answers],
+        misfits=comparison.misfits,
+        levels=range(LEVELS + 1),
     )
 
 
 def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float) -> dict[str, Any]:
     """Return what the template prints of an answer; `longest`: total seconds of the slowest answer's phases."""
     answer, cells = mode_answer.answer, mode_answer.cells
-    origins = [collection.starts[citation.number] for citation in answer.citations]
+    origins = [
+        collection.starts[citation.number] - collection.documents[citation.number].origin
+        for citation in answer.citations
+    ]
     cited_ranges = [
         (start + citation.start, start + citation.end)
         for start, citation in zip(origins, answer.citations, strict=True)
@@ -113,22 +108,13 @@ def page_views(
             pieces = []
             for index in range(first, last):
                 low, high = max(cells[index].text_start, start), min(cells[index].text_end, end)
-                edges = {
-                    low,
-                    high,
-                    *(edge for cited_range in cited_ranges for edge in cited_range if low < edge < high),
-                }
-                for left, right in pairwise(sorted(edges)):
+                edges = {edge for cited_range in cited_ranges for edge in cited_range if low < edge < high}
+                for left, right in pairwise(sorted({low, high, *edges})):
                     cited = any(begin < right and left < stop for begin, stop in cited_ranges)
                     opens = index not in opened
                     pieces.append({"text": collection.text[left:right], "cell": index, "opens": opens, "cited": cited})
                     opened.add(index)
-            yield {
-                "document": document.name,
-                "number": page.number,
-                "cells": list(range(first, last)),
-                "pieces": pieces,
-            }
+            yield {"document": document.name, "number": page.number, "cells": range(first, last), "pieces": pieces}
 
 
 @lru_cache(maxsize=1)

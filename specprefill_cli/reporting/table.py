@@ -10,8 +10,7 @@ from rich.table import Column, Table
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import BASELINE, ORIGINAL, Comparison, DryRun, Fate, ModeAnswer, Record, SpanRecord
-from specprefill_cli.reporting.evidence import passages_view
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import passages_view, plain
 
 # Labels of figures that all modes share.
 SHARED = ("pair", "prompt", "start-up", "peak memory")
@@ -19,13 +18,7 @@ ESTIMATE_NOTE = (
     "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed "
     "of the draft here"
 )
-PHASE_WORDS = {
-    "first_token": "first token",
-    "draft_prefill": "draft prefill",
-    "target_prefill": "target prefill",
-    "look_ahead": "look-ahead",
-    "checkpoints": "checkpoint tokens",
-}
+PHASE_WORDS = {"look_ahead": "look-ahead", "checkpoints": "checkpoint tokens"}
 
 
 def plain_table(*header: str | Column) -> Table:
@@ -53,16 +46,14 @@ def short_table(answer: Record) -> Table:
     facts = answer_facts(answer)
     dropped = sum(span.end - span.start for span in answer.spans if span.fate is Fate.DROP)
     faster = answer.expected_speedup is not None and answer.mode != BASELINE
-    return facts_table(
-        {
-            **{label: facts[label] for label in ("mode", "prompt", "kept", "positions")},
-            "TTFT": f"{facts['TTFT']}: {phase_text(answer.phases)}",
-            "speedup": f"{answer.expected_speedup:.1f}x over {BASELINE} expected" if faster else None,
-            "recompute": facts["recompute"],
-            "dropped": f"{dropped:,} tokens" if dropped else None,
-        },
-        answer.warnings,
-    )
+    shown = {
+        **{label: facts[label] for label in ("mode", "prompt", "kept", "positions")},
+        "TTFT": f"{facts['TTFT']}: {phase_text(answer.phases)}",
+        "speedup": f"{answer.expected_speedup:.1f}x over {BASELINE} expected" if faster else None,
+        "recompute": facts["recompute"],
+        "dropped": f"{dropped:,} tokens" if dropped else None,
+    }
+    return facts_table(shown, answer.warnings)
 
 
 def answer_table(answer: Record) -> Table:
@@ -190,13 +181,10 @@ def kept_text(tokens: int, ratio: float) -> str:
 
 def confirmation_text(answer: Record) -> str | None:
     """Say whether full prefill confirmed the answer; None if no confirmation was requested."""
-    if answer.provisional_answer is None:
-        return None
-    if answer.confirmed is None:
-        return "not confirmed by full prefill"
-    return (
-        f"{'confirmed' if answer.confirmed else 'corrected'} by full prefill, {seconds(answer.confirm_seconds or 0.0)}"
-    )
+    if answer.provisional_answer is None or answer.confirmed is None:
+        return None if answer.provisional_answer is None else "not confirmed by full prefill"
+    outcome = "confirmed" if answer.confirmed else "corrected"
+    return f"{outcome} by full prefill, {seconds(answer.confirm_seconds or 0.0)}"
 
 
 def seconds(value: float) -> str:
@@ -208,7 +196,7 @@ def seconds(value: float) -> str:
 
 def phase_name(name: str) -> str:
     """Return a phase's name in words."""
-    return PHASE_WORDS.get(name, name)
+    return PHASE_WORDS.get(name, name.replace("_", " "))
 
 
 def phase_text(phases: dict[str, float]) -> str:
@@ -240,10 +228,6 @@ def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
             count, tokens = count + 1, tokens + span.end - span.start
     if not count:
         return None
-    pages_by_document = {
-        name: f"p. {page_ranges(sorted(numbers)).split(' ', 1)[1]}" for name, numbers in pages.items() if numbers
-    }
-    places = "; ".join(
-        f"{one_line(name)} {text}" if len(pages) > 1 else text for name, text in pages_by_document.items()
-    )
+    texts = {name: f"p. {page_ranges(sorted(own)).split(' ', 1)[1]}" for name, own in pages.items() if own}
+    places = "; ".join(f"{one_line(name)} {text}" if len(pages) > 1 else text for name, text in texts.items())
     return f"{count} span{'s' if count > 1 else ''}, {tokens:,} tokens" + (f" ({places})" if places else "")

@@ -97,10 +97,10 @@ def own_settings(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     if not isinstance(own, dict | None):
         raise ApiError(400, f'{SETTINGS_KEY} must be an object, such as {{"keep": 0.1}}')
     overrides = dict(own or {})
-    document = overrides.pop("document", None)
-    if not isinstance(document, str | None):
+    document = overrides.pop("document", None) or ""
+    if not isinstance(document, str):
         raise ApiError(400, f"{SETTINGS_KEY}.document must be text")
-    return overrides, document or ""
+    return overrides, document
 
 
 def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:
@@ -121,7 +121,7 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
     if not paths_allowed and any(path_of(entry) is not None for entry in documents):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     return Question(
-        documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings.strict),
+        documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings),
         question=question_in(body),
         settings=override_settings(settings, body),
         top=top if isinstance(top, int) and top > 0 else None,
@@ -132,14 +132,11 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
 
 @dataclass(frozen=True)
 class SentDocuments:
-    """The documents in a body; a call reads them.
-
-    entries: of the body; folder: base of relative paths, and of the names of their documents
-    """
+    """The documents in a body; a call reads them. folder: base of relative paths, and of the names of their documents."""
 
     entries: Sequence[Any]
     folder: str
-    strict: bool
+    settings: Settings
 
     def __call__(self) -> Collection:
         """Read them. Raises ApiError for a malformed entry, DocumentError for a document that cannot be read."""
@@ -147,12 +144,12 @@ class SentDocuments:
         skipped: list[str] = []
         for is_path, group in groupby(enumerate(self.entries), key=lambda numbered: path_of(numbered[1]) is not None):
             if is_path:
-                collection = read_paths([str(path_of(entry)) for _, entry in group], self.folder, self.strict)
+                collection = read_paths([str(path_of(entry)) for _, entry in group], self.folder, self.settings)
                 read += collection.documents
                 skipped += collection.skipped
             else:
-                read += [read_entry(entry, number) for number, entry in group]
-        return Collection(tuple(read), tuple(skipped))
+                read += [read_entry(entry, f"documents[{n}]", f"document {n + 1}") for n, entry in group]
+        return Collection(tuple(read), tuple(skipped), kept=not self.settings.no_cache)
 
 
 def path_of(entry: object) -> str | None:
@@ -161,11 +158,10 @@ def path_of(entry: object) -> str | None:
     return path if isinstance(path, str) else None
 
 
-def read_entry(entry: Any, number: int) -> Document:
-    """Read the document in an entry with text or base64. Raises ApiError or DocumentError."""
-    place = f"documents[{number}]"
+def read_entry(entry: Any, place: str, name: str = "") -> Document:
+    """Read the document in an entry with text or base64. Raises ApiError, which begins with `place`, or DocumentError."""
     fields = entry if isinstance(entry, dict) else {}
-    name, text, encoded = fields.get("name", f"document {number + 1}"), fields.get("text"), fields.get("base64")
+    name, text, encoded = fields.get("name", name), fields.get("text"), fields.get("base64")
     if not isinstance(name, str):
         raise ApiError(400, f"{place}: name must be a string")
     if isinstance(text, str):
@@ -181,13 +177,10 @@ def read_entry(entry: Any, number: int) -> Document:
     return read_document(content, name)
 
 
-def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Collection:
-    """Read files, folders and patterns.
+def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collection:
+    """Read files, folders and patterns. folder: base of relative paths, and of the names of their documents.
 
-    folder: base of relative paths, and of the names of their documents
-
-    Raises ApiError for a relative path without a folder and for a path to something else than a file or folder,
-    DocumentError for a document that cannot be read.
+    Raises ApiError for a relative path without a folder and for a special file, DocumentError for an unreadable document.
     """
     # Absolute paths up to their first pattern character.
     absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
@@ -200,8 +193,9 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
     base = os.path.join(folder, "") if folder else ""
     try:
         # All rows of a batch share a single read, until a file's stamp changes.
-        key = (tuple(paths), strict, stamps_of(paths))
-        collection = READ.find_or(key, lambda: read_collection(paths, strict=strict))
+        key = (tuple(paths), settings.strict, stamps_of(paths))
+        keep = not settings.no_cache
+        collection = READ.find_or(key, lambda: read_collection(paths, strict=settings.strict, keep=keep))
     except DocumentError as error:
         text = str(error)
         raise DocumentError(text.replace(base, "").replace(glob.escape(base), "") if base else text) from error
@@ -211,7 +205,11 @@ def read_paths(names: Sequence[str], folder: str, strict: bool = False) -> Colle
         document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(base))
         for document in collection.documents
     )
-    return Collection(tuple(documents), tuple(text.replace(base, "") for text in collection.skipped))
+    return replace(
+        collection,
+        documents=tuple(documents),
+        skipped=tuple(text.replace(base, "") for text in collection.skipped),
+    )
 
 
 def join_path(folder: str, name: str) -> str:

@@ -1,8 +1,4 @@
-"""OpenAI's chat API: `POST /v1/chat/completions` and `GET /v1/models`.
-
-What is surely document (`thinning.py`) may be thinned by prefill. The target computes everything else: system messages,
-earlier turns, and all that may be asked.
-"""
+"""OpenAI's chat API: `POST /v1/chat/completions` and `GET /v1/models`. Only what is surely document may be thinned."""
 
 from __future__ import annotations
 
@@ -27,18 +23,12 @@ from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Record
-from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ServerContext, ask, build_application, event_stream
+from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ask, build_application, event_stream
 from specprefill_cli.serving.body import SETTINGS_KEY, json_body, override_settings, own_settings
+from specprefill_cli.serving.context import ServerContext
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.thinning import (
-    REASON,
-    SHORT_CHARACTERS,
-    Untouched,
-    asked_in,
-    find_long_texts,
-    name_document,
-    texts_of,
-)
+from specprefill_cli.serving.messages import REASON, Untouched, find_document, texts_of
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, asked_in
 from specprefill_cli.settings import SETTINGS
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -56,23 +46,15 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 # Fields with the most tokens of the answer, the first one first.
 LIMITS = ("max_new_tokens", "max_completion_tokens", "max_tokens")
 # Further fields of the API; those about storage and accounting change nothing.
-KNOWN = (
-    *("model", "messages", "stream", "stream_options", "stop", "cache_salt", *LIMITS),
-    *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"),
-    *REFUSED,
-)
-MOST_STOP_TEXTS = 4
-PARAGRAPH = "\n\n"
-NAME = "conversation"
+NEUTRAL = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key")
+KNOWN = ("model", "messages", "stream", "stream_options", "stop", "cache_salt", *LIMITS, *NEUTRAL, *REFUSED)
+MOST_STOP_TEXTS, PARAGRAPH = 4, "\n\n"
+NAME, CHUNK = "conversation", "chat.completion.chunk"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat:
-    """A conversation as a prompt.
-
-    document: the text that may be thinned, empty for a single short message; context: further text, which stays
-    reason: why nothing may be thinned
-    """
+    """A conversation as a prompt. document: may be thinned, unless there is a reason; context: further text, which stays."""
 
     system: str
     document: str
@@ -86,8 +68,7 @@ def chat_application(context: ServerContext) -> ASGIApp:
     routes = {
         **{f"POST {path}": ask for path in TASKS},
         "POST /v1/chat/completions": complete_chat,
-        "GET /v1/models": list_models,
-        "GET /v1/models/{model}": show_model,
+        **dict.fromkeys(("GET /v1/models", "GET /v1/models/{model}"), show_models),
     }
     return build_application(context, routes)
 
@@ -125,20 +106,11 @@ async def complete_chat(request: Request, context: ServerContext) -> Response:
     return response
 
 
-async def list_models(request: Request, context: ServerContext) -> Response:
-    """List the loaded pair as the only model."""
-    return AsciiResponse({"object": "list", "data": [model_of(context)]})
-
-
-async def show_model(request: Request, context: ServerContext) -> Response:
-    """Describe the loaded pair."""
-    check_model_name(request.path_params["model"], context)
-    return AsciiResponse(model_of(context))
-
-
-def model_of(context: ServerContext) -> dict[str, Any]:
-    """The loaded pair as OpenAI's API describes a model."""
-    return {"id": context.pair_name, "object": "model", "created": int(context.started), "owned_by": "specprefill"}
+async def show_models(request: Request, context: ServerContext) -> Response:
+    """Describe the loaded pair: by its name, or as the only model of a list."""
+    check_model_name(request.path_params.get("model"), context)
+    model = {"id": context.pair_name, "object": "model", "created": int(context.started), "owned_by": "specprefill"}
+    return AsciiResponse(model if request.path_params else {"object": "list", "data": [model]})
 
 
 def check_model_name(model: object, context: ServerContext) -> None:
@@ -178,29 +150,25 @@ def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def chat_of(messages: object, named: str = "") -> Chat:
-    """Turn messages into a prompt. named: the document, where the client names it.
-
-    Raises ApiError for messages that are not text.
-    """
+    """Turn messages into a prompt. named: the document, where the client names it. Raises ApiError for other messages."""
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise ApiError(400, "messages must be a list of objects with role and content")
+    document, question, reason = "", "", ""
+    try:
+        question, long_texts = find_document({"messages": messages}, named)
+        document = PARAGRAPH.join(long_text.document.text for long_text in long_texts)
+        for long_text in reversed(long_texts):
+            long_text.replace("")
+    except Untouched as untouched:
+        reason = str(untouched)
     try:
         texts = texts_of(messages)
     except Untouched:
-        raise ApiError(
-            400, "messages: content must be text or a list of text parts; tool calls are not supported"
-        ) from None
-    document, question, reason = "", "", ""
-    try:
-        question, long_texts = name_document(messages, named) if named else find_long_texts({"messages": messages})
-        document = PARAGRAPH.join(text.document for text in long_texts)
-        for text in reversed(long_texts):
-            text.replace("")
-    except Untouched as untouched:
-        reason = str(untouched)
+        expected = "content must be text, or a list of parts with text or files; tool calls are not supported"
+        raise ApiError(400, f"messages: {expected}") from None
     turns = [
-        (role, PARAGRAPH.join(question_last([holder[key] for *_, holder, key in group])))
-        for (role, _), group in groupby(texts, key=lambda part: (part[0], part[1]))
+        (role, PARAGRAPH.join(question_last([text.value for text in group])))
+        for (role, _), group in groupby(texts, key=lambda text: (text.role, text.number))
     ]
     if any(role not in ROLES for role, _ in turns):
         raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
@@ -228,10 +196,7 @@ def question_last(parts: Sequence[str]) -> Sequence[str]:
 
 
 def chat_template(chat: Chat, question_template: Template) -> Template:
-    """The template that puts a conversation into a prompt.
-
-    A pair without a chat format keeps the text of `question_template`, the template of the server's questions.
-    """
+    """The template of a conversation. A pair without a chat format keeps the text of `question_template`."""
     context = PARAGRAPH + chat.context.replace("$", "$$") if chat.context else ""
     between = context + (PARAGRAPH if chat.document else "")
     if question_template.text is None:
@@ -245,14 +210,8 @@ def completion(heading: Mapping[str, Any], answer: Record, ignored: Sequence[str
     """The answer as OpenAI's API writes it, with all warnings. ignored: warnings about fields of the request."""
     message = {"role": "assistant", "content": answer.answer, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.stopped}
-    warnings = [*answer.warnings, *ignored]
-    return {
-        **heading,
-        "object": "chat.completion",
-        "choices": [choice],
-        "usage": usage(answer),
-        "warnings": warnings,
-    }
+    reply = {**heading, "object": "chat.completion", "choices": [choice], "usage": usage(answer)}
+    return reply | {"warnings": [*answer.warnings, *ignored]}
 
 
 def usage(answer: Record) -> dict[str, Any]:
@@ -275,7 +234,7 @@ async def encode_chunks(
 
     def chunk(delta: Mapping[str, Any], reason: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return data({**heading, "object": "chat.completion.chunk", "choices": [choice], **more})
+        return data({**heading, "object": CHUNK, "choices": [choice], **more})
 
     yield chunk({"role": "assistant", "content": ""})
     try:
@@ -285,8 +244,7 @@ async def encode_chunks(
             elif isinstance(event, Done):
                 yield chunk({}, event.result.stopped, warnings=[*event.result.warnings, *ignored])
                 if with_usage:
-                    usage_chunk = {"object": "chat.completion.chunk", "choices": [], "usage": usage(event.result)}
-                    yield data({**heading, **usage_chunk})
+                    yield data({**heading, "object": CHUNK, "choices": [], "usage": usage(event.result)})
     except ApiError as error:
         yield data(error.body)
     yield "data: [DONE]\n\n"

@@ -1,35 +1,172 @@
-"""This user's running server: its identity, its state, and its end."""
+"""This user's server: its private folder, lock, sockets and token; its identity, its state, and its end."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import os
+import secrets
 import signal
+import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.sources.pairs import chosen_pair
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, HTTP_SOCKET, is_private, lock_server, runtime_folder
 from specprefill_cli.settings import SETTINGS, Settings
 
+HAS_UNIX_SOCKETS = os.name == "posix"
+HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
+TOKEN_BYTES = 32
 VERSION = "version"
 # Environment variables that decide which models are loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that name models (compared by path), or that change no answer.
 NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm")
-# Seconds to wait for a reply, and for the end of a server.
-REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
-CHECK_SECONDS = 0.05
+# Seconds to wait for a reply, and for the end of a server; between two checks for its end.
+REPLY_SECONDS, STOP_SECONDS, CHECK_SECONDS = 5.0, 60.0, 0.05
 
+# What `/healthz` says of a server that cannot be asked, in words.
+STATES = {
+    "loading": "the server is still loading its models",
+    "stuck": "the server is stuck",
+    "silent": "the server does not answer",
+}
 # Everything that must be equal, by name, for a server to give the answers of a process without it.
 Identity = dict[str, Any]
+# A listening socket, its address as text, and its token: None on the Unix socket, because only this user opens it.
+Listener = tuple[socket.socket, str, str | None]
+
+
+def runtime_folder() -> Path:
+    """The folder of this user's server: in $XDG_RUNTIME_DIR, or named by uid in the folder for temporary files.
+
+    Systems without Unix sockets use the folder for the state of the user's programs instead.
+    """
+    if not HAS_UNIX_SOCKETS:
+        import platformdirs
+
+        return platformdirs.user_state_path("specprefill", ensure_exists=True)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime, "specprefill")
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"specprefill-{os.getuid()}")
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder exists, is no link, belongs to this user, and is closed to everybody else."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def private_folder() -> Path:
+    """Create the runtime folder where it is missing. Raises SpecprefillError where others may enter it."""
+    folder = runtime_folder()
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if HAS_UNIX_SOCKETS and not is_private(folder):
+        raise SpecprefillError(
+            f"{folder}: must be a folder of your own that nobody else may enter; remove it, or set XDG_RUNTIME_DIR"
+        )
+    return folder
+
+
+def lock_server(folder: Path) -> int | None:
+    """Take the lock of this user's only server. Returns its descriptor; None while another process has it."""
+    from filelock import lock_descriptor
+
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    if lock_descriptor(descriptor, blocking=False):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def unix_listener(path: Path) -> socket.socket:
+    """Listen on a Unix socket, and replace one that a dead server left. Raises SpecprefillError where that fails."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(os.fspath(path))
+    except OSError as error:
+        remedy = "set XDG_RUNTIME_DIR to another, shorter folder"
+        raise SpecprefillError(f"{path}: cannot listen there ({error}); {remedy}") from error
+    listener.listen()
+    return listener
+
+
+def http_listener(text: str) -> socket.socket:
+    """Listen on host and port of `--http`. Raises UsageError for a wrong address, SpecprefillError for one in use."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--http {text}: give an address and a port, such as 127.0.0.1:8777")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        # The socket module appends the address.
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        raise SpecprefillError(
+            f"--http {text}: cannot listen there ({reason}); give another address or port"
+        ) from error
+
+
+def token_of(token_file: Path | None, folder: Path, tell: Callable[[str], None]) -> str:
+    """The token in `--token-file`, else in a file of the folder, which is created where it is missing and told once.
+
+    Raises UsageError for a file that cannot be read, or that is empty.
+    """
+    path = token_file or folder / TOKEN
+    try:
+        if token_file is None and not path.exists():
+            with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
+                stream.write(secrets.token_urlsafe(TOKEN_BYTES))
+            tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
+        # Clients send any bytes; the guard compares them as Latin-1.
+        token = path.read_text(encoding="latin-1").strip()
+    except OSError as error:
+        raise UsageError(f"{path}: no token ({error.strerror}); give another --token-file") from error
+    if not token:
+        raise UsageError(f"{path}: is empty; write a token into it")
+    return token
+
+
+def listen(
+    folder: Path,
+    http_address: str | None,
+    token_file: Path | None,
+    stack: ExitStack,
+    tell: Callable[[str], None],
+    on_socket: bool,
+) -> list[Listener]:
+    """Open all sockets. The stack closes them, and removes those in the folder.
+
+    http_address, token_file: options; on_socket: whether to open the Unix socket, through which commands find the server
+    """
+    listeners: list[Listener] = []
+    if http_address is not None:
+        token = token_of(token_file, folder, tell)
+        listener = stack.enter_context(http_listener(http_address))
+        host, port = listener.getsockname()[:2]
+        if not ipaddress.ip_address(host).is_loopback:
+            tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
+        listeners.append((listener, f"http://{f'[{host}]' if ':' in host else host}:{port}", token))
+    if on_socket:
+        path = folder / HTTP_SOCKET
+        listeners.append((stack.enter_context(unix_listener(path)), str(path), None))
+        stack.callback(path.unlink, missing_ok=True)
+    return listeners
 
 
 def server_identity(settings: Settings) -> Identity:
@@ -38,16 +175,14 @@ def server_identity(settings: Settings) -> Identity:
     names = filter(None, (pair.draft, pair.target, pair.adapter))
     # Hub ids, or absolute paths: a relative path depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
-    names_compared = [
-        name for name, setting in SETTINGS.items() if not setting.per_question and name not in NOT_COMPARED
-    ]
+    compared = [setting for name, setting in SETTINGS.items() if not setting.per_question and name not in NOT_COMPARED]
     # The time of a folder does not change when a file in it is rewritten.
     package = Path(__file__).absolute().parents[1]
     latest_change = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     return {
         VERSION: f"{__version__} {package} {sys.prefix} {latest_change}",
         "the pair": " -> ".join(models),
-        **{SETTINGS[name].flag: getattr(settings, name) for name in names_compared},
+        **{setting.flag: getattr(settings, setting.name) for setting in compared},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
     }
 
@@ -64,7 +199,7 @@ def server_state() -> dict[str, Any] | None:
     """The reply of `/healthz`; None where no server runs. Raises SpecprefillError where the server does not reply."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
-    connection = UnixConnection(Path(runtime_folder(), HTTP_SOCKET), REPLY_SECONDS)
+    connection = UnixConnection(runtime_folder() / HTTP_SOCKET, REPLY_SECONDS)
     try:
         connection.connect()
     except OSError:
@@ -81,38 +216,33 @@ def server_state() -> dict[str, Any] | None:
 def server_for(
     settings: Settings, startup_seconds: Callable[[], float], tell: Callable[[str], None]
 ) -> HttpEngine | None:
-    """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason.
-
-    startup_seconds: returns the seconds that this process has taken to start
-    """
+    """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason."""
     if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
         return None
     try:
         state = server_state()
     except SpecprefillError:
-        tell("the server does not answer; running without it")
-        return None
+        state = {"status": "silent"}
     if state is None:
         return None
-    reason = difference(server_identity(settings), state.get("identity") or {})
+    reason = None if state["status"] == "silent" else difference(server_identity(settings), state.get("identity") or {})
     if reason is None and state["status"] != "ok":
-        reason = "the server is still loading its models" if state["status"] == "loading" else "the server is stuck"
-    if reason is not None:
-        tell(f"{reason}; running without it")
-        return None
-    return HttpEngine(path=Path(runtime_folder(), HTTP_SOCKET), startup_seconds=startup_seconds())
+        reason = STATES[state["status"]]
+    if reason is None:
+        return HttpEngine(path=runtime_folder() / HTTP_SOCKET, startup_seconds=startup_seconds())
+    tell(f"{reason}; running without it")
+    return None
 
 
 def stop_server(process: int) -> None:
     """Let the server finish its answers, and wait for its end. Raises SpecprefillError where it keeps running."""
-    folder = Path(runtime_folder())
     try:
         os.kill(process, signal.SIGTERM)
     except ProcessLookupError:
         return
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
-        lock = lock_server(folder)
+        lock = lock_server(runtime_folder())
         if lock is not None:
             os.close(lock)
             return

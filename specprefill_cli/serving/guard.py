@@ -29,15 +29,13 @@ from specprefill_cli.errors import SpecprefillError, first_line
 HEADER_SECONDS, BODY_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 60.0, 30
 # Seconds after which the server drops a client that reads nothing, and ends after a request to stop.
 WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
-# Seconds between two log lines about errors of the event loop; most log lines that wait to be written.
-QUIET_SECONDS, MAX_LOG_LINES = 60.0, 1_000
+# Most log lines that wait to be written.
+MAX_LOG_LINES = 1_000
 # Most bytes of a request's headers; most connections at a time.
 MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
-# Seconds after which a client may ask again while the models load.
-LOADING_SECONDS = 2
-# Missed deadlines of clients, in words.
-HEADERS, READING = "no complete headers", "nothing read"
+# Seconds after which a client may ask again while the models load; missed deadlines of clients, in words.
+LOADING_SECONDS, HEADERS, READING = 2, "no complete headers", "nothing read"
 
 
 class ApiError(Exception):
@@ -79,10 +77,7 @@ class AsciiResponse(JSONResponse):
 
 
 class GuardedProtocol(H11Protocol):
-    """Closes connections of other users on a Unix socket, and of clients that send headers or read answers too slowly.
-
-    uvicorn bounds the size of headers and the time between two requests, but not the time that headers take.
-    """
+    """Closes connections of other users on a Unix socket, and of clients that send headers or read answers too slowly."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -115,18 +110,15 @@ class GuardedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def expect(self, event: str, seconds: float) -> None:
-        """Close the connection unless the event comes in time."""
         if event not in self.timers:
             reason = f"closed a connection: {event} within {seconds:g} s"
             self.timers[event] = self.loop.call_later(seconds, self.abort, reason)
 
     def forget(self, event: str) -> None:
-        """Stop waiting for an event."""
         if timer := self.timers.pop(event, None):
             timer.cancel()
 
     def abort(self, reason: str) -> None:
-        """Close the connection."""
         if not self.transport.is_closing():
             log_line(reason)
             self.transport.abort()
@@ -149,20 +141,10 @@ def http_server(application: ASGIApp, allowed_origins: Sequence[str] = ()) -> Si
         application = CORSMiddleware(
             application, allowed_origins, allow_methods=("*",), allow_headers=("*",), expose_headers=("*",)
         )
-    return SilentServer(
-        uvicorn.Config(
-            application,
-            http=GuardedProtocol,
-            ws="none",
-            lifespan="off",
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        )
-    )
+    limits: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": DRAIN_SECONDS}
+    limits["h11_max_incomplete_event_size"] = MAX_HEADER_BYTES
+    quiet: dict[str, Any] = {"log_level": "critical", "access_log": False, "server_header": False}
+    return SilentServer(uvicorn.Config(application, http=GuardedProtocol, ws="none", lifespan="off", **quiet, **limits))
 
 
 def is_same_user(connection: socket.socket) -> bool:
@@ -199,24 +181,19 @@ class Log:
 
 
 log_line = Log()
-_last_loop_error = -QUIET_SECONDS
 
 
-def report_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    """Log an error of the event loop, such as too many open files, at most once a minute."""
-    global _last_loop_error
-    if loop.time() - _last_loop_error >= QUIET_SECONDS:
-        _last_loop_error = loop.time()
-        error = context.get("exception")
-        log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
+def report_loop_error(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    """Log an error of the event loop, such as too many open files, for which the loop itself waits a second."""
+    error = context.get("exception")
+    log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
 
 
 @dataclass
 class Guard:
     """Refuses requests without the token, requests of foreign web pages, and all requests while the models load.
 
-    token: None on the Unix socket, because only this user can open it
-    allowed_hosts: names that proxies and containers use for the server
+    token: None on the Unix socket; allowed_hosts: names that proxies and containers use for the server
     state: reply of /healthz while the models load; application: None until they are loaded
     """
 
@@ -246,9 +223,8 @@ class Guard:
             return None
         headers = dict(scope["headers"])
         if not is_allowed_host(headers.get(b"host", b"").decode("latin-1"), self.allowed_hosts):
-            return ApiError(
-                403, "the Host header names another site; use the address that the server printed, or --allow-host"
-            )
+            remedy = "use the address that the server printed, or --allow-host"
+            return ApiError(403, f"the Host header names another site; {remedy}")
         if scope["path"] == OPEN_PATH:
             return None
         scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")

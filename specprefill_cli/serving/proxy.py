@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,21 +17,21 @@ from starlette.types import ASGIApp
 
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.answering.tasks import retrieve
-from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.endpoint.choosing import check_possible, evidence_text, mode_by_length
 from specprefill_cli.endpoint.client import CONNECT_SECONDS, KEY_VARIABLE, TIMEOUT_SECONDS
 from specprefill_cli.endpoint.session import open_chooser
 from specprefill_cli.engine.request import PASSAGES
 from specprefill_cli.engine.request import Request as Question
-from specprefill_cli.errors import first_line
+from specprefill_cli.errors import DocumentError, first_line
 from specprefill_cli.models.sources.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
-from specprefill_cli.serving.api import ServerContext, build_application, while_connected
-from specprefill_cli.serving.body import SETTINGS_KEY, body_bytes, is_gzip, override_settings, own_settings
+from specprefill_cli.serving.api import build_application
+from specprefill_cli.serving.body import body_bytes, is_gzip, override_settings, own_settings
+from specprefill_cli.serving.context import ServerContext, while_connected
 from specprefill_cli.serving.guard import ApiError, log_line
-from specprefill_cli.serving.thinning import REASON, LongText, Untouched, find_long_texts, name_document, texts_of
+from specprefill_cli.serving.messages import REASON, LongText, RefusedDocument, Untouched, find_document, texts_of
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
@@ -104,24 +104,33 @@ async def forward_request(request: Request, context: ServerContext, proxy: Proxy
     """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
-        body = await asyncio.to_thread(object_in, content)
-        has_settings = SETTINGS_KEY in body
+        # Parsed twice, because one is changed; a copy would need more recursion than its JSON.
+        received, body = [await asyncio.to_thread(object_in, content) for _ in range(2)]
         overrides, document = own_settings(body)
-        named = name_document(body.get("messages"), document) if document else None
-        content = json.dumps(body).encode() if has_settings else content
+        settings = override_settings(context.session.settings, overrides).varied(speculate=OFF)
+        check_possible(settings)
         try:
-            kept, total = await thin(request, body, overrides, named, context, proxy.upstream.model)
+            kept, total = await thin(request, body, settings, document, context, proxy.upstream.model)
             headers_added = {KEPT: f"{kept}/{total}"}
-            content = json.dumps(body).encode()
             context.metrics.kept.observe(kept / total)
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
+        # Even of an untouched request the upstream knows neither our settings nor, mostly, files.
+        content = content if body == received else json.dumps(body).encode()
     response = await while_connected(request, proxy.send(proxy.request(request, content)))
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+    if location := relayed.headers.get("location"):
+        upstream, own = proxy.upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
+        relayed.headers["location"] = own + location[len(upstream) :] if is_below(location, upstream) else location
     relayed.headers.update(headers_added)
     return relayed
+
+
+def is_below(location: str, upstream: str) -> bool:
+    """Whether a redirect stays at the upstream."""
+    return location.startswith(upstream) and location[len(upstream) :][:1] in ("", "/", "?")
 
 
 async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
@@ -147,52 +156,47 @@ def object_in(content: bytes) -> dict[str, Any]:
 
 
 async def thin(
-    incoming: Request,
-    body: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    named: tuple[str, list[LongText]] | None,
-    context: ServerContext,
-    model: str,
+    incoming: Request, body: dict[str, Any], settings: Settings, document: str, context: ServerContext, model: str
 ) -> tuple[int, int]:
-    """Thin the long texts in the body of a chat request; return its tokens afterwards and before.
+    """Thin the documents in the body of a chat request; return its tokens afterwards and before.
 
-    overrides: settings for this request; named: its question and the document that the client names
+    document: that the client names; model: the only one whose requests are thinned ("": all)
 
-    Raises Untouched for a request to forward as it is, UsageError for wrong settings, ApiError for a full queue.
+    Raises Untouched for a request to forward as it is, ApiError for a full queue.
     """
-    settings = override_settings(context.session.settings, overrides).varied(speculate=OFF)
-    check_possible(settings)
-    if model not in ("", body.get("model")):
+    is_other_model = model not in ("", body.get("model"))
+    if is_other_model and not document:
         raise Untouched("another model")
-    question, long_texts, collection = await asyncio.to_thread(documents_in, body, named, settings)
     try:
+        question, long_texts = await asyncio.to_thread(find_document, body, document)
+        if is_other_model:
+            # With the named document in its messages.
+            raise Untouched("another model")
+        collection = await asyncio.to_thread(collection_of, long_texts, settings)
         request = Question(documents=collection, question=question, settings=settings, task=PASSAGES)
         passages = (await context.answer(incoming, request)).result.passages
-    except ApiError as error:
-        if error.status not in (400, 500):
+    except (ApiError, DocumentError) as error:
+        if isinstance(error, RefusedDocument) or (isinstance(error, ApiError) and error.status not in (400, 500)):
             raise
         log_line(f"forwarded a request as it is: {error}")
-        raise Untouched("the draft failed") from None
+        raise Untouched("the draft failed" if isinstance(error, ApiError) else "a file cannot be read") from None
     total = await asyncio.to_thread(tokens_in, body)
-    for number, (text, document) in reversed([*enumerate(zip(long_texts, collection.documents, strict=True))]):
+    for number, long_text in reversed([*enumerate(long_texts)]):
         own = [replace(passage, number=0) for passage in passages if passage.number == number]
-        text.replace(evidence_text(Collection((document,)), own))
+        long_text.replace(evidence_text(Collection((collection.documents[number],)), own))
     return await asyncio.to_thread(tokens_in, body), total
 
 
-def documents_in(
-    body: Mapping[str, Any], named: tuple[str, list[LongText]] | None, settings: Settings
-) -> tuple[str, list[LongText], Collection]:
-    """The question of a chat request, its long texts, and a document for each of them. Raises Untouched."""
+def collection_of(long_texts: Sequence[LongText], settings: Settings) -> Collection:
+    """The documents of a request. Raises Untouched where all of them are to be sent."""
     if settings.mode == BASELINE or settings.keep == 1:
         raise Untouched("keep 1")
-    question, long_texts = named or find_long_texts(body)
-    if mode_by_length(settings.mode, sum(count_tokens(text.document) for text in long_texts))[0] == BASELINE:
+    collection = Collection(tuple(long_text.document for long_text in long_texts))
+    if mode_by_length(settings.mode, count_tokens(collection.text))[0] == BASELINE:
         raise Untouched("short")
-    documents = (one_page_document("", clean_characters(text.document)) for text in long_texts)
-    return question, long_texts, Collection(tuple(documents))
+    return collection
 
 
 def tokens_in(body: Mapping[str, Any]) -> int:
     """Count the tokens of all messages of a chat request with the bundled tokenizer."""
-    return sum(count_tokens(holder[key]) for *_, holder, key in texts_of(body.get("messages")))
+    return sum(count_tokens(text.value) for text in texts_of(body.get("messages")))

@@ -1,11 +1,10 @@
-"""The server's process: lock and sockets, an event loop for HTTP, and a thread that owns the models."""
+"""The server's process: lock and sockets, an event loop for HTTP, a thread that owns the models, and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,11 +16,19 @@ from typing import TYPE_CHECKING
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.machine.memory import import_transformers
-from specprefill_cli.serving.api import ServeOptions, ServerContext
-from specprefill_cli.serving.control import Identity, difference, server_identity, server_state
+from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
+from specprefill_cli.serving.control import (
+    HAS_UNIX_SOCKETS,
+    Identity,
+    Listener,
+    difference,
+    listen,
+    lock_server,
+    private_folder,
+    server_identity,
+    server_state,
+)
 from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS, listen, lock_server, private_folder
-from specprefill_cli.serving.metrics import Metrics
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +51,7 @@ class Service:
     documents: Collection | None
     options: ServeOptions
     identity: Identity
-    listeners: list[tuple[socket.socket, str, str | None]]
+    listeners: list[Listener]
     tell: Callable[[str], None]
     metrics: Metrics = field(default_factory=Metrics)
     engine: LocalEngine | None = None
@@ -53,16 +60,10 @@ class Service:
 
     def __post_init__(self) -> None:
         self.addresses = [address for _, address, _ in self.listeners]
-        self.about = {
-            "version": __version__,
-            "process": os.getpid(),
-            "addresses": self.addresses,
-            "identity": self.identity,
-        }
-        self.guards = [
-            Guard(token, self.options.allowed_hosts, self.about if token is None else {})
-            for _, _, token in self.listeners
-        ]
+        process = {"version": __version__, "process": os.getpid()}
+        self.about = process | {"addresses": self.addresses, "identity": self.identity}
+        hosts, tokens = self.options.allowed_hosts, [token for *_, token in self.listeners]
+        self.guards = [Guard(token, hosts, self.about if token is None else {}) for token in tokens]
 
     async def run(self) -> int:
         """Serve, and return the exit code. Raises SpecprefillError where the models cannot be loaded."""
@@ -74,10 +75,8 @@ class Service:
         worker = threading.Thread(target=self.work, args=(loop,), name="engine", daemon=True)
         worker.start()
         servers = [http_server(guard, self.options.allowed_origins) for guard in self.guards]
-        serving = [
-            asyncio.create_task(server.serve([listener]))
-            for server, (listener, _, _) in zip(servers, self.listeners, strict=True)
-        ]
+        sockets = [listener for listener, *_ in self.listeners]
+        serving = [asyncio.create_task(server.serve([own])) for server, own in zip(servers, sockets, strict=True)]
         await self.wait_for_stop()
         for server in servers:
             server.should_exit = True
@@ -143,9 +142,7 @@ class Service:
         if self.documents is not None:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
-        context = ServerContext(
-            engine=engine, documents=self.documents, options=self.options, metrics=self.metrics, about=self.about
-        )
+        context = ServerContext(engine, self.documents, self.options, self.metrics, self.about)
         for guard in self.guards:
             guard.application = make_application(replace(context, is_private=guard.token is None))
         return engine
@@ -165,7 +162,10 @@ def run_server(
         if not is_proxy:
             lock = lock_server(folder)
             if lock is None:
-                check_same_settings(identity)
+                state = server_state()
+                reason = difference(identity, state.get("identity") or {}) if state is not None else None
+                if reason is not None:
+                    raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")
                 tell("a server is running already; `specprefill serve --status` shows it")
                 return 0
             stack.callback(os.close, lock)
@@ -185,11 +185,3 @@ def run_server(
             stack.close()
             os._exit(0)
         return code
-
-
-def check_same_settings(identity: Identity) -> None:
-    """Raises SpecprefillError where the running server has another identity."""
-    state = server_state()
-    reason = difference(identity, state.get("identity") or {}) if state is not None else None
-    if reason is not None:
-        raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")

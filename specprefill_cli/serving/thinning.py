@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, groupby
-from typing import Any
+from pathlib import Path
 
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.serving import wording
-from specprefill_cli.serving.guard import ApiError
 
 # Texts and outer paragraphs up to this many characters count as questions or instructions.
 SHORT_CHARACTERS = 1_000
@@ -26,46 +26,17 @@ ASKED_CHARACTERS, CLOSING_CHARACTERS, MOST_CLOSINGS = 400, 100, 6
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
-# Shorter pieces of a document are kept; the share of all characters that has to be surely document.
-SHORTEST_DOCUMENT, CLEAR_MAJORITY = 100, 0.6
+# Shorter pieces of a document are kept.
+SHORTEST_DOCUMENT = 100
 # A text is no document if this share of its unmarked sentences are in the user's own words, or instruct the system.
 OWN_SHARE, INSTRUCTING_SHARE = 0.3, 0.1
-# The header with the reason why nothing was thinned.
-REASON = "x-specprefill-reason"
-ROLES = ("system", "developer", "user")
 GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=[-=`]{3})\s*\n|(?<=\"{3})\s*\n")
 LINE = re.compile(r"\n\s*")
-ASKING_TAG = re.compile(rf"<({wording.ASKING_TAGS})\b[^<>\n]{{0,100}}>", re.IGNORECASE)
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}|\"{3})", re.MULTILINE)
-MARK = re.compile(rf"{FENCE.pattern}|<({wording.DATA_TAGS})\b[^<>\n]{{0,300}}>", re.MULTILINE | re.IGNORECASE)
 
 
 # The characters [start, end) of a text.
 Range = tuple[int, int]
-
-
-class Untouched(Exception):
-    """A request that is forwarded as it came. The message is the reason."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LongText:
-    """The text `holder[key]` of a message or of a part of it; its characters [start, end) may be thinned."""
-
-    holder: dict[str, Any]
-    key: str
-    start: int
-    end: int
-
-    @property
-    def document(self) -> str:
-        """The part that may be thinned."""
-        return self.holder[self.key][self.start : self.end]
-
-    def replace(self, kept: str) -> None:
-        """Write the kept text into the request, in place of the document."""
-        text = self.holder[self.key]
-        self.holder[self.key] = text[: self.start] + kept + text[self.end :]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,94 +54,11 @@ class Division:
     is_unclear: bool = False
 
 
-def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
-    """Find the question of a request, and the texts of user and system that are surely document, in order.
-
-    Replace them from the last to the first, because each is a range of its message.
-
-    The question is asked by the last user message; where that holds none, by an earlier one, or by the system.
-
-    Raises Untouched for a request with tools, with other content than text, without a clear question, for a question that
-    needs the whole document, and where no clear majority of the text is surely document.
-    """
-    if body.get("tools") or body.get("functions"):
-        raise Untouched("tools")
-    all_texts = texts_of(body.get("messages"))
-    texts = [text for text in all_texts if text[0] in ROLES]
-    if not any(role == "user" for role, *_ in texts):
-        raise Untouched("no question")
-    divisions = [divide(holder[key], role != "user") for role, _, holder, key in texts]
-    question = find_question([(role, number) for role, number, *_ in texts], divisions)
-    long_texts = [
-        LongText(holder=holder, key=key, start=start, end=end)
-        for (_, _, holder, key), division in zip(texts, divisions, strict=True)
-        for start, end in division.documents
-    ]
-    characters = sum(len(text.document) for text in long_texts)
-    if not characters:
-        raise Untouched("short")
-    if characters < CLEAR_MAJORITY * sum(len(holder[key]) for _, _, holder, key in all_texts):
-        raise Untouched("mostly not document")
-    return question, long_texts
-
-
-def name_document(messages: object, document: str) -> tuple[str, list[LongText]]:
-    """Find the question of a request whose client names its document, and the place of the document.
-
-    The document is put before the last user message where no message holds it.
-
-    Raises ApiError for other content than text, and for a request that asks nothing.
-    """
-    try:
-        texts = [text for text in texts_of(messages) if text[0] in ROLES]
-    except Untouched as untouched:
-        raise ApiError(400, f"specprefill.document: the messages must be text alone, but hold {untouched}") from None
-    last = max((number for role, number, *_ in texts if role == "user"), default=None)
-    own = [(holder, key) for _, number, holder, key in texts if number == last]
-    question = "\n".join(holder[key].replace(document, "").strip() for holder, key in own).strip()
-    if not question:
-        raise ApiError(400, "specprefill.document: the last user message asks nothing about it")
-    holder, key = next(((holder, key) for *_, holder, key in texts if document in holder[key]), own[0])
-    if document not in holder[key]:
-        holder[key] = f"{document}\n\n{holder[key]}"
-    start = holder[key].find(document)
-    return question[-SHORT_CHARACTERS:], [LongText(holder=holder, key=key, start=start, end=start + len(document))]
-
-
-def find_question(places: Sequence[tuple[str, int]], divisions: Sequence[Division]) -> str:
-    """The question of a request. places: role and number of the message of each text. Raises Untouched."""
-    users = sorted({number for role, number in places if role == "user"}, reverse=True)
-    for numbers in (*([number] for number in users), [number for role, number in places if role != "user"]):
-        own = [division for (_, number), division in zip(places, divisions, strict=True) if number in numbers]
-        asked = [*chain(*(division.asked for division in own))] or [*chain(*(division.inner for division in own))]
-        if any(map(wording.WHOLE.search, asked)):
-            raise Untouched("the question needs everything")
-        if clear := [text for text in asked if is_clear(text)]:
-            return "\n".join(dict.fromkeys(clear))[-SHORT_CHARACTERS:]
-        if asked or (numbers[:1] == users[:1] and any(division.is_unclear for division in own)):
-            raise Untouched("no clear question")
-    raise Untouched("no question")
-
-
-def texts_of(messages: object) -> list[tuple[str, int, dict[str, Any], str]]:
-    """Role, number of the message, holder and key of all texts `holder[key]`. Raises Untouched for other content."""
-    texts: list[tuple[str, int, dict[str, Any], str]] = []
-    for number, message in enumerate(messages if isinstance(messages, list) else ()):
-        if not isinstance(message, dict):
-            raise Untouched("not text alone")
-        role, content = str(message.get("role")), message.get("content")
-        if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-            raise Untouched("tools")
-        if isinstance(content, str):
-            texts.append((role, number, message, "content"))
-            continue
-        if content is None and role == "assistant":
-            continue
-        for part in content if isinstance(content, list) else (None,):
-            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise Untouched("not text alone")
-            texts.append((role, number, part, "text"))
-    return texts
+@cache
+def pattern(name: str) -> re.Pattern[str]:
+    """A pattern of `wording.toml`."""
+    wording = tomllib.loads(Path(__file__).with_name("wording.toml").read_text(encoding="utf-8"))
+    return re.compile("".join(wording[name]), re.IGNORECASE | re.MULTILINE)
 
 
 def divide(text: str, is_system: bool) -> Division:
@@ -179,14 +67,14 @@ def divide(text: str, is_system: bool) -> Division:
     questions = [text[start:end].strip() for start, end in labelled]
     if len(text) <= SHORT_CHARACTERS:
         asked = questions or asked_in([text])
-        return Division(asked=asked, is_unclear=not asked and not wording.CLOSING.match(text))
+        return Division(asked=asked, is_unclear=not asked and not pattern("closing").match(text))
     marks, paragraphs = marked_ranges(text), paragraphs_of(text)
     groups: list[list[Range]] = [[] for _ in paragraphs]
     for start, end in sentences_of(text).tolist():
         groups[max(0, bisect_right(paragraphs, (start, sys.maxsize)) - 1)].append((start, end))
     sentences = [*chain(*groups)]
     unmarked = [text[start:end] for start, end in sentences if not is_inside(start, marks)]
-    if is_in_own_words(unmarked, len(sentences), is_system and not marks and not wording.DATA_LABEL.search(text)):
+    if is_in_own_words(unmarked, len(sentences), is_system and not marks and not pattern("data_label").search(text)):
         return Division(asked=questions or asked_in(unmarked))
     outer = outer_sentences(groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
     asked = questions or asked_in([text[start:end] for own in outer for start, end in asked_together(own)])
@@ -217,15 +105,15 @@ def is_in_own_words(sentences: Sequence[str], total: int, is_system: bool) -> bo
 
     total: of all sentences
     """
-    signs, share = (wording.INSTRUCTING, INSTRUCTING_SHARE) if is_system else (wording.OWN_WORDS, OWN_SHARE)
-    own = sum(bool(signs.search(sentence) or wording.REQUEST.match(sentence)) for sentence in sentences)
+    signs, share = (pattern("instructing"), INSTRUCTING_SHARE) if is_system else (pattern("own_words"), OWN_SHARE)
+    own = sum(bool(signs.search(sentence) or pattern("request").match(sentence)) for sentence in sentences)
     return own > max(OUTER_SENTENCES, share * total)
 
 
 def asked_in(texts: Sequence[str]) -> list[str]:
     """The texts that ask; where none does, those that begin as a question does."""
     return [text for text in texts if any(map(may_be_asked, text.splitlines()))] or [
-        text for text in texts if wording.LOOKUP.match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")
+        text for text in texts if pattern("lookup").match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")
     ]
 
 
@@ -233,21 +121,21 @@ def is_clear(asked: str) -> bool:
     """Whether its lines that ask do so for something that one place of a document answers."""
     lines = asked.splitlines()
     asking = [line for line in lines if may_be_asked(line)] or lines
-    return all(wording.LOOKUP.search(line) or wording.YES_OR_NO.match(line) for line in asking[:1])
+    return all(pattern("lookup").search(line) or pattern("yes_or_no").match(line) for line in asking[:1])
 
 
 def may_be_asked(sentence: str) -> bool:
     """Whether a sentence has a question mark, or begins as a request does."""
-    return bool(wording.QUESTION_MARK.search(sentence) or wording.REQUEST.match(sentence))
+    return bool(pattern("question_mark").search(sentence) or pattern("request").match(sentence))
 
 
 def labelled_questions(text: str) -> list[Range]:
     """The ranges inside tags such as `<question>`, and after labels such as `Question:` up to the line's end; none if many."""
     found = []
-    for tag in ASKING_TAG.finditer(text):
+    for tag in pattern("asking_tag").finditer(text):
         end = text.find(f"</{tag[1]}", tag.end(), tag.end() + SHORT_CHARACTERS)
         found += [(tag.end(), end)] if end >= 0 else []
-    for label in wording.ASKING_LABEL.finditer(text):
+    for label in pattern("asking_label").finditer(text):
         end = text.find("\n", label.end())
         found.append((label.end(), len(text) if end < 0 else end))
     return (
@@ -269,7 +157,7 @@ def paragraphs_of(text: str) -> list[Range]:
 def marked_ranges(text: str) -> list[Range]:
     """The character ranges inside fences and tags of data, in order; of nested ones the outer one."""
     ranges, position, unclosed = [], 0, set()
-    for mark in MARK.finditer(text):
+    for mark in pattern("mark").finditer(text):
         name = (mark[2] or "").lower()
         if mark.start() < position or name in unclosed:
             continue
@@ -307,7 +195,7 @@ def outer_sentences(
         for closings, number in enumerate(range(len(lengths))[::step]):
             if is_marked[number] and outer:
                 break
-            if lengths[number] > SHORT_CHARACTERS:
+            if lengths[number] > ASKED_CHARACTERS:
                 own = groups[number][::step][:OUTER_SENTENCES]
                 outer[number] = sorted({*own, *outer.get(number, ())})
                 break

@@ -7,11 +7,12 @@ import pytest
 
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.answering.tasks import KEEP_RATIOS, dry_run
+from specprefill_cli.engine.http import from_json
 from specprefill_cli.models import loading
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.record import DryRun, from_json_values, json_line
+from specprefill_cli.record import DryRun, json_line
 from specprefill_cli.settings import Settings
 from tests.helpers.samples import collection_of
 
@@ -77,7 +78,7 @@ def test_estimates_without_a_draft_have_speedups_but_no_seconds(planner):
 def test_chunks_cover_the_document_and_the_record_survives_json(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
     record = json.loads(json_line(asdict(run)))
-    assert from_json_values(DryRun, record) == run
+    assert from_json(DryRun, record) == run
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
     assert record["auto"]["mode"] in ("select", "full")
     chunks = record["chunks"]

@@ -13,8 +13,7 @@ from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.loading import load_outline
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running.adapter import longrope_threshold
-from specprefill_cli.prefill.calibrated_pair import TargetCalibration, load_target_calibration
-from specprefill_cli.prefill.calibration import weights_fingerprint
+from specprefill_cli.prefill.calibration import TargetCalibration, load_target_calibration, weights_fingerprint
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.settings import AUTO, Settings
 from tests.helpers.samples import collection_of

@@ -9,7 +9,7 @@ from specprefill_cli.answering.session import Session, open_session
 from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import prefill
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import Fate

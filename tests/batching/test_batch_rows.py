@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specprefill_cli.batching.loop import Batch, BatchEnded
+from specprefill_cli.batching import Batch, BatchEnded
 from specprefill_cli.batching.output import RowWriter, open_output
 from specprefill_cli.batching.rows import OVERRIDES, Row, parse_line
 from specprefill_cli.engine.request import Done

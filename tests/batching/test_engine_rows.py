@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.batching.loop import Batch, BatchEnded
+from specprefill_cli.batching import Batch, BatchEnded
 from specprefill_cli.engine import local
 from specprefill_cli.engine.http import HttpEngine
 from specprefill_cli.engine.local import LocalEngine
@@ -53,7 +53,7 @@ def test_unordered_records_come_as_they_are_done(session):
 
 
 def test_a_failed_device_ends_the_batch(session, monkeypatch):
-    def fail(_session, _prepared):
+    def fail(*_arguments):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(Session, "prefill", fail)

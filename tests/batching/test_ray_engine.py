@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specprefill_cli.batching.loop import BatchEnded
+from specprefill_cli.batching import BatchEnded
 from specprefill_cli.batching.ray_engine import EngineActor, divide_cluster, import_ray, start_ray
 from specprefill_cli.errors import SpecprefillError
 from tests.helpers.samples import read_jsonl, write_jsonl

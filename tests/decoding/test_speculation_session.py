@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.resources import packaged_folder

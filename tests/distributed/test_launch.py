@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from specprefill_cli.distributed import launch, ranks
+from specprefill_cli import distributed
+from specprefill_cli.distributed import ALONE, Ranks, end_process, launch
 from specprefill_cli.distributed.launch import RankProcesses, failure_of, in_run, ranks_for
-from specprefill_cli.distributed.ranks import ALONE, Ranks, end_process
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.machine.placement import Placement, draft_placement, place_of_rank
@@ -14,7 +14,7 @@ from specprefill_cli.models.machine.placement import Placement, draft_placement,
 
 @pytest.fixture(autouse=True)
 def exits(monkeypatch):
-    monkeypatch.setattr(ranks.os, "_exit", sys.exit)
+    monkeypatch.setattr(distributed.os, "_exit", sys.exit)
 
 
 def test_no_control_character_of_a_log_reaches_the_terminal(capsys):

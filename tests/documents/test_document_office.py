@@ -8,7 +8,7 @@ import docx
 import openpyxl
 import pytest
 
-from specprefill_cli.documents import recognition
+from specprefill_cli.documents import extras
 from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
@@ -166,7 +166,7 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
     ],
 )
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, data: bytes, name: str, packages: list[str]) -> None:
-    monkeypatch.setattr(recognition, "is_installed", lambda: False)
+    monkeypatch.setattr(extras, "can_recognise", lambda: False)
     monkeypatch.setitem(sys.modules, packages[0], None)
     assert f"; install it with {pip_command(*packages)}" in refusal(data, name)
 

@@ -8,10 +8,9 @@ import numpy as np
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
-from pypdfium2 import PdfiumError
+from pypdfium2 import PdfiumError, PdfPage
 
-from specprefill_cli.documents import recognition
-from specprefill_cli.documents.pdfium import PdfiumFile
+from specprefill_cli.documents import extras, pdfium
 from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
 from specprefill_cli.documents.registry import read_document, read_file
 from tests.helpers import document_files
@@ -22,7 +21,7 @@ TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
 
 @pytest.fixture(autouse=True)
 def no_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognition, "is_installed", lambda: False)
+    monkeypatch.setattr(extras, "can_recognise", lambda: False)
 
 
 @pytest.fixture
@@ -35,8 +34,8 @@ def recogniser(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         pictures.append(picture)
         return SimpleNamespace(boxes=boxes, txts=("1931.", "Built in"))
 
-    monkeypatch.setattr(recognition, "is_installed", lambda: True)
-    monkeypatch.setattr(recognition, "engine", lambda: recognise)
+    monkeypatch.setattr(extras, "can_recognise", lambda: True)
+    monkeypatch.setattr(extras, "recogniser", lambda: recognise)
     return pictures
 
 
@@ -134,21 +133,21 @@ def test_repaired_damage_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_pdf_beyond_the_limits_is_refused() -> None:
-    assert "3 pages, the limit is 2" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
+    assert "more than the limit of 2 pages" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
     message = refusal(make_pdf(TEXTS), Limits(max_characters=20))
     assert "the limit of 20 characters of text (reached on page 2)" in message
 
 
 def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
-    read = PdfiumFile.page_text
+    read, pages = pdfium.page_text, itertools.count(1)
 
-    def hang(file: PdfiumFile, number: int) -> str:
-        if number == 2:
+    def hang(page: PdfPage) -> str:
+        if next(pages) == 2:
             forever.wait()
-        return read(file, number)
+        return read(page)
 
-    monkeypatch.setattr(PdfiumFile, "page_text", hang)
+    monkeypatch.setattr(pdfium, "page_text", hang)
     try:
         message = refusal(make_pdf(TEXTS), Limits(max_seconds=0.5))
     finally:
@@ -172,10 +171,10 @@ def test_an_abandoned_pypdf_stops_inside_the_page(monkeypatch: pytest.MonkeyPatc
 
 
 def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(file: PdfiumFile, data: bytes) -> None:
+    def refuse(data: bytes) -> None:
         raise PdfiumError("damaged")
 
-    monkeypatch.setattr(PdfiumFile, "__init__", refuse)
+    monkeypatch.setattr(pdfium, "opened", refuse)
 
 
 def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:

@@ -1,16 +1,14 @@
 """Pages and their character ranges, paragraphs of PDF lines, and sentences."""
 
 import time
-from threading import Event
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.cleaning import clean_text
+from specprefill_cli.documents.cleaning import clean_text, join_lines
 from specprefill_cli.documents.document import Document, join_pages, page_ranges
 from specprefill_cli.documents.html import visible_text
-from specprefill_cli.documents.paragraphs import join_lines
 from specprefill_cli.documents.sentences import LONGEST_SENTENCE, sentence_ranges
 
 page_texts = st.lists(st.text("ab\n", max_size=5), min_size=1, max_size=8)
@@ -88,11 +86,7 @@ RUNS = [*"Aa7_é漢。 \t\n\r\xa0.!?…\"'(|-<&[{`#*\\\u0301\xad\u200dﬁא🙂"
 RUNS += 'A. /Mr. /1. /a./.\n/".\n/ "/. \'/a\n/ | /a-\n/\xad \n/\n \n/\n1. /<a /<!--/<![CDATA[/a b /-\n'.split("/")
 
 
-def browser_text(markup):
-    return visible_text(markup, Event())
-
-
-@pytest.mark.parametrize("function", [sentences, clean_text, join_lines, browser_text])
+@pytest.mark.parametrize("function", [sentences, clean_text, join_lines, visible_text])
 @pytest.mark.parametrize("run", RUNS)
 def test_time_is_proportional_to_the_length(function, run):
     def seconds(characters):

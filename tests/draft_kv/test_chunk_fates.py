@@ -16,7 +16,7 @@ from specprefill_cli.models.running.adapter import prefill, window_layers
 from specprefill_cli.models.running.cache import layer_keys
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.auto_mode import automatic_mode
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.record import Fate
 from tests.draft_kv.helpers import every_architecture, prefilled, request_for
 from tests.helpers.architectures import random_tokens

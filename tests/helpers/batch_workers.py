@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from specprefill_cli.batching.loop import BatchEnded
+from specprefill_cli.batching import BatchEnded
 from specprefill_cli.batching.output import RowWriter, open_output
 from specprefill_cli.batching.ray_engine import connect_to_ray
 from specprefill_cli.batching.rows import lines_of

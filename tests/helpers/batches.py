@@ -1,6 +1,6 @@
 """A batch with a stub in place of an engine."""
 
-from specprefill_cli.batching.loop import Batch
+from specprefill_cli.batching import Batch
 from specprefill_cli.engine.request import Done, Failed
 from specprefill_cli.settings import Settings
 

@@ -20,9 +20,7 @@ from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running.cache import layer_count
 from specprefill_cli.models.sources.pairs import Pair, draft_folder
 from specprefill_cli.models.sources.tokenizers import fingerprint
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
-from specprefill_cli.prefill.calibration import calibration_folder
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
+from specprefill_cli.prefill.calibration import CalibratedPair, Head, ScoringHeads, calibration_folder, draft_identity
 from tests.helpers.architectures import VOCABULARY, build_model
 
 

@@ -35,6 +35,8 @@ def test_a_word_becomes_english_at_its_place(language, text, english):
     assert places[glossed.text.index("Xyzzyx")] == len(f"42 {text} ")
 
 
-def test_english_and_unknown_languages_have_no_glossary():
-    assert gloss("The price", "en") is None
-    assert not has_glossary("sv")
+@pytest.mark.parametrize(("language", "text"), [("en", "The price"), ("sv", "Det är priset")])
+def test_english_and_unknown_languages_stay_as_they_are(language, text):
+    assert not has_glossary(language)
+    assert gloss(text, language).text == text
+    assert gloss(text, language).places.tolist() == list(range(len(text)))

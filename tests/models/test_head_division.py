@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specprefill_cli.distributed.ranks import Ranks
+from specprefill_cli.distributed import Ranks
 from specprefill_cli.models.machine.head_division import local_heads
 from tests.helpers.architectures import ARCHITECTURES
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from specprefill_cli.prefill.calibration import Head, ScoringHeads, draft_identity
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
-from specprefill_cli.prefill.scoring_heads import Head, ScoringHeads, draft_identity
 
 
 def caching(session, **options):

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from specprefill_cli import Settings
+from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers.blend import FOREIGN_BUDGET, HEADS_WEIGHT, WEAK
-from specprefill_cli.prefill.scorers.embedding import VECTORS, embedding_flops
+from specprefill_cli.prefill.scorers.meaning import FOREIGN_BUDGET, HEADS_WEIGHT, VECTORS, WEAK, embedding_flops
 from specprefill_cli.prefill.selection import select_scored
 from tests.helpers.sessions import request_for
 from tests.prefill.helpers import caching
@@ -65,16 +66,19 @@ GERMAN = "Die Heizung wird jeden Herbst von einem Techniker gewartet, der den Br
 RETURNS = "Waren können binnen dreissig Tagen nach dem Kauf zurückgegeben werden, der Preis wird erstattet. "
 
 
+@pytest.mark.parametrize("others", [(), (FILLER * 20, FILLER * 10)], ids=["alone", "beside English documents"])
 @pytest.mark.parametrize(
     "question", ["How long can I return goods?", "Wie lange darf ich etwas umtauschen, das ich gekauft habe?"]
 )
-def test_a_passage_in_another_language_is_found_without_the_draft(tiny_session, question):
-    text = GERMAN * 20 + RETURNS + GERMAN * 20
-    request = request_for(tiny_session, text, question, mode="select", scorer="blend")
+def test_a_passage_in_another_language_is_found(tiny_session, question, others):
+    texts = [*others[:1], GERMAN * 20 + RETURNS + GERMAN * 20, *others[1:]]
+    collection = Collection(tuple(one_page_document("doc", text) for text in texts))
+    request = tiny_session.request(collection, question, Settings(mode="select", scorer="blend"))
     scores = SCORERS["blend"].score(request)
     start, _ = request.prompt.offsets[int(scores.importance.argmax())]
-    assert abs(start - text.index(RETURNS)) < len(RETURNS)
-    assert scores.draft_state is None
+    assert abs(start - collection.text.index(RETURNS)) < len(RETURNS)
+    # The draft reads English alone.
+    assert ("draft_prefill" in request.clock.seconds) == bool(others)
     assert not scores.warnings
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specprefill_cli.prefill.identifiers import MOST_PLACES, hold_rare_identifier, rare_places
+from specprefill_cli.prefill.bm25 import MOST_PLACES, hold_rare_identifier, rare_places
 
 TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x): see RFC-9110/2, of 2024 and 12. Open 14 June."
 

@@ -7,9 +7,8 @@ from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.fates import Plan, Span
-from specprefill_cli.prefill.importance import attention_importance
+from specprefill_cli.prefill.importance import attention_importance, layer_attention
 from specprefill_cli.prefill.modes import sparse_prefill
-from specprefill_cli.prefill.scoring_heads import layer_attention
 from specprefill_cli.record import Fate
 from tests.helpers.architectures import build_model, random_tokens
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS

@@ -15,10 +15,10 @@ from specprefill_cli.lab.calibration.head_search import Sighting, search_heads, 
 from specprefill_cli.lab.calibration.heads import calibrate_heads
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.models.running.adapter import window_layers
+from specprefill_cli.prefill.calibration import Head, load_heads
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.attention import DEFAULT_WINDOW
 from specprefill_cli.prefill.scorers.base import AutoBudget
-from specprefill_cli.prefill.scoring_heads import Head, load_heads
 from specprefill_cli.settings import Settings
 from tests.helpers.sessions import GATES, collection_of, request_for
 from tests.prefill.helpers import make_heads

@@ -3,8 +3,8 @@ from io import StringIO
 
 from specprefill_cli.cli.console import console
 from specprefill_cli.record import Passage
-from specprefill_cli.reporting.evidence import confidence_lines, evidence_view, highlight
 from specprefill_cli.reporting.table import plain_table
+from specprefill_cli.reporting.text import confidence_lines, evidence_view, highlight
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 

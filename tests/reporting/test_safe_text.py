@@ -7,8 +7,8 @@ import pytest
 
 from specprefill_cli.documents.document import DocumentPages
 from specprefill_cli.record import Citation, Fate, SpanRecord, json_line
-from specprefill_cli.reporting.safe import printable
 from specprefill_cli.reporting.table import answer_table
+from specprefill_cli.reporting.text import printable
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 

@@ -5,10 +5,13 @@ import pytest
 from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving import body
 from specprefill_cli.serving.body import read_paths
+from specprefill_cli.settings import Settings
 
 
 def read_names(paths, folder, strict=False):
-    return [document.name for document in read_paths(paths, str(folder), strict).documents]
+    return [
+        document.name for document in read_paths(paths, str(folder), Settings(strict=strict, no_cache=True)).documents
+    ]
 
 
 def test_pattern_characters_in_the_folder_name_stand_for_themselves(tmp_path):
@@ -41,5 +44,5 @@ def test_files_are_read_once_until_they_change(tmp_path, monkeypatch):
     for text, times in (("The gate is green.", 1), ("The gate is not green.", 2)):
         file.write_text(text)
         for _ in range(2):
-            assert text in read_paths(["a.txt"], str(tmp_path)).text
+            assert text in read_paths(["a.txt"], str(tmp_path), Settings(no_cache=True)).text
         assert len(read) == times

@@ -1,11 +1,14 @@
 """Conversations as prompts: text that is always computed, and text that may be thinned."""
 
+from base64 import b64encode
+
 import pytest
 
+from specprefill_cli.errors import DocumentError
 from specprefill_cli.prompting import Template, chat_parts
 from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
 from specprefill_cli.serving.guard import ApiError
-from specprefill_cli.serving.thinning import name_document
+from specprefill_cli.serving.messages import find_document
 
 REPORT = "The gate is green."
 
@@ -50,6 +53,15 @@ def test_text_parts_may_come_in_any_order(document, step):
     assert chat.question.endswith("When does it open?")
 
 
+def test_a_file_among_the_parts_may_be_thinned():
+    file = {"filename": "a.txt", "file_data": f"data:text/plain;base64,{b64encode(REPORT.encode()).decode()}"}
+    parts = [{"type": "text", "text": "Summarise it."}, {"type": "file", "file": file}]
+    chat = chat_of([{"role": "user", "content": parts}])
+    assert (chat.document, chat.question, chat.reason) == (REPORT, "Summarise it.", "")
+    with pytest.raises(DocumentError, match=r"^messages: file: give"):
+        chat_of([{"role": "user", "content": [parts[0], {"type": "file", "file": {"file_id": "f"}}]}])
+
+
 @pytest.mark.parametrize("text", ["Summarise it.", f"{REPORT}\n\nSummarise it.", f"Summarise it.\n\n{REPORT}"])
 def test_a_document_that_the_client_names_may_be_thinned(text):
     chat = chat_of([{"role": "user", "content": text}], REPORT)
@@ -60,8 +72,8 @@ def test_a_document_that_the_client_names_may_be_thinned(text):
     "messages", [[], [{"role": "user", "content": REPORT}], [{"role": "user", "content": [{"type": "image_url"}]}]]
 )
 def test_a_named_document_needs_a_question(messages):
-    with pytest.raises(ApiError, match=r"^specprefill\.document: the"):
-        name_document(messages, REPORT)
+    with pytest.raises(ApiError, match=r"^specprefill\.document: (no message|the messages must be text)"):
+        find_document({"messages": messages}, REPORT)
 
 
 def test_a_short_message_has_no_document():

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from specprefill_cli.documents.collect import read_documents
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
 from tests.helpers.samples import HANDBOOK, QUESTION
 
 pytestmark = [

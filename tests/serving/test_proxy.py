@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import socket
+from base64 import b64encode
+from pathlib import Path
 
 import httpx
 import openai
@@ -146,6 +149,70 @@ def test_a_named_document_is_thinned_or_sent_whole(client, upstream, handbook):
         assert upstream.sent.endswith(f"\n\nTell me this: {QUESTION}")
         assert ANSWER in upstream.sent
         assert share / 3 < len(upstream.sent) / len(handbook) < share
+
+
+FILE = {
+    "filename": "handbook.pdf",
+    "file_data": f"data:application/pdf;base64,{b64encode(Path(HANDBOOK).read_bytes()).decode()}",
+}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": FILE},
+        {"type": "input_file", **FILE},
+        {"type": "document", "title": "a", "source": {"type": "base64", "data": FILE["file_data"].partition(",")[2]}},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "{handbook}"}},
+        {"type": "document", "document": {"text": "{handbook}", "name": "a"}},
+    ],
+)
+def test_files_and_documents_among_parts_are_read_and_thinned(client, upstream, handbook, part):
+    part = json.loads(json.dumps(part).replace('"{handbook}"', json.dumps(handbook)))
+    body = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": f"Summarise: {QUESTION}"}]}]}
+    reply = client.post("/v1/chat/completions", json=body | {"specprefill": {"keep": 0.1}})
+    file, question = upstream.sent
+    assert question["text"] == f"Summarise: {QUESTION}"
+    assert (file["type"], ANSWER in file["text"]) == ("text", True)
+    kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
+    assert kept < total / 4
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ({"type": "file", "file": {"file_id": "f-1"}}, "a file cannot be read"),
+        ({"type": "file", "file": {"file_data": "JVBERi0xLjQK", "filename": "a.pdf"}}, "a file cannot be read"),
+        ({"type": "image_url", "image_url": {"url": "data:"}}, "not text alone"),
+    ],
+)
+def test_requests_with_unreadable_files_pass_as_they_came(client, upstream, part, reason):
+    body = {
+        "messages": [{"role": "user", "content": [part, {"type": "file", "file": FILE}, {"type": "text", "text": "?"}]}]
+    }
+    reply = client.post("/v1/chat/completions", json=body)
+    assert (upstream.bodies, reply.headers["x-specprefill-reason"]) == ([body], reason)
+
+
+def test_redirects_come_back_with_the_address_of_the_proxy(servers, client, upstream):
+    upstream.script = lambda _body: reply_with(307, "", location=f"{upstream.url}/models?x=1")
+    reply = client.get("/v1/model")
+    assert (reply.status_code, reply.headers["location"]) == (307, f"{servers[1].address}/v1/models?x=1")
+    upstream.script = lambda _body: reply_with(302, "", location="http://elsewhere.example/v1")
+    assert client.get("/v1/model").headers["location"] == "http://elsewhere.example/v1"
+
+
+def test_http_1_0_is_answered_and_closed(servers, upstream):
+    address = httpx.URL(servers[1].address)
+    request = f"GET /v1/models HTTP/1.0\r\nAuthorization: Bearer {servers[1].token}\r\nHost: localhost\r\n\r\n"
+    upstream.script = lambda _body: stream_parts(b"data: {}\n\n")
+    with socket.create_connection((address.host, address.port), timeout=PATIENCE) as connection:
+        connection.sendall(request.encode())
+        reply = b"".join(iter(lambda: connection.recv(4096), b""))
+    head, _, content = reply.partition(b"\r\n\r\n")
+    assert head.split()[1] == b"200"
+    assert b"chunked" not in head
+    assert content == b"data: {}\n\n"
 
 
 @pytest.mark.parametrize("overrides", [{"keep": 7}, {"document": 7}, {"mode": "draft-kv"}, {"pair": "tiny"}, 0.1])

@@ -11,20 +11,18 @@ import sys
 import httpx
 import pytest
 
-from specprefill_cli.serving.listening import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
 from tests.cli.test_batch import test_failed_rows_become_error_rows_and_overrides_apply  # noqa: F401
 from tests.cli.test_command_line import (  # noqa: F401
     test_answer_goes_to_stdout_and_table_to_stderr,
     test_json_has_the_documented_keys,
-    test_quiet_prints_only_the_answer,
+    test_quiet_prints_only_the_answer_streamed_or_not,
     test_reads_document_from_standard_input,
-    test_streamed_answer_equals_collected_answer,
 )
 from tests.cli.test_errors import bad_inputs, test_failures_are_one_line_and_exit_with_1  # noqa: F401
 from tests.cli.test_plan import (  # noqa: F401
     test_best_passages_hold_the_answer_in_document_order,
     test_keep_ratio_bounds_the_text_and_ends_at_sentences,
-    test_plan_json_is_one_object,
     test_plan_prints_facts_and_estimates,
     test_the_page_of_ask_is_written,
 )

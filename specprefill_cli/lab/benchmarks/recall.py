@@ -25,8 +25,7 @@ from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.scorers.base import Scorer, Scores
-from specprefill_cli.prefill.scorers.lexical import LexicalScorer
+from specprefill_cli.prefill.scorers.base import LexicalScorer, Scorer, Scores
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.settings import Settings
 

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -24,8 +23,7 @@ from specprefill_cli.engine.http import UnixConnection, error_from_response, ser
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.tables import Columns, Row, figure, memory
 from specprefill_cli.resources import packaged_folder
-from specprefill_cli.serving.control import server_state
-from specprefill_cli.serving.listening import HTTP_SOCKET, runtime_folder
+from specprefill_cli.serving.control import HTTP_SOCKET, runtime_folder, server_state
 
 # Seconds between two readings of the server's memory.
 MEMORY_INTERVAL = 1.0
@@ -78,7 +76,7 @@ def ask(body: dict[str, Any]) -> tuple[float, str]:
     Raises SpecprefillError where the server refuses or ends its answer early; OSError or HTTPException for a broken connection.
     """
     started, first_event = time.perf_counter(), None
-    with closing(UnixConnection(Path(runtime_folder()) / HTTP_SOCKET)) as connection:
+    with closing(UnixConnection(runtime_folder() / HTTP_SOCKET)) as connection:
         connection.request("POST", "/v1/ask", json.dumps(body), {"Content-Type": "application/json"})
         connection.sock.settimeout(None)
         response = connection.getresponse()

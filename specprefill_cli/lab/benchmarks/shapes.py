@@ -12,8 +12,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.answering.session import Session
+from specprefill_cli.distributed import Ranks, Shard
 from specprefill_cli.distributed.launch import ranks_for
-from specprefill_cli.distributed.ranks import Ranks, Shard
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
@@ -34,7 +34,7 @@ from specprefill_cli.models.running.supported import model_class
 from specprefill_cli.models.sources.hub import model_source, quiet_library
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.refs import BUNDLED
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
 

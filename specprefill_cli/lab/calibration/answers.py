@@ -17,8 +17,7 @@ from specprefill_cli.lab.evaluation.evidence import RIGHT
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.evaluation.statistics import mean_interval
 from specprefill_cli.lab.session import short_answers
-from specprefill_cli.prefill.calibrated_pair import TargetCalibration
-from specprefill_cli.prefill.calibration import weights_fingerprint
+from specprefill_cli.prefill.calibration import TargetCalibration, weights_fingerprint
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import Settings
 

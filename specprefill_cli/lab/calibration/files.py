@@ -13,8 +13,7 @@ from safetensors.torch import save
 from specprefill_cli.draft_kv.projection import DESCRIPTION, NAME, WEIGHTS, KvCalibration
 from specprefill_cli.files import write_whole
 from specprefill_cli.models.sources.pairs import HEADS_FILE
-from specprefill_cli.prefill.calibration import SCHEMA
-from specprefill_cli.prefill.scoring_heads import ScoringHeads
+from specprefill_cli.prefill.calibration import SCHEMA, ScoringHeads
 
 
 def save_heads(heads: ScoringHeads, folder: Path) -> Path:

@@ -9,7 +9,8 @@ from statistics import fmean
 
 import numpy as np
 
-from specprefill_cli.prefill.scoring_heads import Head, blend
+from specprefill_cli.prefill.calibration import Head
+from specprefill_cli.prefill.importance import blend
 
 # Keep ratios at which recall is measured.
 KEEP_RATIOS = (0.03, 0.1, 0.2)

@@ -20,18 +20,12 @@ from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.cache import KvCacheState, new_state
 from specprefill_cli.models.running.passes import QueryCapture
+from specprefill_cli.prefill.calibration import Head, ScoringHeads, draft_identity
+from specprefill_cli.prefill.importance import blend, layer_attention
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import QuestionScorer
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, lexical_importance
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.lexical import lexical_importance
-from specprefill_cli.prefill.scoring_heads import (
-    Head,
-    ScoringHeads,
-    blend,
-    draft_identity,
-    layer_attention,
-)
 from specprefill_cli.prefill.selection import add_neighbours, chunk_scores
 from specprefill_cli.settings import Settings
 

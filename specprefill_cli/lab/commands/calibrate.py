@@ -161,7 +161,7 @@ def calibrate_target(items: list[Item], settings: Settings, folder: Path, output
     from specprefill_cli.lab.calibration.answers import tune_target
     from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.session import open_with_heads
-    from specprefill_cli.prefill.calibrated_pair import FILE
+    from specprefill_cli.prefill.calibration import FILE
 
     settings = settings.varied(scorer=AUTO)
     session = open_with_heads(settings, folder)
@@ -196,7 +196,7 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
     from specprefill_cli.lab.calibration.draft_kv import calibrate_kv
     from specprefill_cli.lab.calibration.files import save_maps
     from specprefill_cli.models.sources.pairs import draft_folder
-    from specprefill_cli.prefill.scoring_heads import load_heads
+    from specprefill_cli.prefill.calibration import load_heads
 
     draft = session.pair.loaded_draft
     # The draft uses the window of its stored scoring heads, if any.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.distributed.ranks import ALONE
+from specprefill_cli.distributed import ALONE
 from specprefill_cli.draft_kv.checkpoints import SlotKv, chunk_risks, copy_slots, relative_errors
 from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import Inspection, inspect, score_and_map

@@ -10,7 +10,7 @@ from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.study.question import FULL
 from specprefill_cli.lab.tables import Columns, Row, cells, figure, rich_table
-from specprefill_cli.reporting.safe import plain
+from specprefill_cli.reporting.text import plain
 
 interval = partial(figure, interval=True, unknown="-")
 CONDITIONS: Columns = {

@@ -12,7 +12,7 @@ import torch
 from packaging.version import Version
 from transformers import DistributedConfig, PretrainedConfig
 
-from specprefill_cli.distributed.ranks import Ranks
+from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.machine.head_division import divides_heads, head_counts
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from specprefill_cli.disk_cache import Entry
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
 
@@ -36,6 +37,13 @@ def models_folder() -> Path:
 
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill")) / "models"
+
+
+def converted_models() -> list[Entry]:
+    """The folders of converted models, by name."""
+    folders = [path.parent for path in sorted(models_folder().glob(f"*/{MANIFEST}"))]
+    sizes = {folder: sum(path.stat().st_size for path in folder.iterdir()) for folder in folders}
+    return [Entry(path.name, size, (path / MANIFEST).stat().st_mtime) for path, size in sizes.items()]
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,13 @@ class Conversion:
         """Whether the folder is there with all its files, none of them cut short."""
         try:
             sizes = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
-            return all((self.folder / name).stat().st_size == size for name, size in sizes.items())
+            is_whole = all((self.folder / name).stat().st_size == size for name, size in sizes.items())
         except (OSError, ValueError, AttributeError):
             return False
+        # For `specprefill cache`: the time of the last use.
+        with suppress(OSError):
+            os.utime(self.folder / MANIFEST)
+        return is_whole
 
     def convert(self, step: Step) -> None:
         """Make the folder where it is not there yet; it appears whole or not at all.

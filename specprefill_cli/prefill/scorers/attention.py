@@ -14,7 +14,7 @@ from specprefill_cli.models.machine.cost import cost_of, relative_time
 from specprefill_cli.models.running.adapter import prefill, run, window_layers
 from specprefill_cli.models.running.cache import KvCacheState, layer_count, rollback
 from specprefill_cli.models.running.passes import QueryCapture
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.request import PrefillRequest

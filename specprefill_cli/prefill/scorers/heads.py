@@ -13,12 +13,11 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.cache import KvCacheState
-from specprefill_cli.prefill.calibrated_pair import CalibratedPair
-from specprefill_cli.prefill.importance import check_finite, pool, usable_layers
+from specprefill_cli.prefill.calibration import HEADS_REMEDY, CalibratedPair, ScoringHeads
+from specprefill_cli.prefill.importance import blend, check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
-from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget
-from specprefill_cli.prefill.scorers.lexical import lexical_importance
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, lexical_importance
 from specprefill_cli.prefill.scorers.parts import (
     CoreScores,
     cached_parts,
@@ -26,7 +25,6 @@ from specprefill_cli.prefill.scorers.parts import (
     normalise_cores,
     score_core,
 )
-from specprefill_cli.prefill.scoring_heads import REMEDY, ScoringHeads, blend
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
@@ -129,6 +127,6 @@ def required_heads(request: PrefillRequest) -> ScoringHeads:
     heads = request.pair.scoring_heads
     if heads is None:
         raise SpecprefillError(
-            f"--scorer heads: no heads are known for draft {request.draft.name}; find them with {REMEDY}"
+            f"--scorer heads: no heads are known for draft {request.draft.name}; find them with {HEADS_REMEDY}"
         )
     return heads

@@ -6,7 +6,7 @@ import pytest
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.options import refuse_ranks
-from specprefill_cli.prefill.scoring_heads import load_heads
+from specprefill_cli.prefill.calibration import load_heads
 from tests.helpers.samples import write_jsonl
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 2

@@ -1,8 +1,9 @@
-"""The evidence under an answer: its confidence, and the passages that most likely hold it."""
+"""Text for a terminal or a page: made harmless, so that it is shown and never obeyed; and the evidence under an answer."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
@@ -10,13 +11,35 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.documents.language import says_not_found
-from specprefill_cli.documents.sentences import FUNCTION_WORDS
+from specprefill_cli.documents.language import ENGLISH, frequent_words, says_not_found
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import LIKELY, Passage, Record
-from specprefill_cli.reporting.safe import plain
 
+# Controls, surrogates, line separators and format characters. The format characters include direction overrides, which
+# reorder a line, and tags, which hide text.
+OBEYED = frozenset({"Cc", "Cs", "Zl", "Zp", "Cf"})
+# Joiners of Persian, Indic scripts and emoji, and format characters that are visible (Arabic, Kaithi).
+HARMLESS = frozenset(
+    "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+)
 WORD = re.compile(r"\w+")
+
+
+def printable(text: str) -> str:
+    """Replace control characters, escapes and direction overrides by their visible code; keep line ends and tabs."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character in HARMLESS or unicodedata.category(character) not in OBEYED:
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x1_0000 else f"\\U{code:08x}"
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Build a rich text; markup in `text` has no effect."""
+    return Text(printable(text), style=style)
 
 
 def evidence_view(answer: Record) -> Group:
@@ -59,7 +82,7 @@ def confidence_lines(answer: Record) -> list[str]:
 def highlight(text: str, question: str, answer: str) -> Text:
     """A passage on a single line with the words of question and answer in bold, except function words."""
     line = plain(" ".join(text.split()))
-    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - FUNCTION_WORDS
+    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - frequent_words()[ENGLISH]
     if words:
         pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b"
         line.highlight_regex(re.compile(pattern, re.IGNORECASE), style="bold")

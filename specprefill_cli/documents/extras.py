@@ -1,0 +1,97 @@
+"""Formats that optional packages read.
+
+kreuzberg reads RTF, OpenDocument and the formats of old Office programs; rapidocr recognises the text of pictures.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from specprefill_cli.documents.cleaning import clean_text
+from specprefill_cli.documents.layout import Piece, lines_of
+from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.text import labelled_tables
+from specprefill_cli.errors import pip_command
+
+OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
+# The streams of old Office files: a message may hold the others.
+STREAMS = {
+    "__properties_version1.0": "application/vnd.ms-outlook",
+    "PowerPoint Document": "application/vnd.ms-powerpoint",
+    "WordDocument": "application/msword",
+    "Workbook": "application/vnd.ms-excel",
+}
+FOREIGN_SUFFIXES = (".rtf", ".odt", ".ods", ".odp", ".doc", ".xls", ".ppt", ".msg")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+PICTURE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+INSTALL = pip_command("rapidocr", "onnxruntime")
+LOCK = threading.Lock()
+
+
+def foreign_type(data: bytes) -> str | None:
+    """The media type of a file that kreuzberg reads; None for any other."""
+    if data.startswith(b"{\\rtf"):
+        return "application/rtf"
+    if data.startswith(OLD_OFFICE):
+        return next((kind for name, kind in STREAMS.items() if name.encode("utf-16-le") in data), None)
+    kinds = (OPEN_DOCUMENT + kind for kind in ("text", "spreadsheet", "presentation"))
+    return next((kind for kind in kinds if f"mimetype{kind}".encode() in data[:100]), None)
+
+
+def foreign_pages(file: SourceFile) -> Pages:
+    """Yield the text as Markdown, tables with the names of their columns. Raises DocumentError without the package."""
+    try:
+        from kreuzberg import ExtractionConfig, extract_bytes_sync
+    except ImportError as error:
+        remedy = f"install it with {pip_command('kreuzberg')}, or save the file as PDF, HTML, Markdown or UTF-8 text"
+        raise file.error("reading this format needs another package", remedy) from error
+    config = ExtractionConfig(use_cache=False, output_format="markdown")
+    yield labelled_tables(extract_bytes_sync(file.data, foreign_type(file.data) or "", config=config).content).strip()
+
+
+def can_recognise() -> bool:
+    """Whether the packages for recognition of characters are there."""
+    return find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None
+
+
+@cache
+def recogniser() -> Any:
+    """The recogniser with its packaged models."""
+    from rapidocr import RapidOCR
+
+    engine = RapidOCR()
+    logging.getLogger("RapidOCR").setLevel(logging.CRITICAL)
+    return engine
+
+
+def recognised_text(file: SourceFile, picture: Any) -> str:
+    """The text of a picture, an array of pixels or a file's bytes, in reading order; its time does not count as reading."""
+    begin = time.monotonic()
+    with LOCK:
+        result = recogniser()(picture)
+    file.excused_seconds += time.monotonic() - begin
+    pieces = []
+    for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
+        (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
+        pieces.append(Piece(text.strip(), left, right, -bottom, bottom - top))
+    rows: list[list[Piece]] = []
+    for piece in sorted(pieces, key=lambda piece: -piece.base):
+        if rows and rows[-1][0].is_level(piece.base):
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+    return lines_of(piece for row in rows for piece in sorted(row, key=lambda piece: piece.left))
+
+
+def picture_pages(file: SourceFile) -> Pages:
+    """Yield the text of a picture. Raises DocumentError without the package."""
+    if not can_recognise():
+        raise file.error("reading pictures needs another package", f"install it with {INSTALL}")
+    file.warnings.append("its text was recognised in a picture; check numbers and names")
+    yield clean_text(recognised_text(file, file.data))

@@ -1,0 +1,188 @@
+"""Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the draft's heads.
+
+The bundled sentence encoder compares meanings; a document's vectors do not depend on the question, so they are kept for the next
+question about it. The heads find what a question says in the document's words, the encoder what it says in other words: the more
+of its words stand together, the more the heads count. Documents in other languages than English are compared word by word in
+English, and by their own words; where none is in English, the bundled draft, which reads nothing else, does not run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from specprefill_cli import __version__
+from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.documents.language import ENGLISH, language_of
+from specprefill_cli.documents.sentences import sentences_of
+from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, range_of_tokens
+from specprefill_cli.models.glossary import gloss, gloss_documents, has_glossary
+from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier, word_scores
+from specprefill_cli.prefill.importance import blend, to_distribution
+from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores, lexical_importance
+from specprefill_cli.prefill.scorers.heads import HeadsScorer
+
+# Document tokens of a piece that has a vector, whatever `chunk_size` is: longer pieces say less about where the answer is.
+PIECE = 32
+# Factors of the similarities of pieces and of sentences before the softmax: cosines lie close together. That of pieces is
+# the factor of the encoder's training.
+SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
+VECTORS = "document embeddings"
+# Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
+HEADS_WEIGHT = 2.0
+# With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
+AUTO_BUDGET = AutoBudget(share=0.6, tokens=2_048)
+WEAK = "the documents' language ({language}) has no glossary: chosen by words alone, and --keep auto keeps more"
+# For other languages than English, where the choice is less sure; with it, an eighth of some 3,000 tokens is kept.
+FOREIGN_BUDGET = AutoBudget(share=0.7, tokens=2_048)
+# For languages without a glossary, in which the choice is by words alone.
+WEAK_BUDGET = AutoBudget(share=0.8, tokens=4_096)
+
+
+class EmbeddingScorer(Scorer):
+    """The mean of two distributions by similarity with the question: over the document's pieces and over its sentences."""
+
+    name = "embedding"
+
+    def score(self, request: PrefillRequest) -> Scores:
+        with request.clock.phase("scoring"):
+            cached = has_vectors(request)
+            importance = embedding_importance(request)
+        return Scores(
+            importance=importance, neighbours=NEIGHBOURS, whole_sentences=True, reused=(VECTORS,) if cached else ()
+        )
+
+    def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
+        return embedding_flops(request)
+
+
+def embedding_importance(request: PrefillRequest) -> Tensor:
+    """Importance [n] of the target's document tokens, float32."""
+    offsets = request.prompt.offsets
+    if not len(offsets):
+        return torch.zeros(0)
+    encoder = load_encoder(request.pair.target.device)
+    starts = offsets[::PIECE, 0]
+    cache = request.draft_prefixes
+    english = gloss_documents(request.collection)
+
+    def compute() -> DocumentVectors:
+        if english is None:
+            return encoder.document_vectors(request.document_text, starts)
+        return encoder.document_vectors(english.text, starts, english.places)
+
+    def find_or_compute() -> DocumentVectors:
+        if not request.collection.kept:
+            return compute()
+        with DiskCache() as disk:
+            key = f"vectors {__version__} {encoder.weights['words'].dtype} {identity(request)}"
+            with suppress(SafetensorError, TypeError):
+                return DocumentVectors(**load(disk.find(key) or b""))
+            vectors = compute()
+            disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
+        return vectors
+
+    vectors = find_or_compute() if cache is None else cache.embeddings.find_or(identity(request), find_or_compute)
+    question, sentence_starts = (
+        encoder.question_vectors(english_question(request)),
+        sentences_of(request.document_text)[:, 0],
+    )
+    pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
+    if not len(sentence_starts):
+        return pieces
+    sentences = (SENTENCE_SHARPNESS * vectors.sentence_similarity(question, sentence_starts)).softmax(0)
+    sentence_of = range_of_tokens(sentence_starts, torch.tensor(offsets[:, 0]))
+    return blend(pieces, sentences[sentence_of], 1.0)
+
+
+def english_question(request: PrefillRequest) -> str:
+    """The English of a question."""
+    return gloss(request.question, language_of(request.question, language_of(request.document_text))).text
+
+
+def has_vectors(request: PrefillRequest) -> bool:
+    """Whether a cache holds the document's vectors."""
+    return request.draft_prefixes is not None and identity(request) in request.draft_prefixes.embeddings
+
+
+def identity(request: PrefillRequest) -> str:
+    """What determines the vectors: the text, and where its pieces begin."""
+    starts = np.ascontiguousarray(request.prompt.offsets[::PIECE, 0], dtype=np.int64)
+    digest = hashlib.sha256(request.document_text.encode("utf-8", "surrogatepass"))
+    digest.update(starts.tobytes())
+    return digest.hexdigest()
+
+
+def embedding_flops(request: PrefillRequest) -> float:
+    """FLOPs of the encoder; 0 where a cache holds the vectors."""
+    return 0.0 if has_vectors(request) else encoder_flops(request.document_tokens)
+
+
+class BlendScorer(HeadsScorer):
+    """The importance of `heads` mixed with that of `embedding`."""
+
+    name = "blend"
+
+    def score(self, request: PrefillRequest) -> Scores:
+        cached, languages = has_vectors(request), request.collection.languages
+        if reads_english(request):
+            scores = super().score(request)
+        else:
+            with request.clock.phase("scoring"):
+                importance = self.finish(request, None)
+            scores = Scores(importance=importance, neighbours=self.neighbours, auto_budget=self.general_budget(request))
+        weak = sorted(language for language in set(languages) - {ENGLISH} if not has_glossary(language))
+        warnings = (*scores.warnings, *(WEAK.format(language=language) for language in weak))
+        reused = (*scores.reused, VECTORS) if cached else scores.reused
+        return replace(scores, whole_sentences=True, warnings=warnings, reused=reused)
+
+    def finish(self, request: PrefillRequest, importance: Tensor | None) -> Tensor:
+        """Mix in meaning and words. importance: [n] by the draft's heads; None: it did not run."""
+        if not len(request.prompt.offsets):
+            return torch.zeros(0)
+        covered = coverage(request.question, request.document_text, request.chunk_starts)
+        meaning = embedding_importance(request)
+        if importance is None:
+            mixed = blend(meaning, lexical_importance(request), covered)
+        else:
+            mixed = blend(meaning, super().finish(request, importance), HEADS_WEIGHT * covered)
+        return with_identifiers(request, with_english_words(request, mixed))
+
+    def general_budget(self, request: PrefillRequest) -> AutoBudget:
+        foreign = set(request.collection.languages) - {ENGLISH}
+        if not foreign:
+            return AUTO_BUDGET
+        return FOREIGN_BUDGET if all(map(has_glossary, foreign)) else WEAK_BUDGET
+
+    def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
+        by_heads = super().cost(request, with_overhead) if reads_english(request) else 0.0
+        return by_heads + embedding_flops(request)
+
+
+def reads_english(request: PrefillRequest) -> bool:
+    """Whether the bundled draft runs: a document is in English, or there is none."""
+    return ENGLISH in (request.collection.languages or (ENGLISH,))
+
+
+def with_english_words(request: PrefillRequest, importance: Tensor) -> Tensor:
+    """Importance [n] mixed with that by the English words of documents in other languages."""
+    english = gloss_documents(request.collection)
+    if english is None:
+        return importance
+    passages = english_question(request), english.text, english.starts(request.chunk_starts), ENGLISH
+    return importance + coverage(*passages) * to_distribution(request.of_tokens(word_scores(*passages)))
+
+
+def with_identifiers(request: PrefillRequest, importance: Tensor) -> Tensor:
+    """Importance [n] that ranks the chunks with a rare identifier of the question first: `B077` and `B078` mean the same."""
+    holds = request.of_tokens(hold_rare_identifier(request.question, request.document_text, request.chunk_starts))
+    return importance + holds * importance.topk(min(request.chunk_size, len(importance))).values.mean()

@@ -1,0 +1,131 @@
+"""The first stage for many documents: BM25 over their sections chooses the parts that the draft reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+
+import numpy as np
+
+from specprefill_cli.disk_cache import DiskCache
+from specprefill_cli.documents.document import Collection, Document, Page
+from specprefill_cli.documents.language import WordForms, language_of
+from specprefill_cli.prefill.bm25 import K1, B, WordIndex, rarity, word_index
+from specprefill_cli.prefill.outline import is_about_everything
+from specprefill_cli.record import PLANNED_MODE
+from specprefill_cli.settings import AUTO, OFF, Settings
+
+# Characters that the draft reads with `--shortlist auto` where there are more than so many, and those of a section.
+AUTO_CHARACTERS, AUTO_FROM, SECTION = 60_000, 400_000, 1000
+# Characters beside a part within which it begins or ends at a blank.
+NEAR = 100
+# Part of the key of a document's words: raise it when words are found or compared in another way.
+VERSION = 1
+
+
+def shortlist(collection: Collection, question: str, settings: Settings) -> Collection:
+    """The parts of several documents that share most words with a question, of at most `settings.shortlist` characters.
+
+    A part is a section with its two neighbours. Everything is read where the shortlist is off, where the question is about
+    everything or shares no word with any document, and in modes that read the whole prompt.
+    """
+    documents, limit = collection.documents, settings.shortlist
+    limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)
+    is_whole = limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or is_about_everything(question)
+    if is_whole or len(documents) < 2 or sum(len(document.text) for document in documents) <= int(least):
+        return collection
+    with DiskCache() if collection.kept else nullcontext() as cache:
+        indexes = [section_words(document, cache) for document in documents]
+    counts = [len(index.lengths) for _, index in indexes]
+    chosen = best_sections(section_scores(indexes, question), counts, int(limit) // SECTION)
+    if not chosen.any():
+        return collection
+    by_document = list(zip(documents, np.split(chosen, np.cumsum(counts)[:-1]), strict=True))
+    parts = tuple(part for document, sections in by_document for part in parts_of(document, sections))
+    left_out = sum(not sections.any() for _, sections in by_document)
+    note = (
+        f"{left_out:,} of {len(documents):,} documents were left out, and of the others what shares few words with the "
+        "question; --shortlist off reads all"
+    )
+    return replace(collection, documents=parts, left_out=left_out, skipped=(note, *collection.skipped))
+
+
+def best_sections(scores: np.ndarray, counts: Sequence[int], most: int) -> np.ndarray:
+    """Which sections [n] to read, at most `most`: those of the highest scores, with their neighbours.
+
+    counts: sections of each document
+    """
+    owners, chosen = np.repeat(np.arange(len(counts)), counts), np.zeros(len(scores), dtype=bool)
+    for best in np.argsort(-scores, kind="stable"):
+        near = np.arange(max(0, best - 1), min(best + 2, len(scores)))
+        near = near[owners[near] == owners[best]]
+        if not scores[best] or chosen.sum() + np.count_nonzero(~chosen[near]) > most:
+            break
+        chosen[near] = True
+    return chosen
+
+
+def parts_of(document: Document, chosen: np.ndarray) -> list[Document]:
+    """The parts of a document with the chosen sections [n], each with its pages; the document itself if all are chosen."""
+    if chosen.all():
+        return [document]
+    text, parts = document.text, list[Document]()
+    for first, last in np.flatnonzero(np.diff(np.concatenate([[0], chosen, [0]]))).reshape(-1, 2) * SECTION:
+        start = max(first - NEAR, text.rfind(" ", 0, first) + 1) if first else 0
+        end = text.find(" ", last, last + NEAR)
+        end = min(last, len(text)) if end < 0 else end
+        pages = [page for page in document.pages if page.start < end and page.end > start]
+        clipped = [Page(page.number, max(page.start - start, 0), min(page.end, end) - start) for page in pages]
+        warned = () if parts else document.warnings
+        parts.append(Document(document.name, text[start:end], tuple(clipped), warned, int(start)))
+    return parts
+
+
+def section_scores(indexes: Sequence[tuple[WordForms, WordIndex]], question: str) -> np.ndarray:
+    """BM25 of the sections of all documents for a question: [n]."""
+    lengths = np.concatenate([index.lengths for _, index in indexes])
+    norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+    scores = np.zeros(len(lengths))
+    words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
+    for word in sorted({word for found in words.values() for word in found}):
+        frequency = np.concatenate(
+            [
+                index.frequency(word, forms) if word in words[forms] else np.zeros(len(index.lengths))
+                for forms, index in indexes
+            ]
+        )
+        scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
+    return scores
+
+
+def section_words(document: Document, cache: DiskCache | None) -> tuple[WordForms, WordIndex]:
+    """The words of a document's sections, in the forms of its language; kept in the cache."""
+    text = document.text
+    key = f"words {VERSION} {SECTION} {hashlib.sha256(text.encode()).hexdigest()}"
+    with suppress(TypeError, ValueError, IndexError):
+        return unpack((cache and cache.find(key)) or b"")
+    forms = WordForms(language_of(text))
+    index = word_index(text, np.arange(0, max(1, len(text)), SECTION), forms)
+    if cache is not None:
+        cache.store(key, pack(forms, index), os.path.realpath(document.name))
+    return forms, index
+
+
+def pack(forms: WordForms, index: WordIndex) -> bytes:
+    """An index as bytes: a line of JSON, then its numbers."""
+    head = [forms.language, len(index.lengths), len(index.edges), list(index.numbers)]
+    numbers = np.concatenate([index.lengths, index.edges, index.passages]).astype("<i4")
+    return json.dumps(head).encode() + b"\n" + numbers.tobytes()
+
+
+def unpack(packed: bytes) -> tuple[WordForms, WordIndex]:
+    """The index that `pack` wrote. Raises TypeError, ValueError or IndexError for other bytes."""
+    head, _, data = packed.partition(b"\n")
+    language, sections, edges, words = json.loads(head)
+    lengths, places, passages = np.split(np.frombuffer(data, "<i4"), [sections, sections + edges])
+    numbers = dict(zip(words, range(len(words)), strict=True))
+    return WordForms(language), WordIndex(lengths=lengths, passages=passages, numbers=numbers, edges=places)
