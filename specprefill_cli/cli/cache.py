@@ -15,8 +15,8 @@ from specprefill_cli.cli.options import Json
 from specprefill_cli.disk_cache import DiskCache, Entry
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.sources.conversion import converted_models, models_folder
-from specprefill_cli.reporting.safe import plain
 from specprefill_cli.reporting.table import plain_table
+from specprefill_cli.reporting.text import plain
 
 ALL = "all"
 Remove = Annotated[
