@@ -1,37 +1,43 @@
-"""Sessions of the lab: with controls, with other models, and with settings for fair comparisons."""
+"""Sessions of the lab, and settings for fair comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.documents.document import Collection
+from specprefill_cli.errors import PromptTooLong
+from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.prefill.auto_mode import choose_mode
-from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
-from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
+from specprefill_cli.prefill.calibration import load_heads
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.settings import OFF, Settings
 
 LONGEST_ANSWER = 32
-# A control prefills in place of a mode.
-Control = Callable[[PrefillRequest], PrefillResult]
-
-
-def answer_with(
-    session: Session, collection: Collection, question: str, settings: Settings, control: Control | None = None
-) -> AnswerStream:
-    """Prefill for a question, with the control if given; iterating over the stream decodes the answer."""
-    if control is None:
-        return session.ask(collection, question, settings)
-    session.warm_up(settings)
-    prepared = session.prepare(collection, question, settings)
-    return session.answer(prepared, control(prepared.request))
 
 
 def check_context(request: PrefillRequest, settings: Settings) -> None:
     """Raise PromptTooLong for a prompt that does not fit the models of the settings' mode."""
     choose_mode(settings.mode, request)
+
+
+def questions_that_fit(
+    session: Session, items: Sequence[Item], settings: Settings
+) -> tuple[list[Item], list[tuple[Item, PromptTooLong]]]:
+    """Split questions into those whose prompts fit the pair in the settings' mode, and the others with the reason.
+
+    Raises PromptTooLong if no question fits.
+    """
+    fitting, left_out = [], []
+    for item in items:
+        try:
+            check_context(session.request(item.collection, item.question, settings), settings)
+            fitting.append(item)
+        except PromptTooLong as error:
+            left_out.append((item, error))
+    if left_out and not fitting:
+        raise left_out[0][1]
+    return fitting, left_out
 
 
 def open_with_heads(settings: Settings, folder: Path) -> Session:
@@ -40,12 +46,6 @@ def open_with_heads(settings: Settings, folder: Path) -> Session:
     pair = session.pair
     pair.scoring_heads = load_heads(folder, pair.loaded_draft) or pair.scoring_heads
     return session
-
-
-def draft_session(session: Session) -> Session:
-    """A session in which the pair's draft answers alone, in the target's place."""
-    pair = CalibratedPair(session.pair.pair, target=session.pair.loaded_draft, draft=None)
-    return Session(pair=pair, template=session.template)
 
 
 def short_answers(settings: Settings) -> Settings:

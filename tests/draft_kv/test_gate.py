@@ -212,7 +212,7 @@ def test_the_bundled_gate_refuses_zeros_and_another_documents_kv(tiny_session, m
     right = prefilled(tiny_session, "draft-kv", recompute=0.5)
     assert right.gate.threshold is not None
     wrong = partial(splice_document, foreign_kv(tiny_session))
-    for contents in (zero_kv, wrong):
+    for contents in (lambda kv, _document: zero_kv(kv), wrong):
         with monkeypatch.context() as patch:
             replace_mapped_kv(patch, contents)
             corrupted = prefilled(tiny_session, "draft-kv", recompute=0.5)

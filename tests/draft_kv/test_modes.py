@@ -172,6 +172,26 @@ def test_reads_maps_of_version_1_and_rejects_newer_ones(random_pair, tmp_path):
         load_calibration(tmp_path, random_pair)
 
 
+def test_a_stopped_calibration_goes_on_where_it_was_saved(random_pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(kv_calibration, "SAVED", 4)
+    monkeypatch.setattr(kv_calibration, "ROWS_PER_INPUT", 1)
+    texts, told = [f"{number} {TEXT * 7}" for number in range(12)], []
+
+    def stop(message):
+        if message.endswith("sequence 7"):
+            raise KeyboardInterrupt
+
+    expected = calibrate_kv(random_pair, texts, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_kv(random_pair, texts, stop, progress=tmp_path / "sums.pt")
+    resumed = calibrate_kv(random_pair, texts, told.append, progress=tmp_path / "sums.pt")
+    assert told[0].endswith("sequence 5")
+    assert (resumed.rows, resumed.kv_map.fits) == (expected.rows, expected.kv_map.fits)
+    told.clear()
+    calibrate_kv(random_pair, texts[1:], told.append, progress=tmp_path / "sums.pt")
+    assert told[0].endswith("sequence 1"), "the sums of another text"
+
+
 def test_rejects_too_little_calibration_text(random_pair, monkeypatch):
     with pytest.raises(SpecprefillError, match="gives 0 sequences of 1024 tokens; draft KV needs at least 10"):
         calibrate_kv(random_pair, [TEXT * 2], lambda _: None)
@@ -218,26 +238,11 @@ def test_ridge_regression_recovers_a_linear_map_and_its_draft_layer():
     fitted, held_out = Gram.empty(24, {4: 6}), Gram.empty(24, {4: 6})
     fitted.add(inputs[:400], {4: outputs[4][:400]})
     held_out.add(inputs[400:], {4: outputs[4][400:]})
-    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0)
-    assert kv_map.fits[0].draft_layers == (5,)
+    kv_map = fit_map(fitted, held_out, draft_layers=[1, 5, 7], own_size=0)
+    assert kv_map.fits[0].draft_layers == (1, 5, 7)
     assert kv_map.fits[0].key_error < 1e-4
-    keys, values = kv_map.apply(4, {5: inputs[:10, 8:16]}, None)
+    keys, values = kv_map.apply(4, dict(zip((1, 5, 7), inputs[:10].split(8, dim=1), strict=True)), None)
     torch.testing.assert_close(torch.cat([keys, values], dim=1), outputs[4][:10], atol=1e-2, rtol=1e-2)
-
-
-def test_each_layer_gets_its_own_best_draft_layer():
-    """Outputs of layer 4 + n are a linear map of the states of the nth candidate, and noise."""
-    generator = torch.Generator().manual_seed(0)
-    layers = (4, 5, 6)
-    maps = torch.randn(3, 8, 6, generator=generator)
-    fitted, held_out = (Gram.empty(24, dict.fromkeys(layers, 6)) for _ in range(2))
-    for gram in (fitted, held_out):
-        inputs = torch.randn(400, 24, generator=generator)
-        noise = torch.randn(3, 400, 6, generator=generator)
-        parts = zip(layers, inputs.split(8, dim=1), maps, noise, strict=True)
-        gram.add(inputs, {layer: states @ weight + 0.1 * extra for layer, states, weight, extra in parts})
-    kv_map = fit_map(fitted, held_out, candidates=[1, 5, 7], draft_size=8, own_size=0)
-    assert [fit.draft_layers for fit in kv_map.fits] == [(1,), (5,), (7,)]
 
 
 def test_a_map_reads_a_long_prompt_in_parts_and_places_the_columns_of_a_rank_alone(monkeypatch):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,12 +27,12 @@ from specprefill_cli.models.running.cache import layer_count, layer_keys, new_st
 from specprefill_cli.models.sources.tokenizers import encode_text
 
 SEQUENCE = 1_024
-# Every fifth sequence is held out.
-HELD_OUT = 5
-MOST_CANDIDATES = 6
+# Every fifth sequence is held out; sums are saved after so many sequences.
+HELD_OUT, SAVED = 5, 20
+MOST_DRAFT_LAYERS = 4
 FEWEST_SEQUENCES = 10
-# With fewer rows per input, a regression fits noise.
-ROWS_PER_INPUT = 15
+# With fewer rows per input, even a ridge regression fits noise.
+ROWS_PER_INPUT = 5
 # Tolerance relative to the largest key; bfloat16 rounds to 0.4 %.
 ROUNDING = 0.02
 
@@ -50,10 +51,12 @@ def calibrate_kv(
     texts: Sequence[str],
     step: Callable[[str], None],
     window: int | None = None,
+    progress: Path | None = None,
 ) -> KvCalibration:
     """Fit the map of a pair.
 
     window: previous tokens that the draft sees; None: all
+    progress: a file of what was added up so far: after a stop, the same call goes on there
 
     Raises SpecprefillError for different tokenizers, an unsupported architecture, or too little text.
     """
@@ -64,25 +67,43 @@ def calibrate_kv(
             "use mode select"
         )
     draft_size, target_size = (model.config.get_text_config().hidden_size for model in (draft, target))
-    layers, candidates = layer_count(target.model), draft_candidates(layer_count(draft.model))
+    layers, draft_layers = layer_count(target.model), spread_layers(layer_count(draft.model))
     outputs = {layer: 2 * math.prod(key_value_size(target.model, layer)) for layer in range(1, layers)}
-    fitted, held_out = (Gram.empty(target_size + len(candidates) * draft_size, outputs) for _ in range(2))
+    identity = {**pair_identity(pair), "characters": sum(map(len, texts)), "window": window}
+    size = target_size + len(draft_layers) * draft_size
+    empty = (0, Gram.empty(size, outputs), Gram.empty(size, outputs))
+    done, fitted, held_out = load_sums(progress, identity) or empty
     count = 0
     for count, tokens in enumerate(sequences(texts, target), 1):
+        if count <= done:
+            continue
         step(f"mapping {draft.name}: sequence {count:,}")
         if count == 1:
             check_keys(target, tokens)
-        draft_states = all_states(draft, tokens, candidates, window)
+        draft_states = all_states(draft, tokens, draft_layers, window)
         states = all_states(target, tokens, range(layers))
-        inputs = [states[0], *(draft_states[layer] for layer in candidates)]
+        inputs = [states[0], *(draft_states[layer] for layer in draft_layers)]
         gram = held_out if count % HELD_OUT == 0 else fitted
         gram.add(
             torch.cat([part.float().to(states[0].device) for part in inputs], dim=-1),
             {layer: torch.cat(raw_keys_values(target.model, layer, states[layer]), dim=-1) for layer in outputs},
         )
-    check_text(count, fitted.rows, min(3 * draft_size + 2 * target_size, len(fitted.inputs)))
-    kv_map = fit_map(fitted, held_out, candidates, draft_size, target_size)
+        if progress is not None and count % SAVED == 0:
+            sums = {"identity": identity, "count": count, "fitted": vars(fitted), "held_out": vars(held_out)}
+            part = progress.with_suffix(".part")
+            torch.save(sums, part)
+            part.replace(progress)
+    check_text(count, fitted.rows, len(fitted.inputs))
+    kv_map = fit_map(fitted, held_out, draft_layers, target_size)
     return KvCalibration(pair_identity(pair), fitted.rows + held_out.rows, replace(kv_map, window=window))
+
+
+def load_sums(path: Path | None, identity: Mapping[str, str | int | None]) -> tuple[int, Gram, Gram] | None:
+    """The sequences and sums that `calibrate_kv` has saved for the same pair and text; None if there are none."""
+    if path is None or not path.exists():
+        return None
+    sums = torch.load(path)
+    return (sums["count"], Gram(**sums["fitted"]), Gram(**sums["held_out"])) if sums["identity"] == identity else None
 
 
 def check_text(sequence_count: int, rows: int, inputs: int) -> None:
@@ -127,11 +148,10 @@ def is_close(built: Tensor, expected: Tensor) -> bool:
     return built.shape == expected.shape and bool((built - expected).abs().max() <= ROUNDING * expected.abs().max())
 
 
-def draft_candidates(layers: int) -> list[int]:
-    """Up to `MOST_CANDIDATES` draft layers, evenly spread; without the first layer, because its input is only the token."""
-    usable = range(1 if layers > 2 else 0, layers)
-    indices = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_CANDIDATES)).round()
-    return [usable[int(index)] for index in indices]
+def spread_layers(layers: int) -> list[int]:
+    """Up to `MOST_DRAFT_LAYERS` layers, evenly spread to the last; without the first, because its input is only the token."""
+    steps = (round(layers * number / MOST_DRAFT_LAYERS) for number in range(1, MOST_DRAFT_LAYERS + 1))
+    return sorted({min(max(step, min(1, layers - 1)), layers - 1) for step in steps})
 
 
 @torch.inference_mode()

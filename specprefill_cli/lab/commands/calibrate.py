@@ -203,7 +203,9 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
     stored_heads = (load_heads(place, draft) for place in (folder, draft_folder(session.pair.pair.draft)))
     window = next((heads.window for heads in stored_heads if heads is not None), None)
     with output.notes.progress("running the pair over the text") as update:
-        calibration = calibrate_kv(session.pair, texts, update, window)
+        progress = folder / "kv_sums.pt"
+        calibration = calibrate_kv(session.pair, texts, update, window, progress)
+        progress.unlink(missing_ok=True)
     fits = calibration.kv_map.fits
     lines = [
         f"target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers))}; "

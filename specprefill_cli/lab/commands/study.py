@@ -13,7 +13,7 @@ from specprefill_cli.cli.console import Notes, console
 from specprefill_cli.cli.options import Quiet, with_settings
 from specprefill_cli.files import write_whole
 from specprefill_cli.lab.commands.options import Distractors, SampleSeed, make_folder, refuse_ranks
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import AUTO, Settings
 
 
 @with_settings(
@@ -27,63 +27,50 @@ from specprefill_cli.settings import Settings
 )
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
-    out: Annotated[Path, typer.Option(help="Folder for study.json and the pictures (.svg).")],
+    out: Annotated[Path, typer.Option(help="Folder for the rows, study.json and the pictures (.svg).")],
     limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
-    answers: Annotated[
-        int, typer.Option(min=0, help="Questions to answer in all modes and controls at equal time to first token.")
-    ] = 0,
     distractors: Distractors = 19,
     sample_seed: SampleSeed = 0,
     *,
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Study draft KV: where it fails in the target, and its gain.
+    """Study draft KV: where it fails in the target, and its gain over `select` at equal time.
 
-    Measure errors by layer, by budget and over a long answer. With --answers, compare F1 at equal time to first token with the
-    draft alone, `select` and controls.
+    Needs the maps of `calibrate --text`. Compares caches with full prefill: mapped by layer and by span, partly recomputed,
+    controls, and `select` at several keep ratios. Run it again after a stop: it goes on with the next question.
 
-    Examples:
-      specprefill study squad.jsonl.xz --out study --limit 100
-
-      specprefill study squad.jsonl.xz --out study --answers 500
+    Example:
+      specprefill study squad.jsonl.xz --pair qwen2.5-coder-1.5b --out study --distractors 3
     """
     make_folder(out, "--out")
     from specprefill_cli.answering.resolve import resolve_scorer
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.plots import require_matplotlib
-    from specprefill_cli.lab.study import equal_cost, figures, measurements
+    from specprefill_cli.lab.session import questions_that_fit
+    from specprefill_cli.lab.study import figures
+    from specprefill_cli.lab.study.conditions import study_items
     from specprefill_cli.lab.study.summary import summary
     from specprefill_cli.record import SCHEMA
 
     refuse_ranks(settings.tensor_parallel, "study")
     require_matplotlib("study")
     notes = Notes(quiet)
-    items = read_items(questions, max(limit, answers), distractors, sample_seed)
+    items = read_items(questions, limit, distractors, sample_seed)
     with notes.progress("loading the models"):
-        session = open_session(settings, draft=True)
+        chooser = open_session(settings.varied(mode="select", scorer=AUTO), draft=True, target_weights=False)
+        session = open_session(settings.varied(mode="draft-kv"), draft=True)
     settings = settings.varied(mode="draft-kv", scorer=resolve_scorer(settings.scorer, session.pair, "draft-kv"))
-    items, left_out = measurements.questions_that_fit(session, items, settings)
+    items, left_out = questions_that_fit(session, items, settings)
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
-    studied, cost = items[:limit], None
     with notes.progress("studying") as update:
-        measured = measurements.study(session, studied, settings, update)
-    if answers:
-        with notes.progress("answering") as update:
-            cost = equal_cost.equal_cost(session, items[:answers], settings, update)
-    record = figures.finite(
-        {
-            "schema": SCHEMA,
-            "left_out": [item.identifier for item, _ in left_out],
-            "pair": {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name},
-            **summary(measured, cost["answer_changed"] if cost else ()),
-            "equal_cost": cost,
-        }
-    )
-    write_whole(out / "study.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+        rows = study_items(session, chooser, items, settings, out / "questions.jsonl", update)
+    pair = {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name}
+    record = {"schema": SCHEMA, "left_out": [item.identifier for item, _ in left_out], "pair": pair, **summary(rows)}
+    write_whole(out / "study.json", json.dumps(record, indent=1) + "\n")
     for name, svg in figures.study_plots(record).items():
         write_whole(out / f"{name}.svg", svg)
-    notes.line(f"wrote study.json and pictures to {out}")
+    notes.line(f"wrote questions.jsonl, study.json and pictures to {out}")
     console(sys.stdout).print(figures.study_view(record))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specprefill_cli.answering.resolve import resolve_scorer
@@ -14,7 +14,6 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures, likely_text
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
 from specprefill_cli.lab.evaluation.statistics import mean_figures
-from specprefill_cli.lab.session import Control
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import BASELINE, Record
@@ -41,23 +40,11 @@ COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """How to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them.
-
-    control: prefills in place of the mode; by_draft: the draft answers alone, in the target's place
-    """
+    """How to answer questions: a mode with its keep ratio (None: `auto`) and scorer, where it has them."""
 
     mode: str
     keep: float | None = None
     scorer: str | None = None
-    _: KW_ONLY
-    name: str = ""
-    control: Control | None = None
-    by_draft: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name, or the mode if the name is empty."""
-        return self.name or self.mode
 
     def settings(self, base: Settings) -> Settings:
         """The base settings with this configuration's values."""

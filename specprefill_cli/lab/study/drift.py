@@ -1,115 +1,78 @@
-"""How far an answer drifts from that of full prefill: KL at every token of a forced continuation, and where they diverge."""
+"""How far an answer drifts from that of full prefill: KL at each of its tokens, forced on another cache."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.lab.evaluation.statistics import mean_interval
-from specprefill_cli.lab.tables import Row
 from specprefill_cli.models.running.adapter import run
 from specprefill_cli.models.running.cache import KvCacheState, rollback
 
-TOKENS = 64
-# Answers are compared after these numbers of tokens.
-LENGTHS = (1, 4, 16, 64)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Continuation:
-    """The target's greedy continuation after full prefill: tokens [T], without stop tokens.
-
-    log_probabilities: [T, V] before each token; choices: [T] the likeliest tokens, including stop tokens
-    answer_tokens: number of tokens of the answer, including its stop token, at most T
-    """
+class Answer:
+    """A greedy answer: tokens [T] without the stop token, and the log-probabilities [T + 1, V] before and after each."""
 
     tokens: Tensor
     log_probabilities: Tensor
-    choices: Tensor
-    answer_tokens: int
-    stop_tokens: Tensor
+
+    @property
+    def margin(self) -> float:
+        """The difference of the two largest log-probabilities of the first token."""
+        first, second = self.log_probabilities[0].topk(2).values.tolist()
+        return first - second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A prefill against full prefill, over the same forced tokens.
+    """A cache against full prefill. kl: KL(full || this) in nats before each token; changed: whether a greedy choice differs.
 
-    kl: KL(full || this) in nats at each token; parted: tokens before the first differing greedy choice, None if none differs
-    answer_changed: whether the greedy answer differs
+    margin: as in `Answer`; likeliest: log-probability of the likeliest first token
     """
 
     kl: Sequence[float]
-    parted: int | None
-    answer_changed: bool
+    changed: bool
+    margin: float
+    likeliest: float
 
 
-def continuation(
-    model: PreTrainedModel, state: KvCacheState, logits: Tensor, stop_tokens: frozenset[int], count: int = TOKENS
-) -> Continuation:
-    """Continue greedily after the prompt, without stopping, then roll the state back. logits: [V] of its last token."""
-    stop, length, position = torch.tensor(sorted(stop_tokens)), state.length, int(state.positions[-1]) + 1
-    logits_rows, tokens = [logits.cpu()], []
-    for number in range(count):
-        tokens.append(int(without(logits_rows[-1], stop).argmax()))
-        if number < count - 1:
-            last = torch.tensor(tokens[-1:])
-            logits_rows.append(run(model, last, torch.tensor([position + number]), state).cpu())
+def greedy_answer(
+    model: PreTrainedModel, state: KvCacheState, logits: Tensor, position: int, stop_tokens: frozenset[int], most: int
+) -> Answer:
+    """Decode after a prompt, then roll the state back.
+
+    logits: [V] of its last token; position: of the first token to decode; most: greatest number of tokens
+    """
+    length, rows, tokens = state.length, [logits.cpu()], list[int]()
+    while (token := int(rows[-1].argmax())) not in stop_tokens and len(tokens) < most:
+        tokens.append(token)
+        rows.append(run(model, torch.tensor([token]), torch.tensor([position + len(tokens) - 1]), state).cpu())
     rollback(state, length)
-    stacked = torch.stack(logits_rows)
-    choices = stacked.argmax(-1)
-    ends = torch.isin(choices, stop).nonzero()[:, 0]
-    return Continuation(
-        tokens=torch.tensor(tokens),
-        log_probabilities=stacked.log_softmax(-1),
-        choices=choices,
-        answer_tokens=int(ends[0]) + 1 if len(ends) else count,
-        stop_tokens=stop,
-    )
+    return Answer(tokens=torch.tensor(tokens, dtype=torch.long), log_probabilities=torch.stack(rows).log_softmax(-1))
 
 
-def drift(model: PreTrainedModel, state: KvCacheState, logits: Tensor, reference: Continuation) -> Drift:
-    """Force the reference's tokens on another prefill of the same prompt, then roll its state back."""
-    length, forced = state.length, reference.tokens[:-1]
-    positions = int(state.positions[-1]) + 1 + torch.arange(len(forced))
-    logits_rows = torch.cat([logits[None].cpu(), run(model, forced, positions, state, rows=len(forced)).cpu()])
-    rollback(state, length)
-    differing = (without(logits_rows, reference.stop_tokens).argmax(-1) != reference.tokens).nonzero()[:, 0]
-    answer = slice(reference.answer_tokens)
+def run_forced(model: PreTrainedModel, state: KvCacheState, suffix: Tensor, position: int, answer: Answer) -> Tensor:
+    """Run suffix [S] and answer on a cache; leave it at the suffix's end. Returns the logits [T + 1, V] as in `Answer`.
+
+    position: of the suffix's first token
+    """
+    tokens = torch.cat([suffix, answer.tokens])
+    logits = run(model, tokens, position + torch.arange(len(tokens)), state, rows=len(answer.tokens) + 1)
+    rollback(state, state.length - len(answer.tokens))
+    return logits.cpu()
+
+
+def drift(answer: Answer, logits: Tensor) -> Drift:
+    """Compare logits [T + 1, V], as `run_forced` returns them, with the answer of full prefill."""
+    expected, other = answer.log_probabilities, logits.log_softmax(-1)
+    first, second = other[0].topk(2).values.tolist()
     return Drift(
-        kl=kl_rows(reference.log_probabilities, logits_rows.log_softmax(-1)).tolist(),
-        parted=int(differing[0]) if len(differing) else None,
-        answer_changed=bool((logits_rows.argmax(-1)[answer] != reference.choices[answer]).any()),
+        kl=(expected.exp() * (expected - other)).sum(-1).clamp(min=0).tolist(),
+        changed=bool((expected.argmax(-1) != other.argmax(-1)).any()),
+        margin=first - second,
+        likeliest=first,
     )
-
-
-def without(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Exclude some tokens from logits [..., V]."""
-    return logits.index_fill(-1, tokens, float("-inf"))
-
-
-def kl_rows(reference: Tensor, other: Tensor) -> Tensor:
-    """KL(reference || other) [T] in nats of log-probabilities [T, V]."""
-    return (reference.exp() * (reference - other)).sum(-1).clamp(min=0)
-
-
-def drift_row(name: str, drifts: Sequence[Drift]) -> Row:
-    """Figures of a variant over all questions: KL by token, mean KL with its 95 % interval, and shares of diverged answers."""
-    mean, low, high = mean_interval([fmean(drift.kl) for drift in drifts])
-    return {
-        "name": name,
-        "n": len(drifts),
-        "kl_by_token": [fmean(kl) for kl in zip(*(drift.kl for drift in drifts), strict=True)],
-        "kl_mean": mean,
-        "kl_low": low,
-        "kl_high": high,
-        "parted_after": {
-            str(length): fmean(drift.parted is not None and drift.parted < length for drift in drifts)
-            for length in LENGTHS
-        },
-        "answer_changed": fmean(drift.answer_changed for drift in drifts),
-    }

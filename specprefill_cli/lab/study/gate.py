@@ -9,15 +9,15 @@ from itertools import zip_longest
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.tasks import kl_divergence
 from specprefill_cli.draft_kv.checkpoints import chunk_risks
-from specprefill_cli.draft_kv.gate import Gate, remaining_risk
-from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
+from specprefill_cli.draft_kv.gate import RECOMPUTE, Gate, chunk_tokens, fates_by_risk, remaining_risk
+from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import KvCalibration, find_map, pair_calibration
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import auroc
-from specprefill_cli.lab.study.controls import copy_cache
-from specprefill_cli.lab.study.measurements import fates_at, questions_that_fit, repair_copy
+from specprefill_cli.lab.session import questions_that_fit
+from specprefill_cli.lab.study.controls import cache_of, copy_cache
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.record import BASELINE
@@ -73,8 +73,10 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
     checked = copy_cache(state)
     outcomes = []
     for budget in BUDGETS:
-        fates = fates_at(request, risks, budget)
-        kl = kl_divergence(full, repair_copy(request, checked, fates)[0])
+        size, document = request.chunk_size, request.prompt.document
+        fates = fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=size, share=budget)
+        slots = chunk_tokens(fates == RECOMPUTE, size, document)
+        kl = kl_divergence(full, repair(request, cache_of(checked), slots))
         outcomes.append(Outcome(prompt=number, budget=budget, risk=remaining_risk(risks, fates), kl=kl))
     return outcomes
 

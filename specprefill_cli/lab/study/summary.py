@@ -2,49 +2,90 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
+from statistics import fmean, median
 
-import torch
+import numpy as np
 
-from specprefill_cli.lab.study.drift import drift_row
-from specprefill_cli.lab.study.measurements import BUDGETS, MAPPED_ONLY, ItemStudy
+from specprefill_cli.lab.evaluation.statistics import auroc, mean_figures, percentile_interval, resample, share_figures
+from specprefill_cli.lab.study.conditions import RECOMPUTED
+from specprefill_cli.lab.study.question import FULL
+from specprefill_cli.lab.tables import Row
+
+SELECT = "select 0."
 
 
-def summary(studies: Sequence[ItemStudy], changed: Sequence[bool] = ()) -> dict:
-    """The study's figures by name.
+def summary(rows: Sequence[Row]) -> Row:
+    """The study's figures by name. rows: one a question, as `study_question` returns them."""
+    names = list(rows[0]["results"])
+    curve = [name for name in names if name.startswith(SELECT) and name[len(SELECT) :].isdecimal()]
+    return {
+        "questions": len(rows),
+        "prompt_tokens": median(row["tokens"] for row in rows),
+        "conditions": [condition_row(rows, name, [*curve, FULL]) for name in names],
+        "choosers": [chooser_row(rows, name, keep) for name, kept in rows[0]["kept"].items() for keep in kept],
+        "signals": [signal_row(rows, name) for name in rows[0]["signals"]],
+        "errors": {
+            part: [fmean(layer) for layer in zip(*(row["errors"][part] for row in rows), strict=True)]
+            for part in rows[0]["errors"]
+        },
+    }
 
-    changed: for the first questions, whether mapped KV alone changed the answer, if measured
+
+def condition_row(rows: Sequence[Row], name: str, curve: Sequence[str]) -> Row:
+    """The figures of a condition.
+
+    kl: of the first token, kl_answer: mean over the answer's tokens, in nats; changed: percentage of changed answers
+    f1, f1_delta: in percent, and its paired difference from `full`; seconds: mean time, and its ratio to that of `full`
+    kl_select, f1_select: paired differences from `select` at equal time, between the two nearest keep ratios
     """
-    keys, values = (
-        torch.stack([getattr(study, part) for study in studies]).nanmean(0) for part in ("key_errors", "value_errors")
-    )
-    answer_changed = [float(value) for value in changed[: len(studies)]]
-    names = dict.fromkeys(name for study in studies for name in study.trials)
-    return {
-        "questions": len(studies),
-        "first_token_changed": statistics.fmean(not study.trials[MAPPED_ONLY].same for study in studies),
-        "answer_changed": statistics.fmean(answer_changed) if answer_changed else None,
-        "true_error_by_layer": {"keys": keys.tolist(), "values": values.tolist()},
-        "variants": {name: variant(studies, name) for name in names},
-        "first_token_by_budget": [
-            {"recompute": budget, "chosen_by": chosen_by, **variant(studies, f"recompute {budget:g}{suffix}")}
-            for chosen_by in ("risk", "random")
-            for budget in BUDGETS
-            for suffix in [" at random" if budget and chosen_by == "random" else ""]
-        ],
-        "drift": [
-            drift_row(name, [study.trials[name].drift for study in studies if name in study.trials])
-            for name in studies[0].trials
-        ],
-    }
+    results = [row["results"][name] for row in rows]
+    figures: Row = {"name": name, "n": len(rows), "kl_median": median(result["kl"] for result in results)}
+    figures |= mean_figures("kl", [result["kl"] for result in results])
+    figures |= mean_figures("kl_answer", [result["kl_answer"] for result in results])
+    figures |= mean_figures("changed", [100.0 * result["changed"] for result in results])
+    is_timed = "seconds" in results[0]
+    figures["seconds"] = fmean(result["seconds"] for result in results) if is_timed else None
+    figures["time_ratio"] = figures["seconds"] / mean_of(rows, FULL, "seconds") if is_timed else None
+    for key in ("kl", "f1"):
+        values = [result[key] for result in results] if is_timed else []
+        at_equal_time = select_at(rows, curve, figures["seconds"], key) if is_timed else []
+        figures |= mean_figures(
+            f"{key}_select", [ours - theirs for ours, theirs in zip(values, at_equal_time, strict=True)]
+        )
+    scores = [result["f1"] for result in results] if is_timed else []
+    full = [row["results"][FULL]["f1"] for row in rows] if is_timed else []
+    figures |= mean_figures("f1", scores)
+    return figures | mean_figures("f1_delta", [ours - theirs for ours, theirs in zip(scores, full, strict=True)])
 
 
-def variant(studies: Sequence[ItemStudy], name: str) -> dict[str, float]:
-    """First-token figures of a variant, over the questions that have it."""
-    trials = [study.trials[name] for study in studies if name in study.trials]
-    return {
-        "kl_median": statistics.median(trial.kl for trial in trials),
-        "kl_mean": statistics.fmean(trial.kl for trial in trials),
-        "same_first_token": statistics.fmean(trial.same for trial in trials),
-    }
+def chooser_row(rows: Sequence[Row], name: str, keep: str) -> Row:
+    """How often the text that a scorer keeps holds the answer, in percent; None where no answer stands in its document."""
+    known = [kept for row in rows if (kept := row["kept"][name][keep]) is not None]
+    figures = share_figures("kept", known) if known else dict.fromkeys(("kept", "kept_low", "kept_high"))
+    return {"name": name, "keep": float(keep), "n": len(known), **figures}
+
+
+def mean_of(rows: Sequence[Row], name: str, key: str) -> float:
+    """The mean of a figure of a condition."""
+    return fmean(row["results"][name][key] for row in rows)
+
+
+def select_at(rows: Sequence[Row], curve: Sequence[str], seconds: float, key: str) -> list[float]:
+    """A figure of `select` for each question at a mean time, linearly between the keep ratios.
+
+    curve: conditions with ascending times; before the first and after the last, their own figures
+    """
+    times = [mean_of(rows, name, "seconds") for name in curve]
+    return [float(np.interp(seconds, times, [row["results"][name][key] for name in curve])) for row in rows]
+
+
+def signal_row(rows: Sequence[Row], name: str) -> Row:
+    """How well a signal separates changed answers of draft KV from the others: AUROC with its bootstrap interval."""
+    values = np.array([row["signals"][name] for row in rows])
+    changed = np.array([row["results"][RECOMPUTED]["changed"] for row in rows])
+    draws = [auroc(values[draw], changed[draw]) for draw in resample(len(rows))]
+    known = [draw for draw in draws if draw is not None]
+    low, high = percentile_interval(known) if known else (None, None)
+    figures = {"name": name, "n": len(rows), "changed": int(changed.sum()), "auroc": auroc(values, changed)}
+    return figures | {"auroc_low": low, "auroc_high": high}

@@ -19,7 +19,7 @@ from specprefill_cli.lab.study.gate import (
 )
 from specprefill_cli.settings import Settings
 from tests.helpers.samples import write_jsonl
-from tests.lab.study.test_equal_cost import item
+from tests.lab.study.test_study import item
 
 TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 2
 

@@ -1,97 +1,193 @@
-"""The study on a random pair: its controls, the drift over a forced continuation, and the command."""
+"""The study on a random pair: its conditions and controls, its rows in a file, its figures, and the command."""
 
 import json
 
 import pytest
 import torch
 
-from specprefill_cli.lab.study.drift import Drift, continuation, drift, drift_row, kl_rows
-from specprefill_cli.lab.study.measurements import BUDGETS, study
+from specprefill_cli.draft_kv.mapped_cache import score_and_map
+from specprefill_cli.draft_kv.projection import find_map
+from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.lab.evaluation.datasets import Item
+from specprefill_cli.lab.evaluation.statistics import TOO_FEW
+from specprefill_cli.lab.study import conditions, controls
+from specprefill_cli.lab.study.conditions import MAPPED, RECOMPUTED, study_question
+from specprefill_cli.lab.study.drift import drift, run_forced
+from specprefill_cli.lab.study.journal import measure_items
+from specprefill_cli.lab.study.question import full_prefill
 from specprefill_cli.lab.study.summary import summary
-from specprefill_cli.models.running.adapter import prefill, run
-from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.settings import Settings
-from tests.helpers.samples import write_jsonl
-from tests.lab.study.test_equal_cost import TEXT, item
+from tests.helpers.samples import collection_of, write_jsonl
 
+TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives by the old mill near the river. " * 8
 SETTINGS = Settings(scorer="question", look_ahead=1, mode="draft-kv")
-ITEMS = [item(0), item(1, TEXT[30:] + " It rains.")]
 
 
-def test_native_kv_keeps_the_first_token_and_controls_do_not(random_session):
-    studies = study(random_session, ITEMS, SETTINGS, lambda _: None)
-    figures = summary(studies, [True, False])
-    variants = figures["variants"]
-    assert variants["native"]["kl_mean"] < 1e-4
-    assert variants["native"]["same_first_token"] == 1
-    assert variants["wrong document"]["kl_mean"] > 1e-3
-    assert variants["mapped only"]["kl_mean"] > 1e-3
-    assert variants["zeros"]["kl_mean"] != variants["wrong document"]["kl_mean"]
-    errors = figures["true_error_by_layer"]
-    assert errors["keys"] != errors["values"]
-    for part in errors.values():
+def item(number=0, text=TEXT):
+    return Item(str(number), f"When, number {number}?", ("nine",), collection_of(text), (0, 10))
+
+
+def study_of(session, number=0, text=TEXT):
+    return full_prefill(session, item(number, text), SETTINGS)
+
+
+def test_native_kv_answers_like_full_prefill_and_controls_do_not(random_session):
+    random_session.settings = SETTINGS
+    wrong = study_of(random_session, 1, "Rain fell on the harbour all day. " * 30).native
+    row = json.loads(json.dumps(study_question(study_of(random_session, text=TEXT * 4), random_session, wrong)))
+    results, errors = row["results"], row["errors"]
+    assert results["native"]["kl"] < 1e-4
+    assert not results["native"]["changed"]
+    # Layers and spans of this small model coincide in other conditions.
+    different = [MAPPED, "zeros", "another document", "document dropped", "keys mapped", "values mapped"]
+    different += [name for name in results if "recomputed" in name or name.startswith("select")]
+    assert min(results[name]["kl"] for name in different) > 1e-4
+    # Here both choosers are the same session.
+    different.remove("select 0.15 by question")
+    assert len({results[name]["kl"] for name in different}) == len(different) == 16
+    assert {name: list(kept) for name, kept in row["kept"].items()} == {
+        name: ["0.1", "0.15", "0.3", "0.5"] for name in ("question", "paper")
+    }
+    for part in ("keys", "values"):
         # KV of the first layer is exact because it depends on the tokens alone.
-        assert part[0] < 1e-6
-        assert min(part[1:]) > 0.1
-    assert figures["answer_changed"] == 0.5
-    budgets = figures["first_token_by_budget"]
-    assert [row["recompute"] for row in budgets if row["chosen_by"] == "random"] == list(BUDGETS)
-    assert budgets[0]["kl_median"] == budgets[len(BUDGETS)]["kl_median"]
+        assert errors[part][0] < 1e-6
+        assert min(errors[part][1:]) > 0.1
+    assert len(errors["attention output"]) == len(errors["keys"])
+    tokens = [results[f"select {keep:g}"]["tokens"] for keep in conditions.KEEPS]
+    assert tokens == sorted(set(tokens))
+    assert results[f"{RECOMPUTED}, rest dropped"]["tokens"] < results[RECOMPUTED]["tokens"] == results["full"]["tokens"]
+    steps = ("draft and map", "checkpoints", RECOMPUTED, f"suffix of {RECOMPUTED}")
+    assert results[RECOMPUTED]["seconds"] == pytest.approx(sum(row["seconds"][step] for step in steps))
 
 
-def test_full_prefill_does_not_drift_from_itself_and_a_shorter_one_does(random_session):
-    settings = Settings(scorer="question", look_ahead=1)
-    request = random_session.request(item().collection, "When?", settings)
-    model, tokens = request.target.model, request.prompt.tokens
-    result = MODES["full"].prefill(request)
-    first_choice = frozenset({int(result.logits.argmax())})
-    for stop_tokens, answer_tokens in ((frozenset({0}), 12), (first_choice, 1)):
-        reference = continuation(model, result.state, result.logits, stop_tokens, count=12)
-        assert not set(reference.tokens.tolist()) & stop_tokens
-        assert reference.answer_tokens == answer_tokens
-        same = drift(model, result.state, result.logits, reference)
-        assert (same.parted, same.answer_changed) == (None, False)
-        assert max(same.kl) < 1e-4
-        assert result.state.length == len(tokens)
-    kept = torch.cat([torch.arange(8), torch.arange(len(tokens) - 20, len(tokens))])
-    logits, state = prefill(model, tokens[kept], kept, 1_024)
-    other = drift(model, state, logits, reference)
-    assert state.length == len(kept)
-    assert len(other.kl) == 12
-    # By hand: the second token's distributions, behind the first forced token at the position after the prompt.
-    place = torch.tensor([len(tokens)])
-    rows = [run(model, reference.tokens[:1], place, part) for part in (result.state, state)]
-    assert other.kl[1] == pytest.approx(float(kl_rows(*(row.log_softmax(-1) for row in rows))), rel=1e-2, abs=1e-5)
-    assert other.kl[1] > 10 * max(same.kl)
+def test_drift_is_measured_on_the_answer_of_full_prefill(random_session):
+    """By hand: the forced tokens behind the same cache, whose state ends with the suffix afterwards."""
+    study = study_of(random_session)
+    request, model = study.request, study.request.target.model
+    assert 0 < len(study.answer.tokens) <= 12
+    state = controls.cache_of(study.native)
+    end = request.prompt.document[1]
+    logits = run_forced(model, state, request.prompt.tokens[end:], end, study.answer)
+    assert state.length == request.prompt.length
+    torch.testing.assert_close(logits.log_softmax(-1), study.answer.log_probabilities, atol=1e-3, rtol=1e-3)
+    same = drift(study.answer, logits)
+    assert max(same.kl) < 1e-4
+    assert (same.changed, same.margin) == (False, pytest.approx(study.answer.margin, abs=1e-3))
+    assert drift(study.answer, logits.roll(1, -1)).changed
 
 
-def test_answers_that_part_are_counted_by_length():
-    drifts = [Drift(kl=(0.5, 1.5), parted=parted, answer_changed=parted == 0) for parted in (0, 3, 15, None)]
-    row = drift_row("x", drifts)
-    assert row["parted_after"] == {"1": 0.25, "4": 0.5, "16": 0.75, "64": 0.75}
-    assert row["kl_by_token"] == [0.5, 1.5]
-    assert (row["kl_mean"], row["answer_changed"]) == (1.0, 0.25)
+def test_wrong_document_is_never_the_same_text():
+    items = [item(0), item(1), item(2, "Another text altogether."), item(3)]
+    assert [controls.other_document(items, number).identifier for number in range(4)] == ["2", "2", "3", "2"]
+    assert controls.other_document(items[:2], 0) is None
+    # A document that is long enough is preferred to a nearer one.
+    assert controls.other_document([item(0), item(1, "Short."), item(2, TEXT[::-1])], 0).identifier == "2"
+
+
+def test_shorter_wrong_document_is_repeated_to_fill_every_slot(random_session):
+    """Any KV left of the right document would make the control look better than it is."""
+    right, wrong = (
+        study_of(random_session).native,
+        study_of(random_session, 1, "Rain fell on the harbour all day.").native,
+    )
+    start, end = study_of(random_session).request.prompt.document
+    replaced = controls.splice_document(wrong, right, (start, end))
+    for (keys, values), (old_keys, old_values), other in zip(replaced.layers, right.layers, wrong.layers, strict=True):
+        torch.testing.assert_close(keys[:, :start], old_keys[:, :start])
+        torch.testing.assert_close(values[:, :start], old_values[:, :start])
+        document = range(start, len(wrong.slots))
+        repeated = [document[place % len(document)] for place in range(end - start)]
+        assert end - start > 2 * len(document)
+        torch.testing.assert_close(keys[:, start:end], other[0][:, repeated])
+        torch.testing.assert_close(values[:, start:end], other[1][:, repeated])
+
+
+def test_layers_and_slots_are_exchanged_where_asked(random_session):
+    study = study_of(random_session)
+    _, state = score_and_map(study.request, find_map(study.request, "draft-kv"))
+    mapped = controls.keep_slots(controls.copy_cache(state), study.native.slots)
+    mixed = controls.exchange_layers(study.native, mapped, range(1, 2))
+    assert [torch.equal(ours[0], own[0]) for ours, own in zip(mixed.layers, study.native.layers, strict=True)] == [
+        number != 1 for number in range(len(mixed.layers))
+    ]
+    exact = study.with_exact(mapped).layers[1][1]
+    assert torch.equal(exact[:, study.exact], study.native.layers[1][1][:, study.exact])
+    assert torch.equal(exact[:, len(study.exact) :], mapped.layers[1][1][:, len(study.exact) :])
+
+
+def test_a_stopped_measurement_goes_on_with_the_next_question(tmp_path):
+    path, asked, told = tmp_path / "rows.jsonl", [], []
+
+    def measure(question):
+        asked.append(question.identifier)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {"id": question.identifier, "call": len(asked)}
+
+    items = [item(number) for number in range(4)]
+    with pytest.raises(KeyboardInterrupt):
+        measure_items(path, items, measure, told.append)
+    # The last row may be cut off where the process was killed.
+    path.write_text(path.read_text() + '{"id": "2", "ca')
+    rows = measure_items(path, items, measure, told.append)
+    assert asked == ["0", "1", "2", "2", "3"]
+    assert [row["call"] for row in rows] == [1, 2, 4, 5]
+    assert told[-1].startswith("question 2 of 2, 0 minutes left")
+
+
+def row_with(kl, f1, changed, risk):
+    """A row with `select` at two keep ratios, which takes 1 and 3 seconds, and draft KV, which takes 2."""
+
+    def result(kl, seconds, f1, changed=False):
+        return {"kl": kl, "kl_answer": kl, "changed": changed, "seconds": seconds, "f1": f1, "tokens": 1, "margin": 1.0}
+
+    results = {"full": result(0.0, 5.0, 100), "select 0.1": result(1.0, 1.0, 20), "select 0.5": result(0.2, 3.0, 60)}
+    results |= {RECOMPUTED: result(kl, 2.0, f1, changed), "zeros": {"kl": 2.0, "kl_answer": 2.0, "changed": True}}
+    errors = {"keys": [0.0, kl]}
+    row = {"id": "0", "tokens": 700, "results": results, "signals": {"risk": risk, "none": 0.0}, "errors": errors}
+    return row | {"kept": {"paper": {"0.1": changed, "0.5": None}}}
+
+
+def test_summary_compares_with_select_at_equal_time():
+    rows = [row_with(0.5 + 0.2 * (number % 2), 30, number % 2 == 1, number % 2) for number in range(20)]
+    record = summary(rows)
+    by_name = {row["name"]: row for row in record["conditions"]}
+    drafted = by_name[RECOMPUTED]
+    assert (drafted["kl"], drafted["changed"], drafted["time_ratio"]) == (pytest.approx(0.6), 50, 0.4)
+    # At 2 seconds `select` has a KL of 0.6 and an F1 of 40.
+    assert (drafted["kl_select"], drafted["f1_select"], drafted["f1_delta"]) == (pytest.approx(0), -10, -70)
+    assert drafted["kl_select_low"] < 0 < drafted["kl_select_high"]
+    assert (by_name["zeros"]["f1"], by_name["zeros"]["seconds"], by_name["full"]["kl_select"]) == (None, None, 0)
+    risk, constant = record["signals"]
+    assert (risk["auroc"], risk["auroc_low"], risk["changed"], constant["auroc"]) == (1.0, 1.0, 10, 0.5)
+    kept, unknown = record["choosers"]
+    assert (kept["name"], kept["keep"], kept["n"], kept["kept"]) == ("paper", 0.1, 20, 50)
+    assert (unknown["n"], unknown["kept"]) == (0, None)
+    assert record["errors"] == {"keys": [0, pytest.approx(0.6)]}
 
 
 @pytest.mark.slow
-def test_study_writes_json_and_plots(call, random_session, tmp_path, monkeypatch):
+def test_study_writes_rows_tables_and_plots_and_goes_on(call, random_session, tmp_path, monkeypatch):
+    random_session.settings = SETTINGS.varied(mode="select")
     monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
-    monkeypatch.setattr("specprefill_cli.lab.session.LONGEST_ANSWER", 3)
     texts = ("The north gate opens at nine. " * 16, "Rain fell on the harbour all day. " * 12)
     rows = [{"id": str(n), "context": text, "question": "When?", "answers": ["nine"]} for n, text in enumerate(texts)]
-    questions = write_jsonl(tmp_path / "questions.jsonl", *rows)
-    out = tmp_path / "a" / "study"
-    options = "--answers 2 --distractors 0 --scorer question --look-ahead 1 --quiet"
-    code, printed, _ = call("study", questions, "--out", str(out), *options.split())
+    questions, out = write_jsonl(tmp_path / "questions.jsonl", *rows), tmp_path / "a" / "study"
+    command = ("study", questions, "--out", str(out), *"--distractors 0 --scorer question --look-ahead 1 -q".split())
+    code, printed, _ = call(*command)
     assert code == 0
-    record = json.loads((out / "study.json").read_text())
-    assert record["schema"] == 1
-    assert record["questions"] == 2
-    rows = record["equal_cost"]["rows"]
-    assert {row["n"] for row in rows} == {2}
-    assert [row["first_token_kl"] for row in rows if row["name"] == "full"] == [0]
-    assert len(record["equal_cost"]["duels"]) == 4
-    assert len(record["first_token_by_budget"]) == 2 * len(BUDGETS)
-    plots = ("error_by_layer", "kl_by_budget", "kl_by_token")
-    assert {path.name for path in out.iterdir()} == {"study.json", *(f"{name}.svg" for name in plots)}
-    assert "same tokens, rest dropped" in printed
+    assert f"No verdicts: {TOO_FEW}." in printed
+    assert "riskiest recomputed" in printed
+    assert {path.name for path in out.iterdir()} == {
+        *("questions.jsonl", "study.json", "error_by_layer.svg", "kl_by_time.svg")
+    }
+    first = (out / "questions.jsonl").read_text()
+    assert call(*command)[1] == printed
+    assert (out / "questions.jsonl").read_text() == first
+
+
+def test_refuses_questions_about_a_single_text(random_session, tmp_path):
+    with pytest.raises(SpecprefillError, match="all questions are about the same text"):
+        conditions.study_items(
+            random_session, random_session, [item(), item(1)], SETTINGS, tmp_path / "rows.jsonl", lambda _: None
+        )
