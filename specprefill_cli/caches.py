@@ -91,6 +91,8 @@ class DiskCache:
     def store(self, key: str, value: bytes, source: str) -> None:
         """Keep a value. source: the file that it is about, for `specprefill cache`."""
         packed = zlib.compress(value, 1)
+        # A name may hold bytes that are no text.
+        source = source.encode(errors="replace").decode()
         self.run("REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", key, source, len(packed), time.time(), packed)
         self.stored_bytes += len(packed)
         # Adding up all sizes takes a while, so it is done now and then, and at the end.

@@ -103,6 +103,7 @@ class Settings:
         "they have more than 400,000; off: all",
         minimum=3000,
         words=(AUTO, OFF),
+        rare=True,
     )
     no_cache: bool = _documents(False, "Keep no texts of documents on disk, and use none that are there")
     memory_cache: str | float = _cache(

@@ -133,7 +133,7 @@ def test_pages_list_their_cells_across_documents():
     collection = Collection((first, one_page_document("b", "abcdefgh")))
     cells = document_cells(collection, one_token_a_character(collection.text), full_plan(18, (0, 18)), None, 6)
     pages = list(page_views(collection, cells, []))
-    assert [(page["document"], page["number"], page["cells"]) for page in pages] == [
+    assert [(page["document"], page["number"], [*page["cells"]]) for page in pages] == [
         ("a", 1, [0]),
         ("a", 2, []),
         ("a", 3, [0, 1]),

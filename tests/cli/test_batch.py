@@ -96,7 +96,7 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
     prefill = Session.prefill
 
     def end_second(self, mode, request):
-        if request.question == "When?":
+        if request.question == "How much?":
             os.kill(os.getpid(), signal.SIGTERM)
             # The row must not be answered before the signal has cancelled it, which ends its next pass.
             while True:
@@ -104,7 +104,7 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
         return prefill(self, mode, request)
 
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
-    source.write_text("Who?\n\nWhen?\nWhy?\n")
+    source.write_text("Who?\n\nHow much?\nWhy?\n")
     arguments = ("batch", str(source), "--document", MANUAL, "--mode", "full", "--out", str(out), "--concurrency", "1")
     with monkeypatch.context() as patch:
         patch.setattr(Session, "prefill", end_second)

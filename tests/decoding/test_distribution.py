@@ -72,7 +72,7 @@ def test_output_follows_the_target_distribution(name, settings):
     sampler = Sampler(**settings, seed=7)
     tokens, log = sample(sampler, draft(name, sampler), 3)
     assert chi_squared_p(tokens, distribution(TARGET, **settings)) > LIKELY
-    rate = log.acceptance_rate
+    rate = log.figures()["acceptance_rate"]
     assert {"always": rate == 1, "never": rate == 0, "sometimes": 0.05 < rate < 0.95}[name]
 
 
@@ -81,7 +81,7 @@ def test_lookup_proposals_preserve_the_distribution():
     seen = torch.randint(0, VOCABULARY, (200,), generator=torch.Generator().manual_seed(0))
     tokens, log = sample(sampler, LookupProposer(seen), 4)
     assert chi_squared_p(tokens, distribution(TARGET, 1.0, top_p=0.9)) > LIKELY
-    assert 0.05 < log.acceptance_rate < 0.9
+    assert 0.05 < log.figures()["acceptance_rate"] < 0.9
 
 
 def test_adaptive_proposals_preserve_the_distribution():

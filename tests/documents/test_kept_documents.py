@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from specprefill_cli.prefill.scorers.embedding import embedding_importance
+from specprefill_cli.prefill.scorers.meaning import embedding_importance
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.caches import DiskCache
@@ -173,7 +173,7 @@ def test_parts_of_documents_keep_their_places(cache: DiskCache) -> None:
 
 def test_words_of_documents_survive_packing() -> None:
     forms, text = WordForms("de"), "Die Mühle mahlt. Das Tor der Mühle ist grün."
-    index = word_index(text, np.array([0, 17]), len(text), forms)
+    index = word_index(text, np.array([0, 17]), forms)
     other_forms, other = unpack(pack(forms, index))
     assert other_forms == forms
     for word in forms.question_words("Wie ist das Tor der Mühle?"):

@@ -7,7 +7,14 @@ from specprefill_cli import Settings
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.registry import SCORERS
-from specprefill_cli.prefill.scorers.meaning import FOREIGN_BUDGET, HEADS_WEIGHT, VECTORS, WEAK, embedding_flops
+from specprefill_cli.prefill.scorers.meaning import (
+    AUTO_BUDGET,
+    FOREIGN_BUDGET,
+    HEADS_WEIGHT,
+    VECTORS,
+    WEAK,
+    embedding_flops,
+)
 from specprefill_cli.prefill.selection import select_scored
 from tests.helpers.sessions import request_for
 from tests.prefill.helpers import caching
@@ -86,7 +93,7 @@ def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):
     text = "Nyckeln finns hos vaktmästaren och hyran ska betalas av den som bor här till föreningen. " * 20
     request = request_for(tiny_session, text, "Var finns nyckeln?", mode="select", scorer="blend")
     scores = SCORERS["blend"].score(request)
-    assert scores.auto_budget.share > FOREIGN_BUDGET.share > SCORERS["blend"].general_budget(request).share
+    assert scores.auto_budget.share > FOREIGN_BUDGET.share > AUTO_BUDGET.share
     assert scores.warnings == select_scored(request, scores).warnings == (WEAK.format(language="sv"),)
 
 

@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from specprefill_cli import __version__
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.documents.sentences import sentences_of
@@ -37,6 +36,8 @@ PIECE = 32
 # the factor of the encoder's training.
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
+# Part of their keys on disk: raise it with another encoder or glossary.
+VERSION = 1
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
 # With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
@@ -84,7 +85,7 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
         if not request.collection.kept:
             return compute()
         with DiskCache() as disk:
-            key = f"vectors {__version__} {encoder.weights['words'].dtype} {identity(request)}"
+            key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
             with suppress(SafetensorError, TypeError):
                 return DocumentVectors(**load(disk.find(key) or b""))
             vectors = compute()
