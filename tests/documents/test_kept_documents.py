@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from specprefill_cli.prefill.scorers.meaning import embedding_importance
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.caches import DiskCache
@@ -19,6 +18,7 @@ from specprefill_cli.documents.document import Collection, Document, Page, one_p
 from specprefill_cli.documents.language import WordForms
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.bm25 import word_index
+from specprefill_cli.prefill.scorers.meaning import embedding_importance
 from specprefill_cli.prefill.shortlist import pack, shortlist, unpack
 from specprefill_cli.settings import Settings
 

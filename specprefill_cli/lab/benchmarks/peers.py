@@ -13,6 +13,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError, UsageError, first_line, pip_command
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.attention import ATTENTION
+from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.models.sources.refs import ModelRef
 
 TRANSFORMERS = "transformers"
@@ -44,7 +45,7 @@ def transformers_peer(target: LoadedModel) -> Peer:
     model: Any = target.model
 
     def read(tokens: Tensor) -> int:
-        ids = tokens[None].to(model.get_input_embeddings().weight.device)
+        ids = tokens[None].to(device_of(model.get_input_embeddings()))
         model.set_attn_implementation(PLAIN_ATTENTION)
         try:
             generated = model.generate(

@@ -21,6 +21,8 @@ from specprefill_cli.models.running.attention_plan import AttentionDevice, Atten
 from specprefill_cli.models.running.passes import AttentionMetadata, PositionContext
 
 ATTENTION = "specprefill"
+# Most queries whose heads a CPU computes together.
+FEW_QUERIES = 16
 # Queries and keys of the trial, query heads and key-value heads.
 TRIAL_QUERIES, TRIAL_KEYS, TRIAL_HEADS, TRIAL_GROUPS = 5, 9, 4, 2
 # Largest difference that rounding to half precision explains; another alignment gives about 1.
@@ -101,16 +103,30 @@ def attend_segment(
         mask = causal_lower_right(last - first, key.shape[2])
     elif segment.mask not in (Mask.NONE, Mask.CAUSAL):
         mask = context.mask(segment, plan, query)
+    is_causal, count = segment.mask is Mask.CAUSAL, last - first
+    if count <= FEW_QUERIES and query.device.type == "cpu" and not is_causal:
+        grouped = group_heads(query, key)
+        mask = mask if mask is None else mask.repeat(grouped.shape[2] // count, 1)
+        output = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+        return output.reshape(query.shape)
     output = F.scaled_dot_product_attention(
         query,
         key,
         value,
         attn_mask=mask,
-        is_causal=segment.mask is Mask.CAUSAL,
+        is_causal=is_causal,
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return join_blocks(output) if segment.mask is Mask.BANDED else output
+
+
+def group_heads(query: Tensor, key: Tensor) -> Tensor:
+    """Queries [1, heads, Q, d] as [1, kv_heads, groups * Q, d]: heads that read the same keys as queries of one head.
+
+    A CPU multiplies a single row in bfloat16 up to 14 times more slowly than some together.
+    """
+    return query.reshape(1, key.shape[1], -1, query.shape[-1])
 
 
 def select_states(states: Tensor, segment: Segment) -> Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specprefill_cli.models.running.attention import LayerReached
+from specprefill_cli.models.running.attention import LayerReached, group_heads
 from specprefill_cli.models.running.cache import copy_to, device_of
 from specprefill_cli.models.running.passes import AttentionMetadata, ForwardInput, SequenceMetadata
 
@@ -140,7 +140,7 @@ class OneTokenPass:
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
             keys, values = cache.update(key, value, number)
             output = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=mask, scale=attention.scaling, enable_gqa=True
+                group_heads(query, keys), keys, values, attn_mask=mask, scale=attention.scaling
             )
             hidden = hidden + to_output(output.view(1, -1))
             states = apply_norm(block.post_attention_layernorm, hidden)
