@@ -103,22 +103,20 @@ def attend_segment(
         mask = causal_lower_right(last - first, key.shape[2])
     elif segment.mask not in (Mask.NONE, Mask.CAUSAL):
         mask = context.mask(segment, plan, query)
-    is_causal, count = segment.mask is Mask.CAUSAL, last - first
-    if count <= FEW_QUERIES and query.device.type == "cpu" and not is_causal:
-        grouped = group_heads(query, key)
-        mask = mask if mask is None else mask.repeat(grouped.shape[2] // count, 1)
-        output = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
-        return output.reshape(query.shape)
+    is_causal, queries = segment.mask is Mask.CAUSAL, query
+    if last - first <= FEW_QUERIES and query.device.type == "cpu" and not is_causal:
+        queries = group_heads(query, key)
+        mask = mask if mask is None else mask.repeat(queries.shape[2] // (last - first), 1)
     output = F.scaled_dot_product_attention(
-        query,
+        queries,
         key,
         value,
         attn_mask=mask,
         is_causal=is_causal,
         scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=queries.shape[1] != key.shape[1],
     )
-    return join_blocks(output) if segment.mask is Mask.BANDED else output
+    return join_blocks(output) if segment.mask is Mask.BANDED else output.reshape(query.shape)
 
 
 def group_heads(query: Tensor, key: Tensor) -> Tensor:
