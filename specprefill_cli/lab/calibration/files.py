@@ -1,4 +1,4 @@
-"""Writes calibration files; the product reads them (`prefill/scoring_heads.py`, `draft_kv/projection.py`)."""
+"""Writes calibration files; the product reads them (`prefill/calibration.py`, `draft_kv/projection.py`)."""
 
 from __future__ import annotations
 

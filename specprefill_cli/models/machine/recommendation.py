@@ -13,39 +13,38 @@ from specprefill_cli.models.running.int8 import Int8Linear, pack_rows
 from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, Pair, on_this_machine, runs_from_gguf
 from specprefill_cli.models.sources.refs import ModelRef
 
-# Sizes of the trial's matrix: too large for a processor's caches. Rows that `select` typically prefills, and runs.
-TRIAL_OUTPUTS, TRIAL_INPUTS, TRIAL_ROWS, TRIAL_RUNS = 32_768, 2_048, 192, 4
+# Sizes of the trial's matrices: in prefill as large as those of a layer, in decoding too large for a processor's caches. Rows
+# that `select` typically prefills, and runs.
+PREFILL_OUTPUTS, DECODING_OUTPUTS, TRIAL_INPUTS, TRIAL_ROWS, TRIAL_RUNS = 8_192, 32_768, 2_048, 192, 4
 # A document for the expected time, and operations of the draft and the sentence encoder for each of its tokens.
-DOCUMENT_TOKENS, CHOOSER_FLOPS = 10_000, 6e7
+DOCUMENT_TOKENS, CHOOSER_FLOPS = 10_000, 5e7
 # Slower than this nobody reads along, in tokens a second.
 READING_SPEED = 8.0
 # Memory beside the weights, in bytes: KV, a pass, and Python with its libraries. Bytes of a weight on a GPU; on a CPU it is 1.
 BESIDE, GPU_BYTES = 1.5 * 2**30, 2
 
 
-def parameters_of(pair: Pair) -> float | None:
-    """Weights of a pair's target by its name; None where the name does not say."""
-    size = re.search(r"-(\d+(?:\.\d+)?)b\b", pair.name, re.IGNORECASE)
-    return float(size[1]) * 1e9 if size else None
+def weights_of(pair: Pair) -> float:
+    """The number of weights of a pair's target by its name; 0 where the name does not say."""
+    size = re.search(r"-(\d+(?:\.\d+)?)b\b", pair.name)
+    return float(size[1]) * 1e9 if size else 0.0
 
 
 def suitable_pair(pairs: Iterable[Pair], room: float, bytes_a_weight: float, most_weights: float) -> Pair | None:
     """The largest pair with at most so many weights that fits `room` bytes of memory; None where none does."""
-    sizes = {pair.name: (parameters_of(pair) or 0.0, pair) for pair in pairs}
-    fitting = [
-        (weights, pair)
-        for weights, pair in sizes.values()
-        if 0 < weights <= most_weights and weights * bytes_a_weight + BESIDE <= room
-    ]
-    return max(fitting, key=lambda candidate: candidate[0])[1] if fitting else None
+    most_weights = min(most_weights, (room - BESIDE) / bytes_a_weight)
+    return max((pair for pair in pairs if 0 < weights_of(pair) <= most_weights), key=weights_of, default=None)
 
 
 def measure_cpu() -> tuple[float, float]:
     """Operations a second of a short prefill in int8, and weights a second that decoding reads."""
-    layer = Int8Linear(*pack_rows(torch.ones(TRIAL_OUTPUTS, TRIAL_INPUTS)), TRIAL_INPUTS, None)
-    rows, weights = torch.ones(TRIAL_ROWS, TRIAL_INPUTS, dtype=torch.bfloat16), TRIAL_OUTPUTS * TRIAL_INPUTS
-    long, short = (min(timeit.repeat(partial(layer, part), repeat=TRIAL_RUNS, number=1)) for part in (rows, rows[:1]))
-    return 2 * weights * TRIAL_ROWS / long, weights / short
+    speeds = []
+    for outputs, count in ((PREFILL_OUTPUTS, TRIAL_ROWS), (DECODING_OUTPUTS, 1)):
+        layer = Int8Linear(*pack_rows(torch.ones(outputs, TRIAL_INPUTS)), TRIAL_INPUTS, None)
+        rows = torch.ones(count, TRIAL_INPUTS, dtype=torch.bfloat16)
+        seconds = min(timeit.repeat(partial(layer, rows), repeat=TRIAL_RUNS, number=1))
+        speeds.append(outputs * TRIAL_INPUTS * count / seconds)
+    return 2 * speeds[0], speeds[1]
 
 
 def recommend(memory: float, gpu_memory: float) -> str:
@@ -57,10 +56,12 @@ def recommend(memory: float, gpu_memory: float) -> str:
     pair = suitable_pair(gguf_pairs, memory, 1, weights_a_second / READING_SPEED)
     if pair is None:
         return f"--pair {SMOLLM2}: little memory, or a slow processor"
-    weights = parameters_of(pair) or 0.0
+    weights = weights_of(pair)
     seconds = (DOCUMENT_TOKENS * CHOOSER_FLOPS + 2 * weights * TRIAL_ROWS) / flops
-    place = "its weights are here" if ModelRef(pair.target).file else f"{0.7 * weights / 1e9:.1f} GB to download"
+    place = (
+        "its weights are here" if ModelRef(pair.target).file else f"{0.7 * weights / 1e9:.1f} GB to download, roughly"
+    )
     return (
-        f"--pair {pair.name}: {place}; expect {seconds:.1f} s to the first token for {DOCUMENT_TOKENS:,} tokens, and "
-        f"{weights_a_second / weights:.0f} tokens a second"
+        f"--pair {pair.name}: {place}; expect about {seconds:.0f} s to the first token for {DOCUMENT_TOKENS:,} tokens, and "
+        f"up to {weights_a_second / weights:.0f} tokens a second"
     )

@@ -1,4 +1,4 @@
-"""Forward passes: the adapter to transformers; `attention`, `cache`, `one_token` and `packed` are beside it.
+"""Forward passes: the adapter to transformers; `attention`, `cache` and `packed` are beside it.
 
 Only these modules touch transformers' internals; `tests/models/test_adapter.py` pins what they rely on.
 """

