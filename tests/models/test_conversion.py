@@ -20,7 +20,8 @@ from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running import adapter
-from specprefill_cli.models.sources import conversion
+from specprefill_cli.models.running.int8 import Int8Linear
+from specprefill_cli.models.sources import conversion, gguf_weights
 from specprefill_cli.models.sources.conversion import Conversion
 from specprefill_cli.models.sources.gguf import ARCHITECTURES, LLAMA3_SCALING, llama3_factors, read_gguf
 from specprefill_cli.models.sources.gguf_tokenizer import build_tokenizer
@@ -73,7 +74,8 @@ def test_a_file_of_each_architecture_computes_as_its_model(cache, tmp_path, arch
 
 
 @pytest.mark.parametrize("block_type", ["Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16"])
-def test_weights_are_those_of_every_block_type(cache, tmp_path, block_type):
+def test_weights_are_those_of_every_block_type(cache, tmp_path, monkeypatch, block_type):
+    monkeypatch.setattr(gguf_weights, "PROCESSOR", "AVX512")
     kind = getattr(GGMLQuantizationType, block_type)
     model = small_model("qwen2", len(vocabulary()), hidden_size=256, num_attention_heads=16, intermediate_size=512)
     file = write_gguf(tmp_path / "model.gguf", architecture="qwen2", tensor_types=(Q8, kind), model=model)
@@ -85,6 +87,14 @@ def test_weights_are_those_of_every_block_type(cache, tmp_path, block_type):
         assert torch.equal(stored[f"{module}.weight"], expected.bfloat16())
         scales = packed[f"{module}.scales"].float()[:, None]
         assert ((packed[f"{module}.packed"] * scales - expected).abs() <= 0.75 * scales).all()
+        # Few rows are multiplied in the 4 bits of the file, which are more exact than int8.
+        assert (f"{module}.nibbles" in packed) == (block_type == "Q4_K" and part == "mlp.down_proj")
+        if f"{module}.nibbles" in packed:
+            nibbles = packed[f"{module}.nibbles"], packed[f"{module}.nibble_scales"]
+            layer = Int8Linear(packed[f"{module}.packed"], packed[f"{module}.scales"], 512, None, nibbles)
+            rows = torch.randn(2, 512).bfloat16()
+            error = layer(rows).float() - rows.float() @ expected.T
+            assert error.norm() < 0.005 * (rows.float() @ expected.T).norm()
     assert packed["model.layers.1.self_attn.k_proj.bias"].dtype is torch.bfloat16
 
 

@@ -1,6 +1,6 @@
 """Matrices in int8 with a scale for each row: packed, multiplied, and read from a converted folder.
 
-Decoding on a CPU is bound by reading the weights, and int8 is a quarter of float32's bytes.
+Decoding on a CPU is bound by reading the weights: those of a file in 4 bits are kept in 4 bits as well, for few rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ WHOLE_ROWS, SAFE_COLUMNS = 4, 64
 ALIASED, GAP = 1024, 64
 # Steps in which what rounding left is expressed: half a step becomes 127.
 REST = 254
-# Endings of the names of a stored matrix and its scales, and what the configuration of such a model says.
-PACKED, SCALES = ".packed", ".scales"
-STORED = {"quant_method": "int8-rows", "bits": 8}
+# Weights of a row that share a scale where they are kept in 4 bits, and the outputs that torch's product computes together.
+GROUP, OUTPUTS = 32, 64
+# Endings of the names of a stored matrix: in int8 and in 4 bits, each with its scales.
+PACKED, SCALES, NIBBLES, NIBBLE_SCALES = ".packed", ".scales", ".nibbles", ".nibble_scales"
+# What the configuration of such a model says; processors of another kind want the 4 bits in another order.
+PROCESSOR = torch.backends.cpu.get_cpu_capability()
+STORED = {"quant_method": "int8-rows", "processor": PROCESSOR}
 
 
 def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,18 +50,39 @@ def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(packed, (0, 0 if weight.shape[1] % ALIASED else GAP)), scales
 
 
+def pack_nibbles(steps: Tensor, scales: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights steps * scale + offset in 4 bits [out, in / 2], ordered for this processor, and their scales [in / GROUP, out, 2].
+
+    steps: [out, in], of 0 to 15; scales, offsets: [out, in / GROUP], of each group of a row
+    """
+    # Torch's product counts the steps from 8.
+    scale_pairs = torch.stack([scales, offsets + 8 * scales], dim=-1).transpose(0, 1).bfloat16()
+    return torch._convert_weight_to_int4pack_for_cpu(steps.int(), 1), scale_pairs.contiguous()
+
+
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights [out, in + gap] and a scale for each output, as `pack_rows` makes them."""
+    """A linear layer with int8 weights [out, in + gap] and a scale for each output, as `pack_rows` makes them.
+
+    nibbles: the same weights as `pack_nibbles` makes them, and their scales
+    """
 
     packed: Tensor
     scales: Tensor
 
-    def __init__(self, packed: Tensor, scales: Tensor, inputs: int, bias: nn.Parameter | None) -> None:
+    def __init__(
+        self,
+        packed: Tensor,
+        scales: Tensor,
+        inputs: int,
+        bias: nn.Parameter | None,
+        nibbles: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = inputs, len(packed)
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales)
         self.bias = bias
+        self.nibbles = nibbles
 
     def forward(self, states: Tensor) -> Tensor:
         """States [..., in] -> [..., out] in their dtype."""
@@ -68,9 +93,17 @@ class Int8Linear(nn.Module):
 
     def product(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """The fastest way to multiply rows [n, in]."""
-        if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16 and self.packed.shape[1] % SAFE_COLUMNS == 0:
-            return self.whole_product
+        if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16:
+            if self.nibbles is not None:
+                return self.nibble_product
+            if self.packed.shape[1] % SAFE_COLUMNS == 0:
+                return self.whole_product
         return self.rounded_product if len(rows) <= ROUNDED_ROWS else self.unpacked_product
+
+    def nibble_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] in bfloat16 -> [n, out], by the weights in 4 bits."""
+        nibbles, scales = self.nibbles  # type: ignore[misc]
+        return torch._weight_int4pack_mm_for_cpu(rows, nibbles, GROUP, scales)
 
     def whole_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] in bfloat16 -> [n, out], by weights that are unpacked in registers."""
@@ -79,7 +112,7 @@ class Int8Linear(nn.Module):
 
     def unpacked_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
-        return F.linear(rows, self.packed[:, : self.in_features].to(rows.dtype).mul_(self.scales[:, None]))
+        return F.linear(rows, self.packed[:, : self.in_features].to(rows.dtype)).mul_(self.scales)
 
     def rounded_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
@@ -147,7 +180,9 @@ def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, atte
         else:
             bias = tensors.get(f"{name}.bias")
             fixed_bias = None if bias is None else fixed(bias, dtype)
-            model.set_submodule(name, Int8Linear(*matrix, module.in_features, fixed_bias))
+            has_nibbles = f"{stored}{NIBBLES}" in tensors and config.quantization_config["processor"] == PROCESSOR
+            nibbles = (tensors[f"{stored}{NIBBLES}"], tensors[f"{stored}{NIBBLE_SCALES}"]) if has_nibbles else None
+            model.set_submodule(name, Int8Linear(*matrix, module.in_features, fixed_bias, nibbles))
     for name, _ in [*model.named_parameters()]:
         if name in tensors:
             owner, _, attribute = name.rpartition(".")

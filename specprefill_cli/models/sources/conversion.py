@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -20,7 +21,7 @@ from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
 # Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
-VERSION = 2
+VERSION = 3
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
 # Bytes of a file of weights.
@@ -134,7 +135,7 @@ class Conversion:
 def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:
     """Write the model of a GGUF file as transformers stores it, an adapter merged.
 
-    packed: store matrices in int8 (`int8.load_packed` reads them) instead of bfloat16
+    packed: store matrices in int8 (`int8.load_packed` reads them) instead of bfloat16, those in 4 bits in both forms
 
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """
@@ -153,11 +154,13 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     if lora is not None:
         lora.check_modules({tensor.module for tensor in named})
     build_tokenizer(reader).save(str(folder / "tokenizer.json"))
-    settings = config | {"quantization_config": STORED} if packed else config
-    for name, content in (("config.json", settings), ("tokenizer_config.json", tokenizer_config(reader))):
+    count, size = (
+        sum(amounts) for amounts in zip(*((part.count, part.stored_bytes(packed)) for part in named), strict=True)
+    )
+    stored = {"quantization_config": STORED | {"bits": math.ceil(8 * size / count)}} if packed else {}
+    for name, content in (("config.json", config | stored), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    count = sum(tensor.count for tensor in named)
-    free, size = shutil.disk_usage(folder).free, count * (1 if packed else 2)
+    free = shutil.disk_usage(folder).free
     if size > free:
         raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")
 
