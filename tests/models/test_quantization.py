@@ -71,6 +71,16 @@ def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, width, most):
         torch.testing.assert_close(narrow.float(), exact, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("offset", [0, 8])
+def test_few_rows_are_multiplied_wherever_the_weights_of_a_file_begin(offset):
+    packed, scales = pack_rows(torch.randn(64, 512))
+    place = torch.empty(packed.numel() + 64, dtype=torch.int8)
+    place = place[-place.data_ptr() % 64 + offset :][: packed.numel()].view(packed.shape)
+    layer, rows = Int8Linear(place.copy_(packed), scales, 512, None), torch.randn(4, 512).bfloat16()
+    weight = packed[:, :512].float() * scales.float()[:, None]
+    torch.testing.assert_close(layer(rows).float(), rows.float() @ weight.T, atol=0.2, rtol=2e-2)
+
+
 @pytest.fixture
 def load_calls(monkeypatch):
     """Quantisation config and dtype of each `from_pretrained` call; the model itself is loaded unquantised."""

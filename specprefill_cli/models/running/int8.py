@@ -22,9 +22,8 @@ from specprefill_cli.models.running.supported import model_class
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
 ROUNDED_ROWS = 64
-# Most rows that are multiplied unrounded, and what the columns must be a multiple of: of other matrices, torch's product reads
-# past the end, which faults in a mapped file.
-WHOLE_ROWS, SAFE_COLUMNS = 4, 64
+# Most rows that are multiplied unrounded, and where torch's product needs the rows of an int8 matrix to begin: elsewhere it faults.
+WHOLE_ROWS, ALIGNMENT = 4, 16
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
 ALIASED, GAP = 1024, 64
@@ -96,7 +95,7 @@ class Int8Linear(nn.Module):
         if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16:
             if self.nibbles is not None:
                 return self.nibble_product
-            if self.packed.shape[1] % SAFE_COLUMNS == 0:
+            if (self.packed.data_ptr() | self.packed.shape[1]) % ALIGNMENT == 0:
                 return self.whole_product
         return self.rounded_product if len(rows) <= ROUNDED_ROWS else self.unpacked_product
 
