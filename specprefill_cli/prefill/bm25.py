@@ -6,6 +6,7 @@ Identifiers are codes, numbers and names of code that the documents hold in a fe
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,18 +29,22 @@ SHORTEST_NUMBER = 3
 MOST_PLACES = 8
 
 
-def bm25(question: str, text: str, starts: np.ndarray, forms: WordForms) -> np.ndarray:
-    """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
+def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.ndarray:
+    """Okapi BM25 (Robertson and Zaragoza 2009) of the passages of several texts together, for a question: [n].
 
-    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last with the text.
-        A word belongs to the passage that it begins in
-    forms: how words are compared
+    indexes: of each text, how its words are compared and which passages hold them
     """
-    index = word_index(text, starts, forms)
-    norm = K1 * (1 - B + B * index.lengths / max(index.lengths.mean(), 1e-9))
-    scores = np.zeros(len(starts))
-    for word in forms.question_words(question):
-        frequency = index.frequency(word, forms)
+    lengths = np.concatenate([index.lengths for _, index in indexes])
+    norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+    scores = np.zeros(len(lengths))
+    words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
+    for word in sorted(set().union(*words.values())):
+        frequency = np.concatenate(
+            [
+                index.frequency(word, forms) if word in words[forms] else np.zeros(len(index.lengths))
+                for forms, index in indexes
+            ]
+        )
         scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 
@@ -82,7 +87,11 @@ INDEXES: ByteCache[WordIndex] = ByteCache(
 
 
 def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
-    """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
+    """The words of a text's passages, kept for the next question about it.
+
+    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last with the text.
+        A word belongs to the passage that it begins in
+    """
     starts = np.ascontiguousarray(starts, dtype=np.int64)
 
     def build() -> WordIndex:
@@ -112,7 +121,7 @@ def word_scores(question: str, text: str, starts: np.ndarray, language: str | No
     forms = WordForms(language or language_of(text))
     if not forms.question_words(question):
         forms = WordForms(forms.language, plain=True)
-    return bm25(question, text, starts, forms)
+    return bm25(question, [(forms, word_index(text, starts, forms))])
 
 
 def coverage(question: str, text: str, starts: np.ndarray, language: str | None = None) -> float:
