@@ -105,7 +105,6 @@ class PrefillRequest(EncodedQuestion):
     draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part of a long document
     settings: unresolved, for options of a single mode
     positions: where the target computes kept tokens: `original` or `compact`
-    needs_draft_state: whether decoding will need the draft's cache of the prompt
     last_draft_layer: layer up to which the draft must run for any scorer, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
     """
@@ -121,7 +120,6 @@ class PrefillRequest(EncodedQuestion):
     seed: int
     positions: str = ORIGINAL
     max_new_tokens: int = 0
-    needs_draft_state: bool = False
     draft_gap: int = 0
     last_draft_layer: int = 0
     draft_prefixes: PrefixCache | None = None
@@ -182,7 +180,6 @@ class PrefillResult:
     """The target after prefill.
 
     logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
-    draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: previous tokens that a document token saw in the draft; None: all of them, or no draft ran
     compact: where the target computed kept tokens; None: at their original positions
     reused: cached work of earlier questions that it used, in words; cached_tokens: tokens whose target KV was cached
@@ -193,7 +190,6 @@ class PrefillResult:
     state: KvCacheState
     plan: Plan
     importance: Tensor | None = None
-    draft_state: KvCacheState | None = None
     draft_window: int | None = None
     compact: CompactPositions | None = None
     reused: tuple[str, ...] = ()
@@ -217,16 +213,12 @@ class Mode(ABC):
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
     fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
-    any_length: whether it takes prompts longer than the target's context
-    automatic: whether `--mode auto` may take it, where `cost` promises a gain over `full`
     """
 
     name: ClassVar[str]
     uses_draft: ClassVar[bool] = False
     uses_keep: ClassVar[bool] = False
     fallback_scorer: ClassVar[str] = "lexical"
-    any_length: ClassVar[bool] = False
-    automatic: ClassVar[bool] = False
 
     @abstractmethod
     def prefill(self, request: PrefillRequest) -> PrefillResult:
@@ -234,10 +226,6 @@ class Mode(ABC):
 
     def cost(self, request: PrefillRequest) -> float | None:
         """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; None: unknown."""
-        return None
-
-    def obstacle(self, request: PrefillRequest) -> str | None:
-        """Why `--mode auto` cannot take this mode for a prompt, or None."""
         return None
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:

@@ -161,40 +161,34 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
     capped: keep no more than the target's context has room for
     """
-    keep, room, length = request.keep, request.prompt_room, request.prompt.length
-    limit = room - (length - request.document_tokens) if capped and length > room else None
+    keep, room, prompt, text = request.keep, request.prompt_room, request.prompt, request.document_text
+    limit = room - (prompt.length - request.document_tokens) if capped and prompt.length > room else None
     if limit is not None and keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
-    importance, share = scores.importance, keep
+    importance, share, warnings = scores.importance, keep, scores.warnings
     if keep is None and is_about_everything(request.question):
-        importance, share = outline_importance(importance, request.document_text, request.prompt.offsets), OUTLINE_KEEP
+        importance, share = outline_importance(importance, text, prompt.offsets), OUTLINE_KEEP
+        warnings = (OUTLINE, *warnings)
     selection = select(
         importance,
         keep=share,
         chunk_size=request.chunk_size,
-        prompt_tokens=length,
-        document=request.prompt.document,
+        prompt_tokens=prompt.length,
+        document=prompt.document,
         auto_budget=scores.auto_budget,
         neighbours=scores.neighbours,
         limit=limit,
-        widen=partial(complete_sentences, request.document_text, request.prompt.offsets)
-        if scores.whole_sentences
-        else None,
+        widen=partial(complete_sentences, text, prompt.offsets) if scores.whole_sentences else None,
     )
-    warnings = [*selection.warnings, *([OUTLINE] if share is not keep else []), *scores.warnings]
-    kept, fixed = selection.plan.kept_tokens, length - request.document_tokens
-    amount = f"{kept:,} are kept, {selection.plan.kept_ratio:.3f}"
-    if keep is not None and keep * length < fixed and kept > keep * length + request.chunk_size:
-        warnings.append(
-            f"keep {keep:g}: question and instruction alone take {fixed:,} of {length:,} tokens, so that {amount}"
-        )
-    if limit is not None and keep is not None and keep * length > room:
+    if limit is not None and keep is not None and keep * prompt.length > room:
         target = request.pair.target
-        warnings.append(
-            f"keep {keep:g} of {length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
-            f"{request.max_new_tokens:,} tokens of answer; {amount}"
+        warnings += (
+            f"keep {keep:g} of {prompt.length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
+            f"{request.max_new_tokens:,} tokens of answer; {selection.plan.kept_tokens:,} are kept",
         )
-    return replace(selection, warnings=tuple(warnings))
+    if is_spread(scores, len(selection.chunks), request.chunk_size):
+        warnings += (f"{SPREAD} or use --mode full" if prompt.length <= room else SPREAD,)
+    return replace(selection, warnings=selection.warnings + warnings)
 
 
 def expected_tokens(request: PrefillRequest) -> int:
@@ -225,13 +219,9 @@ def spread_ratio(scores: Tensor, kept: int) -> float | None:
     return float(ordered[kept : 2 * kept].mean()) / best if best > 0 else None
 
 
-def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selection) -> tuple[str, ...]:
-    """Warn where dropped chunks are nearly as important as kept ones, for scorers with a known limit."""
-    if scores.spread_limit is None or not len(selection.chunks):
-        return ()
-    ranked = add_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
-    share = spread_ratio(ranked, len(selection.chunks))
-    if share is None or share <= scores.spread_limit:
-        return ()
-    fits = request.prompt.length <= request.prompt_room
-    return (f"{SPREAD} or use --mode full" if fits else SPREAD,)
+def is_spread(scores: Scores, kept: int, chunk_size: int) -> bool:
+    """Whether dropped chunks are nearly as important as the `kept` ones, for scorers with a known limit."""
+    if scores.spread_limit is None or not kept:
+        return False
+    ranked = add_neighbours(chunk_scores(scores.importance, chunk_size), scores.neighbours)
+    return (spread_ratio(ranked, kept) or 0.0) > scores.spread_limit

@@ -23,7 +23,6 @@ from specprefill_cli.prefill.selection import (
     select,
     select_scored,
     spread_ratio,
-    spread_warnings,
 )
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -197,7 +196,7 @@ def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
     request = tiny_session.request(collection, "How many?", Settings(mode="select", keep=0.1, max_new_tokens=16))
     assert request.prompt.length > request.target.context
     scores = Scores(importance=torch.ones(request.document_tokens), spread_limit=0.57)
-    assert spread_warnings(request, scores, select_scored(request, scores)) == (SPREAD,)
+    assert SPREAD in select_scored(request, scores).warnings
 
 
 def test_scorers_without_a_spread_limit_do_not_warn(tiny_session):

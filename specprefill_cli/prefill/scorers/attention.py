@@ -12,7 +12,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.machine.cost import cost_of, relative_time
 from specprefill_cli.models.running.adapter import prefill, run, window_layers
-from specprefill_cli.models.running.cache import KvCacheState, layer_count, rollback
+from specprefill_cli.models.running.cache import KvCacheState, layer_count
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
@@ -63,12 +63,8 @@ class AttentionScorer(Scorer):
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
-        """Read the prompt and score the document.
-
-        Returns the importance [n] of the draft's document tokens, float32 on the CPU; the draft's cache of the prompt and
-        the look-ahead tokens, None where the document was divided; and whether an earlier question left the document's KV.
-        """
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, bool]:
+        """The importance [n] of the draft's document tokens, float32 on the CPU, and whether a cache held their KV."""
         prompt = request.draft_prompt
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
@@ -78,7 +74,7 @@ class AttentionScorer(Scorer):
             importance = attention_importance(
                 state, capture, positions, prompt.length, prompt.document, layers, request.draft_share.ranks
             )
-        return importance, state, cached
+        return importance, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         """Last changes to the importance [n], now of the target's document tokens."""
@@ -90,9 +86,7 @@ class AttentionScorer(Scorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with a single run of the draft. Raises SpecprefillError like `layers`, and for scores that are not finite."""
-        importance, state, cached = self.score_document(request)
-        if state is not None:
-            rollback(state, request.draft_prompt.length)
+        importance, cached = self.score_document(request)
         with request.clock.phase("scoring"):
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, request.draft_prompt.offsets, request.prompt.offsets)
@@ -102,10 +96,6 @@ class AttentionScorer(Scorer):
             auto_budget=self.auto_budget(request),
             neighbours=self.neighbours,
             spread_limit=self.spread_limit,
-            # Decoding needs keys and values of every layer.
-            draft_state=state
-            if request.needs_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
-            else None,
             reused=(DRAFT_PREFIX,) if cached else (),
         )
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.bm25 import word_scores
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
@@ -40,7 +39,6 @@ class Scores:
     neighbours: weight of a chunk's two neighbours in its rank
     whole_sentences: whether a kept chunk brings the rest of the sentences that it cuts, within the same budget of tokens
     spread_limit: `spread_ratio` of chunks above which the evidence is spread over the document; None where it is unknown
-    draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
     reused: cached work of earlier questions that it used, in words
     warnings: what the user should know about the choice
     """
@@ -50,7 +48,6 @@ class Scores:
     neighbours: float = 0.0
     whole_sentences: bool = False
     spread_limit: float | None = None
-    draft_state: KvCacheState | None = None
     reused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

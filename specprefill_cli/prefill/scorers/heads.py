@@ -12,7 +12,6 @@ from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import window_layers
-from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.calibration import HEADS_REMEDY, CalibratedPair, ScoringHeads
 from specprefill_cli.prefill.importance import blend, check_finite, pool, usable_layers
 from specprefill_cli.prefill.request import PrefillRequest
@@ -53,7 +52,7 @@ class HeadsScorer(AttentionScorer):
             )
         return layers
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, bool]:
         parts = document_parts(request)
         # The first part lies farthest from the question: a layer that sees it from there sees every part.
         first_request = parts[0].cut_request(request)
@@ -79,7 +78,7 @@ class HeadsScorer(AttentionScorer):
             for heads, *cores_of_layer in zip(layers.values(), *scores, strict=True):
                 importance += normalise_cores(cores_of_layer, torch.tensor(list(heads.values())))
             importance = check_finite(pool(request.draft_share.ranks.summed(importance)[None])[0])
-        return importance, state if len(parts) == 1 else None, any_cached
+        return importance, any_cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = required_heads(request).lexical

@@ -61,7 +61,7 @@ class Part:
         if self.end - self.start == len(request.draft_prompt.offsets):
             return request
         prompt = self.cut_prompt(request.draft_prompt)
-        return replace(request, draft_prompt=prompt, draft_gap=self.gap, needs_draft_state=False)
+        return replace(request, draft_prompt=prompt, draft_gap=self.gap)
 
 
 def divide_document(tokens: int, size: int, room: int) -> tuple[Part, ...]:
