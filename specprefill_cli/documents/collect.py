@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
@@ -29,23 +29,11 @@ LOCK_PREFIX = "~$"
 LIBRARIES = ("pypdfium2", "pypdf", "openpyxl", "kreuzberg", "rapidocr", "charset-normalizer")
 
 
-@dataclass(frozen=True)
-class Expansion:
-    """The files of a source, sorted.
+def expand_source(source: str) -> tuple[list[Path], list[str]]:
+    """Find the files that a source names, sorted: itself, a folder's files, or a pattern's matches.
 
-    named: whether the source itself is the file
-    warnings: a sentence about a folder's files that no reader claims, or nothing
-    """
-
-    files: list[Path]
-    named: bool = False
-    warnings: list[str] = field(default_factory=list)
-
-
-def expand_source(source: str) -> Expansion:
-    """Find the files that a source names: itself, a folder's files, or a pattern's matches.
-
-    Returns a name without a file unchanged: opening it gives the best error.
+    Also returns a sentence about a folder's files that no reader claims, or nothing. A name without a file stays as it is:
+    opening it gives the best error.
     Raises DocumentError for a URL, a pattern without matches, or a folder without known suffixes.
     """
     if URL.match(source):
@@ -58,14 +46,14 @@ def expand_source(source: str) -> Expansion:
     if os.path.isdir(source):
         return expand_folder(source)
     if os.path.lexists(source) or PATTERN_CHARACTERS.isdisjoint(source):
-        return Expansion([Path(source)], named=True)
+        return [Path(source)], []
     parts = Path(source).parts
-    fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts)))
-    files = match_pattern(Path(*parts[:fixed_parts]), parts[fixed_parts:])
+    fixed_parts = list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts))
+    files = match_pattern(Path(*fixed_parts), parts[len(fixed_parts) :])
     if not files:
         remedy = "check it; quotes keep the shell from expanding it"
         raise document_error(source, "no file matches this pattern", remedy)
-    return Expansion(files)
+    return files, []
 
 
 def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
@@ -86,7 +74,7 @@ def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
     )
 
 
-def expand_folder(folder: str) -> Expansion:
+def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
     """Find a folder's files with a known suffix, including broken links, so that reading them reports the error."""
     found = match_pattern(Path(folder), ("**",))
     files = [
@@ -99,7 +87,7 @@ def expand_folder(folder: str) -> Expansion:
         raise document_error(folder, cause, "name the files")
     others = len(found) - len(files)
     subject, verb = ("file of another kind", "was") if others == 1 else ("files of other kinds", "were")
-    return Expansion(files, warnings=[one_line(f"{others} {subject} in {folder} {verb} not read")] if others else [])
+    return files, [one_line(f"{others} {subject} in {folder} {verb} not read")] if others else []
 
 
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
@@ -128,24 +116,25 @@ def read_collection(
     step: called with the progress of a reader, page by page, and of the files
     keep: whether texts are kept on disk, by the content of their files, and read from there
     """
+    named = {Path(spelling) for source in sources for spelling in (source, os.path.expanduser(source))}
     # None stands for standard input: a file may have the same name.
-    files: list[tuple[Path | None, bool]] = []
+    files: list[Path | None] = []
     skipped: list[str] = []
     for source in dict.fromkeys(sources):
-        expansion = expand_source(source) if source != STANDARD_INPUT else Expansion([])
-        files += [(path, expansion.named) for path in expansion.files] or [(None, True)]
-        skipped += expansion.warnings
+        found, unread = expand_source(source) if source != STANDARD_INPUT else ([None], [])
+        files += found
+        skipped += unread
     documents: dict[str, Document] = {}
     failures: list[DocumentError] = []
     with DiskCache() if keep else nullcontext() as cache:
-        for number, (path, is_named) in enumerate(files, start=1):
+        for number, path in enumerate(files, start=1):
             place = STANDARD_INPUT if path is None else os.path.normcase(os.path.realpath(path))
             if len(files) > 1:
                 step(f"reading file {number:,} of {len(files):,}: {path or STANDARD_INPUT}")
             try:
                 documents[place] = documents.get(place) or read_file(path, step, cache)
             except DocumentError as error:
-                if strict or is_named:
+                if strict or path is None or path in named:
                     raise
                 failures.append(error)
     if failures and (strict or not documents):

@@ -11,10 +11,9 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.html import visible_text
-from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.text import decode_text
 
-MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
@@ -27,14 +26,9 @@ def open_archive(file: SourceFile) -> ZipFile:
     The declared sizes can be trusted: zipfile never unpacks more of an entry.
     """
     archive = ZipFile(BytesIO(file.data))
-    sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-    markup = sum(size for name, size in sizes.items() if name.lower().endswith(MARKUP_SUFFIXES))
-    for size, limit, unit in (
-        (sum(sizes.values()), file.limits.max_unpacked_bytes, "bytes"),
-        (markup, file.limits.max_xml_bytes, "bytes of XML"),
-    ):
-        if size > limit:
-            raise file.error(f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
+    growth = sum(entry.file_size for entry in archive.infolist()) - len(file.data)
+    if growth > LIMITS.max_growth:
+        raise file.error(f"unpacks to {growth:,} more bytes, the limit is {LIMITS.max_growth:,}", "split it")
     return archive
 
 
@@ -67,8 +61,8 @@ def book_pages(file: SourceFile) -> Pages:
         titles += (f"Author: {author.text}" for author in package.iterfind(f".//{DUBLIN_CORE}creator"))
         head = "\n".join(filter(None, titles))
         for chapter in filter(entries.__contains__, chapters):
-            page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
-            _, text = visible_text(decode_text(page, is_markup=True), file.stop)
+            page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
+            _, text = visible_text(decode_text(page, is_markup=True), file.check_room)
             file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
             yield file.page_text([f"{head}\n\n{text}" if head else text])
             head = ""
@@ -85,9 +79,9 @@ def mail_pages(file: SourceFile) -> Pages:
             text = body.get_content()
         except LookupError:
             # A character set that Python does not know.
-            text = decode_text(SourceFile(content(body), file.name, file.limits))
+            text = decode_text(SourceFile(content(body), file.name))
         is_html = body.get_content_subtype() == "html"
-        texts.append(visible_text(text, file.stop)[1] if is_html else clean_text(text).strip())
+        texts.append(visible_text(text, file.check_room)[1] if is_html else clean_text(text).strip())
     yield "\n\n".join(filter(None, texts))
     for part in message.iter_attachments() if message.is_multipart() else () if body else (message,):
         kind = part.get_content_type()

@@ -75,7 +75,7 @@ def recognised_text(file: SourceFile, picture: Any) -> str:
     begin = time.monotonic()
     with LOCK:
         result = recogniser()(picture)
-    file.excused_seconds += time.monotonic() - begin
+    file.started += time.monotonic() - begin
     pieces = []
     for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()

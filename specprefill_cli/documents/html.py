@@ -2,13 +2,12 @@
 
 import html
 import re
-import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
-from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
+from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
 from specprefill_cli.documents.text import decode_text
 
@@ -42,7 +41,7 @@ ENDED_BY = {
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
 UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
-# Characters that are parsed between two looks at whether the caller has stopped waiting.
+# Characters that are parsed between two looks at the clock.
 SLICE = 2**20
 Attributes = Mapping[str, str]
 
@@ -197,10 +196,10 @@ def attribute_text(tag: str, attributes: Attributes) -> str:
     return attributes.get("value", "") if tag == "input" and kind not in SILENT_INPUTS else ""
 
 
-def visible_text(markup: str, stop: threading.Event | None = None) -> tuple[str, str]:
+def visible_text(markup: str, check: Callable[[], None] = lambda: None) -> tuple[str, str]:
     """Return the page's title and author, and its cleaned text: a line for each block element, table rows as `a: 1 | b: 2`.
 
-    Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
+    check: called now and then; it may raise. Raises AssertionError for declarations that the parser rejects
     """
     extractor = TextExtractor()
     # At each tag, comment or section that never ends, the parser would search the rest of the page again.
@@ -208,7 +207,7 @@ def visible_text(markup: str, stop: threading.Event | None = None) -> tuple[str,
         end = markup.rfind(closing) + 1
         markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
     for start in range(0, len(markup), SLICE):
-        check_stop(stop)
+        check()
         extractor.feed(markup[start : start + SLICE])
     extractor.close()
     author = f"Author: {extractor.author}" if extractor.author.strip() else ""
@@ -221,4 +220,4 @@ def pages(file: SourceFile) -> Pages:
     markup = decode_text(file, is_markup=True)
     if STRUCK.search(markup):
         file.warnings.append("struck text is left out")
-    yield "\n\n".join(filter(None, visible_text(markup, file.stop)))
+    yield "\n\n".join(filter(None, visible_text(markup, file.check_room)))

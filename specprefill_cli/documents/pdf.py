@@ -11,8 +11,8 @@ from io import BytesIO
 from specprefill_cli.documents import extras
 from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, join_lines, restore_ligatures
 from specprefill_cli.documents.document import hold, page_ranges
-from specprefill_cli.documents.reader import Abandoned, Pages, SourceFile, check_stop
-from specprefill_cli.errors import first_line
+from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.errors import DocumentError, first_line
 
 DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
@@ -91,8 +91,8 @@ def pypdf_pages(file: SourceFile, problems: Problems) -> Pages:
     for number in range(1, file.page_count + 1):
         text = ""
         try:
-            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: check_stop(file.stop))
-        except Abandoned:
+            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: file.check_room())
+        except DocumentError:
             raise
         except Exception as error:
             # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.

@@ -10,7 +10,7 @@ from io import StringIO
 from itertools import islice
 
 from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
-from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.tables import named_cells, table_lines
 
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
@@ -60,7 +60,7 @@ def csv_pages(file: SourceFile) -> Pages:
     """Read each non-empty row as a line. Raises DocumentError for a field longer than the limits allow."""
     text = decode_text(file)
     # Raise the csv module's limit of 131,072 characters: a cell may hold a whole text.
-    csv.field_size_limit(file.limits.max_characters)
+    csv.field_size_limit(LIMITS.max_characters)
     try:
         delimiter = likely_delimiter(text)
         rows = (row for row in closed_rows(file, text, delimiter) if any(cell.strip() for cell in row))

@@ -53,14 +53,14 @@ def test_the_same_file_is_read_once(folder: Path) -> None:
 
 
 def test_a_pattern_follows_no_links_to_folders(folder: Path) -> None:
-    assert expand_source("**/s*/**/*.t?t").files == [Path("docs/sub/c.txt")]
+    assert expand_source("**/s*/**/*.t?t")[0] == [Path("docs/sub/c.txt")]
     os.symlink("..", "docs/sub/up")
     os.symlink("../../docs", "docs/sub/again")
     texts = [Path("docs", *parts) for parts in (["a.txt"], ["sub", "c.txt"], ["z.txt"])]
-    assert expand_source("docs/**/*.txt").files == texts
-    assert expand_source("docs/**").files == sorted([Path("docs/B.MD"), Path("docs/notes.bin"), *texts])
+    assert expand_source("docs/**/*.txt")[0] == texts
+    assert expand_source("docs/**")[0] == sorted([Path("docs/B.MD"), Path("docs/notes.bin"), *texts])
     assert names("docs") == DOCUMENTS
-    assert expand_source("do*/**t").files == [Path("docs/a.txt"), Path("docs/z.txt")]
+    assert expand_source("do*/**t")[0] == [Path("docs/a.txt"), Path("docs/z.txt")]
 
 
 @pytest.fixture
