@@ -82,12 +82,6 @@ def page_ranges(numbers: Iterable[int]) -> str:
     return f"page {text}" if text.isdigit() else f"pages {text}"
 
 
-def hold(numbers: Iterable[int]) -> str:
-    """Write ascending page numbers and the verb: `page 4 holds` or `pages 1-3, 7 hold`."""
-    text = page_ranges(numbers)
-    return f"{text} holds" if text.startswith("page ") else f"{text} hold"
-
-
 @dataclass(frozen=True)
 class DocumentPages:
     """Some pages of a document, by number."""

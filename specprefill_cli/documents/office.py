@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
 from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
-from specprefill_cli.documents.document import hold
+from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import BLANK, LINE, Table, Writer, table_lines
 
@@ -62,7 +62,7 @@ def slide_pages(file: SourceFile) -> Pages:
             empty += [] if text.strip() else [number]
             yield text
     if empty:
-        file.warnings.append(f"{hold(empty)} no text (pictures?)")
+        file.warnings.append(f"no text on {page_ranges(empty)} (pictures?)")
 
 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:

@@ -1,12 +1,13 @@
-"""Pages of a PDF through PDFium: text, form fields, notes and attachments."""
+"""Pages of a PDF through PDFium: text, form fields, notes, attachments, and tables that are drawn with lines."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from itertools import islice
 from typing import Any
 
 import pypdfium2
@@ -14,11 +15,10 @@ import pypdfium2.raw as pdfium
 
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
-from specprefill_cli.documents.grids import grids_of
-from specprefill_cli.documents.layout import Box
+from specprefill_cli.documents.layout import Box, Grid
 
-# PDFium is not thread-safe.
-LOCK = threading.Lock()
+# PDFium is not thread-safe: one document at a time, with those attached to it.
+LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
@@ -27,28 +27,19 @@ UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
 Note = tuple[str, str, Box]
-
-
-@contextmanager
-def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
-    """Open a PDF with its forms, and close it. Raises PdfiumError for a file that PDFium does not open."""
-    with LOCK:
-        document = pypdfium2.PdfDocument(data)
-        document.init_forms()
-    try:
-        yield document
-    finally:
-        with LOCK:
-            document.close()
+Point = tuple[float, float]
+# In points: the shortest line of a table, and how far two lines at one place may be apart.
+SHORTEST, SAME_PLACE = 8.0, 3.0
+# A page with more drawings is a picture, not a table.
+MOST_DRAWINGS, MOST_STROKES = 3000, 20_000
 
 
 def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:
     """The name and the content of each attached file; files whose content is missing are empty."""
     found = []
-    with LOCK:
-        for file in map(document.get_attachment, range(document.count_attachments())):
-            with suppress(pypdfium2.PdfiumError):
-                found.append((file.get_name(), bytes(file.get_data())))
+    for file in map(document.get_attachment, range(document.count_attachments())):
+        with suppress(pypdfium2.PdfiumError):
+            found.append((file.get_name(), bytes(file.get_data())))
     return found
 
 
@@ -124,3 +115,59 @@ def string(read: Callable[..., int], *arguments: Any) -> str:
     buffer = ctypes.create_string_buffer(size)
     read(*arguments, ctypes.cast(buffer, ctypes.POINTER(pdfium.FPDF_WCHAR)), size)
     return buffer.raw[: max(0, size - 2)].decode("utf-16-le", "replace")
+
+
+def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
+    """The tables of a page that are drawn with lines and have at least two columns and two rows."""
+    upright, level = [], []
+    for (x, y), (other_x, other_y) in islice(strokes(page), MOST_STROKES):
+        if abs(x - other_x) < 1 and abs(y - other_y) >= SHORTEST:
+            upright.append((max(y, other_y), min(y, other_y), x))
+        elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:
+            level.append((y, min(x, other_x), max(x, other_x)))
+    groups: list[list[tuple[float, float, float]]] = []
+    lowest = float("inf")
+    for line in sorted(upright, reverse=True):
+        if line[0] < lowest - SAME_PLACE or not groups:
+            groups.append([])
+            lowest = line[1]
+        groups[-1].append(line)
+        lowest = min(lowest, line[1])
+    grids = []
+    for group in groups:
+        columns = places(x for _, _, x in group)
+        low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
+        rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
+        if len(columns) > 2 and len(rows) > 2:
+            grids.append(Grid(columns, rows))
+    return grids
+
+
+def places(values: Iterable[float]) -> list[float]:
+    """Ascending places without those beside another."""
+    kept: list[float] = []
+    for value in sorted(values):
+        if not kept or value - kept[-1] > SAME_PLACE:
+            kept.append(value)
+    return kept
+
+
+def strokes(page: pypdfium2.PdfPage) -> Iterator[tuple[Point, Point]]:
+    """Yield the ends of each straight line that a page draws."""
+    if pdfium.FPDFPage_CountObjects(page.raw) > MOST_DRAWINGS:
+        return
+    x, y = ctypes.c_float(), ctypes.c_float()
+    for drawing in page.get_objects(filter=(pdfium.FPDF_PAGEOBJ_PATH,), max_depth=1):
+        matrix = drawing.get_matrix()
+        start = before = (0.0, 0.0)
+        for number in range(min(pdfium.FPDFPath_CountSegments(drawing.raw), MOST_DRAWINGS)):
+            segment = pdfium.FPDFPath_GetPathSegment(drawing.raw, number)
+            pdfium.FPDFPathSegment_GetPoint(segment, ctypes.byref(x), ctypes.byref(y))
+            point = matrix.on_point(x.value, y.value)
+            if pdfium.FPDFPathSegment_GetType(segment) == pdfium.FPDF_SEGMENT_MOVETO:
+                start = point
+            else:
+                yield before, point
+            if pdfium.FPDFPathSegment_GetClose(segment):
+                yield point, start
+            before = point

@@ -7,7 +7,6 @@ import zipfile
 
 import pytest
 
-from specprefill_cli.documents.reader import Limits
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.errors import DocumentError
 from tests.helpers import document_files
@@ -82,7 +81,7 @@ def test_damage_gives_text_or_one_error(label: str) -> None:
         inside = data.startswith(b"PK") and rng.random() < 0.8
         mutant = damage_part(data, rng) if inside else damage(data, rng)
         try:
-            document = read_document(mutant, name, Limits(max_seconds=60))
+            document = read_document(mutant, name)
             lines = [*document.warnings, document.name]
             document.text.encode()
         except DocumentError as error:

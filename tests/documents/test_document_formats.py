@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from specprefill_cli.documents import registry
-from specprefill_cli.documents.reader import Limits, SourceFile
+from specprefill_cli.documents.reader import SourceFile
 from specprefill_cli.documents.registry import read_document
 from tests.helpers.document_files import make_pdf, refusal
 
@@ -126,7 +126,7 @@ def test_refusals_name_the_format_of_the_file(data: bytes, name: str, words: str
     "text", ["GGUF is a file format.", "ID3 splits on gain.", "BZh and gzip compared", "GIF89a: why"]
 )
 def test_text_that_starts_like_a_signature_is_text(text: str) -> None:
-    assert read_document(text.encode(), "a.txt", Limits()).text == text
+    assert read_document(text.encode(), "a.txt").text == text
     assert "not a .txt file" in refusal(text.encode() + b"\x00", "a.txt")
 
 
@@ -140,8 +140,8 @@ def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.Monk
 
 
 def test_size_limits() -> None:
-    assert "larger than 4 bytes" in refusal(b"12345", "a.txt", Limits(max_bytes=4))
-    assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", Limits(max_characters=4))
+    assert "larger than 4 bytes" in refusal(b"12345", "a.txt", max_bytes=4)
+    assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", max_characters=4)
 
 
 def test_content_comes_before_the_suffix() -> None:

@@ -293,7 +293,7 @@ def test_characters_that_do_not_decode() -> None:
     )
     codes = "".join(f"{ord(character) - 29:04x}" for character in "The gate of the mill is painted green")
     message = refusal(raw_pdf(f"BT /F1 12 Tf 72 700 Td <{codes}> Tj ET", font=font), "a.pdf")
-    assert message.startswith("a.pdf: page 1 holds text whose characters have no letters in the file; run OCR")
+    assert message.startswith("a.pdf: the characters of page 1 have no letters in the file; run OCR")
     cmap = (
         "1 begincodespacerange <00> <ff> endcodespacerange\n1 beginbfrange <20> <7e> <0020> endbfrange\n"
         "1 beginbfchar <80> <0000> endbfchar"

@@ -1,18 +1,17 @@
 """PDFs: text by page, and failures."""
 
-import itertools
-import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pypdf
 import pytest
 from fpdf.enums import EncryptionMethod
-from pypdfium2 import PdfiumError, PdfPage
+from pypdfium2 import PdfiumError
 
-from specprefill_cli.documents import extras, pdfium
-from specprefill_cli.documents.reader import Abandoned, Limits, SourceFile
+from specprefill_cli.documents import extras
+from specprefill_cli.documents.reader import SourceFile
 from specprefill_cli.documents.registry import read_document, read_file
+from specprefill_cli.errors import DocumentError
 from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
@@ -48,8 +47,8 @@ def test_scanned_pages_and_pictures_are_recognised(recogniser: list[object]) -> 
     assert len(recogniser) == 2
 
 
-def refusal(data: bytes, limits: Limits | None = None) -> str:
-    message = document_files.refusal(data, "report.pdf", limits)
+def refusal(data: bytes, **limits: int) -> str:
+    message = document_files.refusal(data, "report.pdf", **limits)
     assert message.startswith("report.pdf: ")
     return message
 
@@ -114,12 +113,12 @@ def test_a_pdf_without_a_readable_page_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_pages_without_text_are_a_warning_and_without_any_text_an_error() -> None:
-    remedy = "hold no text (scanned?); run OCR first, for example ocrmypdf, or install recognition"
+    remedy = "(scanned?); run OCR first, for example ocrmypdf, or install recognition"
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
-    assert document.warnings[0].startswith(f"pages 1, 3-4 {remedy}")
+    assert document.warnings[0].startswith(f"no text on pages 1, 3-4 {remedy}")
     assert document.text == "Alpha\n\nBeta"
     message = refusal(make_pdf([None, None, None]))
-    assert message.startswith(f"report.pdf: pages 1-3 {remedy}")
+    assert message.startswith(f"report.pdf: no text on pages 1-3 {remedy}")
     assert "pip install rapidocr" in message
 
 
@@ -133,48 +132,31 @@ def test_repaired_damage_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_pdf_beyond_the_limits_is_refused() -> None:
-    assert "more than the limit of 2 pages" in refusal(make_pdf(TEXTS), Limits(max_pages=2))
-    message = refusal(make_pdf(TEXTS), Limits(max_characters=20))
+    message = refusal(make_pdf(TEXTS), max_characters=20)
     assert "the limit of 20 characters of text (reached on page 2)" in message
 
 
-def test_a_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    forever = threading.Event()
-    read, pages = pdfium.page_text, itertools.count(1)
+@pytest.mark.parametrize("by_pypdf", [False, True])
+def test_a_file_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch, by_pypdf: bool) -> None:
+    if by_pypdf:
+        leave_to_pypdf(monkeypatch)
+    file = SourceFile(make_pdf(TEXTS), "report.pdf")
+    pages = file.add_page
 
-    def hang(page: PdfPage) -> str:
-        if next(pages) == 2:
-            forever.wait()
-        return read(page)
+    def add_last_page(text: str) -> None:
+        pages(text)
+        file.started -= 1000
 
-    monkeypatch.setattr(pdfium, "page_text", hang)
-    try:
-        message = refusal(make_pdf(TEXTS), Limits(max_seconds=0.5))
-    finally:
-        forever.set()
-    assert "reading took longer than 0.5 s (page 1 of 3 read)" in message
-
-
-def test_an_abandoned_pypdf_stops_inside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_to_pypdf(monkeypatch)
-
-    class StopOnSecondPage(threading.Event):
-        def is_set(self) -> bool:
-            return len(file.texts) == 1 and next(checks) > 3
-
-    checks = itertools.count()
-    file = SourceFile(make_pdf(TEXTS), "report.pdf", Limits(), StopOnSecondPage())
-    with pytest.raises(Abandoned):
+    monkeypatch.setattr(file, "add_page", add_last_page)
+    with pytest.raises(DocumentError, match=r"reading took longer than 120 s \(1 of 3 pages read\)"):
         read_file(file)
-    assert file.texts == TEXTS[:1]
-    assert next(checks) == 5  # checked at each of the page's operators
 
 
 def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(data: bytes) -> None:
         raise PdfiumError("damaged")
 
-    monkeypatch.setattr(pdfium, "opened", refuse)
+    monkeypatch.setattr("pypdfium2.PdfDocument", refuse)
 
 
 def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:

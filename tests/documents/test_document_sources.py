@@ -10,7 +10,6 @@ import pytest
 
 from specprefill_cli.documents import collect
 from specprefill_cli.documents.collect import expand_source, read_collection, read_documents
-from specprefill_cli.documents.reader import Limits
 from specprefill_cli.errors import DocumentError
 from tests.helpers.document_files import make_pdf
 
@@ -84,7 +83,7 @@ def test_standard_input_is_read_once(pipe, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_standard_input_is_read_up_to_the_limit_and_one_byte(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "LIMITS", Limits(max_bytes=10))
+    monkeypatch.setattr(collect.LIMITS, "max_bytes", 10)
     stream = pipe(b"x" * 100)
     assert len(collect.read_standard_input()) == stream.tell() == 11
 
