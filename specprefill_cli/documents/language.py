@@ -45,29 +45,24 @@ def language_of_sample(sample: str, otherwise: str) -> str:
     otherwise = ENGLISH if otherwise in scripts else otherwise
     # Single letters are words in many languages, and initials in all.
     words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)
-    counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent_words().items()}
+    frequent = listed_words("frequent")
+    counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent.items()}
     best = max(counts, key=lambda language: (counts[language], language == otherwise))
-    different = len(frequent_words()[best] & words.keys())
+    different = len(frequent[best] & words.keys())
     enough = counts[best] >= SHARE * words.total() and different >= min(DIFFERENT, SHARE * words.total())
     return best if enough else otherwise
-
-
-@cache
-def frequent_words() -> dict[str, frozenset[str]]:
-    """The words that say nothing about a subject, by language."""
-    return {language: frozenset(words.split()) for language, words in load_lists()["frequent"].items()}
-
-
-@cache
-def abbreviations() -> frozenset[str]:
-    """Words before a full stop that ends no sentence."""
-    return frozenset(load_lists()["abbreviations"]["all"].split())
 
 
 @cache
 def load_lists() -> dict[str, dict[str, str]]:
     """The lists of `LISTS`, by kind and language."""
     return json.loads(LISTS.read_text(encoding="utf-8"))
+
+
+@cache
+def listed_words(kind: str) -> dict[str, frozenset[str]]:
+    """The words of a list by language: those that say nothing about a subject (`frequent`), or `abbreviations`."""
+    return {language: frozenset(words.split()) for language, words in load_lists()[kind].items()}
 
 
 def says_not_found(answer: str) -> bool:
@@ -104,7 +99,7 @@ class WordForms:
         language = language_of(question, self.language)
         if self.plain or language == self.language or self.language == ENGLISH:
             return sorted(forms)
-        stops = frequent_words().get(language, frozenset())
+        stops = listed_words("frequent").get(language, frozenset())
         return sorted(forms - {normaliser(self.language, False)(stop) for stop in stops})
 
     def related(self, word: str, vocabulary: Collection[str]) -> list[str]:
@@ -125,7 +120,7 @@ def normaliser(language: str, plain: bool) -> Callable[[str], str]:
     """The function that gives the form of a word; see `WordForms`."""
     import snowballstemmer
 
-    stops, name = frequent_words().get(language, frozenset()), load_lists()["stemmers"].get(language)
+    stops, name = listed_words("frequent").get(language, frozenset()), load_lists()["stemmers"].get(language)
     stemmer = snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
     @lru_cache(KEPT)
@@ -139,13 +134,9 @@ def normaliser(language: str, plain: bool) -> Callable[[str], str]:
             return stemmer.stemWord(word)
         if UNSPACED_LETTER.match(word):
             return word
-        # Stemmers need the accents.
-        return fold(stemmer.stemWord(word) if stemmer is not None else word[:PREFIX])
+        # Stemmers need the accents; compared are words without them, `ß` as `ss`.
+        stem = stemmer.stemWord(word) if stemmer is not None else word[:PREFIX]
+        decomposed = unicodedata.normalize("NFKD", stem.casefold())
+        return "".join(character for character in decomposed if not unicodedata.combining(character))
 
     return normalise
-
-
-def fold(word: str) -> str:
-    """A word in lower case without accents, `ß` as `ss`."""
-    decomposed = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(character for character in decomposed if not unicodedata.combining(character))

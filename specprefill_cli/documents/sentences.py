@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specprefill_cli.caches import ByteCache
-from specprefill_cli.documents.language import abbreviations
+from specprefill_cli.documents.language import listed_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,9 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
         return True
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
-    return not (is_initial or word in abbreviations() or (word.isdigit() and len(line.split()) == 1))
+    return not (
+        is_initial or word in listed_words("abbreviations")["all"] or (word.isdigit() and len(line.split()) == 1)
+    )
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
