@@ -18,7 +18,6 @@ HIDING = re.compile(
     re.IGNORECASE,
 )
 RAISED = re.compile(r"vertical-align\s*:\s*super", re.IGNORECASE)
-STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
 # Rules of a style sheet, without those for print or narrow screens.
 CONDITIONAL_RULES = re.compile(r"/\*.*?\*/|@[^{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
@@ -218,6 +217,4 @@ def visible_text(markup: str, check: Callable[[], None] = lambda: None) -> tuple
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
     markup = decode_text(file, is_markup=True)
-    if STRUCK.search(markup):
-        file.warnings.append("struck text is left out")
     yield "\n\n".join(filter(None, visible_text(markup, file.check_room)))

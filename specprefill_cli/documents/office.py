@@ -18,23 +18,17 @@ from specprefill_cli.documents.tables import BLANK, LINE, Table, Writer, table_l
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
 OFF = ("0", "false", "off", "none")
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
-# The level of each heading style, by style id: ids depend on the program's language, names do not.
-Levels = Mapping[str, int]
-NO_LEVELS: Levels = {}
 
 
 def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
         main = main_part(archive)
-        warn_of_struck_text(file, archive, [main])
+        # The level of each heading style, by its identifier, which depends on the program's language.
         levels = {}
-        for style in chain.from_iterable(
-            styles.iterfind("{*}style") for styles in parse_related(archive, main, "styles")
-        ):
+        for style in chain.from_iterable(styles.iter() for styles in parse_related(archive, main, "styles")):
             if match := HEADING.fullmatch(attribute(style.find("{*}name"), "val")):
                 levels[attribute(style, "styleId")] = int(match[1])
         # Sections often share a header or footer: write each text once.
@@ -53,7 +47,6 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
-        warn_of_struck_text(file, archive, slides)
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
@@ -72,12 +65,6 @@ def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
             notes := text_of(shape).strip()
         ):
             yield f"Notes: {notes}"
-
-
-def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
-    """Warn if one of the entries has struck text."""
-    if any(STRUCK.search(archive.read(entry)) for entry in entries):
-        file.warnings.append("struck text is left out")
 
 
 def property_lines(archive: ZipFile) -> Iterator[str]:
@@ -142,9 +129,9 @@ def attribute(element: Element | None, name: str) -> str:
     return next((value for key, value in attributes.items() if name_of(key) == name), "")
 
 
-def text_of(parent: Element, levels: Levels = NO_LEVELS) -> str:
+def text_of(parent: Element, levels: Mapping[str, int] | None = None) -> str:
     """The text of an element: paragraphs and rows of tables as lines, and the texts in place of pictures."""
-    writer = OfficeWriter(levels)
+    writer = OfficeWriter(levels or {})
     writer.write(parent)
     return writer.text
 
@@ -152,7 +139,7 @@ def text_of(parent: Element, levels: Levels = NO_LEVELS) -> str:
 class OfficeWriter(Writer):
     """Collects the text of a document's elements. in_header: whether the open row is a table's header."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: Mapping[str, int]) -> None:
         super().__init__()
         self.levels, self.in_header = levels, False
 

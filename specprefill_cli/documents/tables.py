@@ -135,9 +135,6 @@ def is_number(cell: str) -> bool:
     return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
 
 
-NO_CELL = Cell("")
-
-
 @dataclass
 class Flow:
     """Text of the page, or of a cell. gap: the widest gap since the last piece; prefix: number of a list item."""
@@ -172,7 +169,7 @@ class Table:
     rows: list[list[Cell]] = field(default_factory=list)
     heads: list[bool] = field(default_factory=list)
     flow: Flow | None = None
-    cell: Cell = NO_CELL
+    cell: Cell = field(default_factory=lambda: Cell(""))
     has_blocks: bool = False
 
     def start_row(self) -> None:

@@ -127,9 +127,6 @@ DECLARATION = re.compile(
 )
 # Python codecs that are not file encodings (some take quadratic time), and a missing declaration: never decode with these.
 NOT_FILE_ENCODINGS = frozenset({"", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
-# A file counts as damaged UTF-8 if it holds at least this many valid multi-byte characters per damaged place: text in
-# another encoding holds almost none. If the file declares UTF-8, fewer are enough.
-VALID_PER_DAMAGE, VALID_PER_DAMAGE_DECLARED = 4, 1
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
 # Encodings of Classic Mac OS, DOS and mainframes are rare today, but charset_normalizer prefers them for short texts
@@ -164,9 +161,8 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     text = file.data.decode("utf-8", errors="replace")
     damaged_places = text.count("\ufffd") - file.data.count("\ufffd".encode())
     valid_characters = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
-    is_cut = damaged_places == 1 and text.endswith("\ufffd") and valid_characters
-    needed = VALID_PER_DAMAGE_DECLARED if declared == "utf-8" else VALID_PER_DAMAGE
-    if is_cut or valid_characters >= damaged_places * needed:
+    # Text in another encoding holds almost no valid characters of several bytes.
+    if valid_characters >= damaged_places * (1 if declared == "utf-8" else 4):
         return decode_with_replacement(file, "utf-8")
     return decode_guessed(file)
 
