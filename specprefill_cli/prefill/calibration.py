@@ -22,7 +22,6 @@ from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
-from specprefill_cli.record import COMPACT, ORIGINAL
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,11 +75,6 @@ def calibration_folder(pair: Pair) -> Path:
         if pair.target in (smollm2.TARGET, smollm2.BASE, smollm2.HUB_ID):
             return SMOLLM2_FOLDER
     return user_folder() / f"{slug(pair.draft)}--{slug(pair.target)}"
-
-
-def pair_options(pair: Pair) -> str:
-    """The options that name a pair on the command line."""
-    return f"--draft {pair.draft} --target {pair.target}" if pair.name == "custom" else f"--pair {pair.name}"
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
@@ -186,10 +180,6 @@ class TargetCalibration:
     auto_mass: float | None = None
     auto_tokens: int | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.positions not in (None, ORIGINAL, COMPACT):
-            raise ValueError(f"positions '{self.positions}': not {ORIGINAL} or {COMPACT}")
 
 
 def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:

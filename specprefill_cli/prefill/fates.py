@@ -28,7 +28,6 @@ class Span:
 
     @property
     def length(self) -> int:
-        """Tokens of the span."""
         return self.end - self.start
 
 
@@ -54,7 +53,6 @@ class Plan:
 
     @property
     def kept_ratio(self) -> float:
-        """Kept tokens over all prompt tokens."""
         return self.kept_tokens / self.prompt_tokens
 
     def kept_positions(self) -> Tensor:

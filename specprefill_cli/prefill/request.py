@@ -85,12 +85,10 @@ class EncodedQuestion:
 
     @property
     def document_text(self) -> str:
-        """The text of the document's tokens."""
         return self.collection.text
 
     @property
     def document_tokens(self) -> int:
-        """Tokens of the document in the target's prompt."""
         start, end = self.prompt.document
         return end - start
 
@@ -199,7 +197,6 @@ class PrefillResult:
 
     @property
     def answer_position(self) -> int:
-        """Position of the answer's first token."""
         return self.plan.prompt_tokens if self.compact is None else self.compact.end
 
     @property

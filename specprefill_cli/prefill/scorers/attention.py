@@ -81,7 +81,6 @@ class AttentionScorer(Scorer):
         return importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        """The budget of `--keep auto`."""
         return AutoBudget()
 
     def score(self, request: PrefillRequest) -> Scores:
@@ -100,7 +99,6 @@ class AttentionScorer(Scorer):
         )
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """For `auto`, `DEFAULT_WINDOW`."""
         return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
 
     def prefill(self, request: PrefillRequest) -> tuple[KvCacheState, QueryCapture, bool]:
@@ -112,36 +110,26 @@ class AttentionScorer(Scorer):
                 request.draft_prefixes, request.draft, prompt, last_layer + 1, request.draft_window
             )
             cached = state.length
-            logits = self.read(request, state, capture, last_layer)
+            read = partial(
+                prefill,
+                request.draft.model,
+                pass_size=request.prefill_chunk,
+                state=state,
+                capture=capture,
+                local_window=request.local_window,
+            )
+            tokens, positions, end = prompt.tokens, torch.arange(prompt.length), prompt.document[1]
+            if request.draft_gap:
+                # A pass of its own: attention to a local window is fastest over positions without a gap.
+                read(tokens[cached:end], positions[cached:end], last_layer=last_layer)
+                positions[end:] += request.draft_gap
+            rest = slice(state.length, None)
+            logits, _ = read(tokens[rest], positions[rest], last_layer=None if self.looks_ahead else last_layer)
             store_prefix()
-        if logits is not None:
+        if self.looks_ahead:
             with clock.phase("look_ahead"):
                 look_ahead(request, logits, state, capture, self.decoded_queries(request.look_ahead))
         return state, capture, cached > 0
-
-    def read(
-        self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int
-    ) -> Tensor | None:
-        """Run the draft over the tokens that the state lacks; return the last token's logits [V] if the whole draft ran."""
-        prompt = request.draft_prompt
-        tokens, positions = prompt.tokens, torch.arange(prompt.length)
-        read = partial(
-            prefill,
-            request.draft.model,
-            pass_size=request.prefill_chunk,
-            state=state,
-            capture=capture,
-            local_window=request.local_window,
-        )
-        if request.draft_gap:
-            # A pass of its own: attention to a local window is fastest over positions without a gap.
-            end = prompt.document[1]
-            part = slice(state.length, end)
-            read(tokens[part], positions[part], last_layer=last_layer)
-            positions[end:] += request.draft_gap
-        tokens, positions = tokens[state.length :], positions[state.length :]
-        logits, _ = read(tokens, positions, last_layer=None if self.looks_ahead else last_layer)
-        return logits if self.looks_ahead else None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
@@ -165,7 +153,6 @@ class AttentionScorer(Scorer):
         return time_ratio * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """Why not: a context that is too short for the prompt, or layers that see too little of it."""
         draft, reach = request.draft, request.draft_reach
         if reach + self.decoded_queries(request.look_ahead) > draft.context:
             return f"the draft's context of {draft.context:,} tokens is too short for the prompt"

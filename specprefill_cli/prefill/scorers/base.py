@@ -94,11 +94,9 @@ class LexicalScorer(Scorer):
 def lexical_importance(request: PrefillRequest) -> Tensor:
     """BM25 of each document token's chunk, in the target's tokens: [n], float32."""
     starts = request.chunk_starts
-    return (
-        request.of_tokens(word_scores(request.question, request.document_text, starts))
-        if len(starts)
-        else torch.zeros(0)
-    )
+    if not len(starts):
+        return torch.zeros(0)
+    return request.of_tokens(word_scores(request.question, request.document_text, starts))
 
 
 class RandomScorer(Scorer):
@@ -108,12 +106,7 @@ class RandomScorer(Scorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         with request.clock.phase("scoring"):
-            tokens, size = request.document_tokens, request.chunk_size
-            generator = torch.Generator().manual_seed(question_seed(request))
-            chunks = torch.rand(-(-tokens // size), generator=generator)
-            return Scores(importance=chunks.repeat_interleave(size)[:tokens])
-
-
-def question_seed(request: PrefillRequest) -> int:
-    """The question's own seed, so that questions about the same document do not all get the same chunks."""
-    return request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
+            # Questions about the same document do not all get the same chunks.
+            seed = request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
+            chunks = torch.rand(len(request.chunk_starts), generator=torch.Generator().manual_seed(seed))
+            return Scores(importance=request.of_tokens(chunks.numpy()))

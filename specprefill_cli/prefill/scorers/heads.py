@@ -17,13 +17,7 @@ from specprefill_cli.prefill.importance import blend, check_finite, pool, usable
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, lexical_importance
-from specprefill_cli.prefill.scorers.parts import (
-    CoreScores,
-    cached_parts,
-    document_parts,
-    normalise_cores,
-    score_core,
-)
+from specprefill_cli.prefill.scorers.parts import CoreScores, cached_parts, document_parts, normalise_cores, score_core
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
@@ -96,7 +90,6 @@ class HeadsScorer(AttentionScorer):
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """For `auto`, the calibrated window of the heads."""
         if setting == AUTO and pair.scoring_heads is not None:
             return pair.scoring_heads.window
         return super().window(pair, setting)
@@ -107,7 +100,6 @@ class HeadsScorer(AttentionScorer):
         return len(parts) * super().cost(parts[0].cut_request(request), with_overhead)
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """A question that leaves no room for the document, or layers that see too little."""
         context, prompt = request.draft.context, request.draft_prompt
         if prompt.length - len(prompt.offsets) + request.chunk_size > context:
             return f"the draft's context of {context:,} tokens is too short for the question"

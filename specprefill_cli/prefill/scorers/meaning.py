@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -71,38 +72,31 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     offsets = request.prompt.offsets
     if not len(offsets):
         return torch.zeros(0)
-    encoder = load_encoder(request.pair.target.device)
-    starts = offsets[::PIECE, 0]
-    cache = request.draft_prefixes
-    english = gloss_documents(request.collection)
-
-    def compute() -> DocumentVectors:
-        if english is None:
-            return encoder.document_vectors(request.document_text, starts)
-        return encoder.document_vectors(english.text, starts, english.places)
-
-    def find_or_compute() -> DocumentVectors:
-        if not request.collection.kept:
-            return compute()
-        with DiskCache() as disk:
-            key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
-            with suppress(SafetensorError, TypeError):
-                return DocumentVectors(**load(disk.find(key) or b""))
-            vectors = compute()
-            disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
-        return vectors
-
-    vectors = find_or_compute() if cache is None else cache.embeddings.find_or(identity(request), find_or_compute)
-    question, sentence_starts = (
-        encoder.question_vectors(english_question(request)),
-        sentences_of(request.document_text)[:, 0],
-    )
+    cache, compute = request.draft_prefixes, partial(document_vectors, request)
+    vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
+    question = load_encoder(request.pair.target.device).question_vectors(english_question(request))
+    sentence_starts = sentences_of(request.document_text)[:, 0]
     pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
     if not len(sentence_starts):
         return pieces
     sentences = (SENTENCE_SHARPNESS * vectors.sentence_similarity(question, sentence_starts)).softmax(0)
     sentence_of = range_of_tokens(sentence_starts, torch.tensor(offsets[:, 0]))
     return blend(pieces, sentences[sentence_of], 1.0)
+
+
+def document_vectors(request: PrefillRequest) -> DocumentVectors:
+    """The vectors of a document's pieces and words, from the disk if they are kept there."""
+    encoder, english = load_encoder(request.pair.target.device), gloss_documents(request.collection)
+    starts, kept = request.prompt.offsets[::PIECE, 0], request.collection.kept
+    passage = (request.document_text, starts) if english is None else (english.text, starts, english.places)
+    key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
+    with DiskCache() if kept else nullcontext() as disk:
+        with suppress(SafetensorError, TypeError):
+            return DocumentVectors(**load((disk and disk.find(key)) or b""))
+        vectors = encoder.document_vectors(*passage)
+        if disk is not None:
+            disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
+    return vectors
 
 
 def english_question(request: PrefillRequest) -> str:

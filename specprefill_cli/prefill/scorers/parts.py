@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -109,7 +109,6 @@ class CoreScores:
     masses: Tensor
 
     def cpu(self) -> CoreScores:
-        """The same on the CPU."""
         return CoreScores(weights=self.weights.cpu(), largest=self.largest.cpu(), masses=self.masses.cpu())
 
 
@@ -152,17 +151,13 @@ def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor
 
 
 def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) -> list[PrefillRequest]:
-    """The request of each part, without a cache beyond its limit, so that a document does not evict its own parts.
+    """The request of each part, without a cache where this is too small: the parts would evict one another.
 
     layers: how many of the draft's layers hold KV
     """
-    requests, prefixes = [part.cut_request(request) for part in parts], request.draft_prefixes
-    if prefixes is None or len(parts) == 1:
+    requests, prefixes, draft = [part.cut_request(request) for part in parts], request.draft_prefixes, request.draft
+    tokens = sum(cut.draft_prompt.length + HEADROOM for cut in requests)
+    needed = cache_bytes(draft.config, tokens, draft.model.dtype) * layers // layer_count(draft.model)
+    if prefixes is None or len(parts) == 1 or needed <= prefixes.capacity_bytes:
         return requests
-    draft = request.draft
-    sizes = (cache_bytes(draft.config, cut.draft_prompt.length + HEADROOM, draft.model.dtype) for cut in requests)
-    needed = accumulate(size * layers // layer_count(draft.model) for size in sizes)
-    return [
-        cut if total <= prefixes.capacity_bytes else replace(cut, draft_prefixes=None)
-        for cut, total in zip(requests, needed, strict=True)
-    ]
+    return [replace(cut, draft_prefixes=None) for cut in requests]
