@@ -37,15 +37,11 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
         return BASELINE, f"auto: the question is about the whole document, of {length:,} tokens"
     if obstacle := SCORERS[request.scorer].obstacle(request):
         return BASELINE, f"auto: {obstacle}"
-    cold, situation = request.without_caches(), f"at {length:,} tokens"
-    cached = [name for name in AUTOMATIC_MODES if cost_in(name, request) < cost_in(name, cold)]
-    if cached:
-        situation += f" with the document's KV cached for {' and '.join(cached)}"
     speedup = cost_in(BASELINE, request) / cost_in(PLANNED_MODE, request)
+    promise = f"{speedup:.1f}x at {length:,} tokens"
     if speedup >= SMALLEST_SPEEDUP:
-        return PLANNED_MODE, f"auto: {PLANNED_MODE} promises {speedup:.1f}x {situation}"
-    promise = f"{PLANNED_MODE} promises only {speedup:.1f}x {situation}"
-    return BASELINE, f"auto: {promise} ({SMALLEST_SPEEDUP}x is worth it)"
+        return PLANNED_MODE, f"auto: {PLANNED_MODE} promises {promise}"
+    return BASELINE, f"auto: {PLANNED_MODE} promises only {promise} ({SMALLEST_SPEEDUP}x is worth it)"
 
 
 def expected_speedup(mode: str, request: PrefillRequest) -> float | None:

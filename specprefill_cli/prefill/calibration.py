@@ -11,9 +11,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
@@ -22,11 +25,6 @@ from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
 
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
@@ -82,8 +80,6 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
 
     Other weights may appear under the same folder or hub id.
     """
-    import torch
-
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
         flat = gather_weight(model, name, parameter).detach().flatten()

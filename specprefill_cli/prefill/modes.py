@@ -69,7 +69,10 @@ class SelectMode(Mode):
             # Rank 0 decides: processors that round differently could break a near-tie differently.
             selection = request.pair.ranks.compute_on_rank_0(lambda: select_scored(request, scores))
         with request.clock.phase("target_prefill"):
-            compact = compact_positions(request, selection.plan)
+            compact, kept = None, selection.plan.kept_positions()
+            if request.positions != ORIGINAL:
+                room = min(request.prompt_room, (1 + GAP_SHARE) * len(kept))
+                compact = shorten_gaps(kept, request.prompt.length, room)
             logits, state = sparse_prefill(
                 request.target.model, request.prompt.tokens, selection.plan, request.prefill_chunk, compact
             )
@@ -90,14 +93,6 @@ class SelectMode(Mode):
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         return expected_tokens(request)
-
-
-def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions | None:
-    """The compact positions of a plan's kept tokens; None where they keep their original positions."""
-    if request.positions == ORIGINAL:
-        return None
-    kept = plan.kept_positions()
-    return shorten_gaps(kept, plan.prompt_tokens, min(request.prompt_room, len(kept) + GAP_SHARE * len(kept)))
 
 
 def sparse_prefill(

@@ -10,10 +10,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from specprefill_cli.caches import ByteCache
 from specprefill_cli.models.encoder import DocumentVectors
@@ -23,9 +24,6 @@ from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.models.running.cache import KvCacheState, fork_prefix, new_state, state_bytes
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 # Memory for a model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
@@ -113,7 +111,6 @@ class DocumentCache:
     )
 
     def has_tokens(self, tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-        """Whether a text was tokenised before."""
         return (tokenizer, text) in self.encodings
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:

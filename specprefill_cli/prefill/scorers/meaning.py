@@ -150,7 +150,10 @@ class BlendScorer(HeadsScorer):
             mixed = blend(meaning, lexical_importance(request), covered)
         else:
             mixed = blend(meaning, super().finish(request, importance), HEADS_WEIGHT * covered)
-        return with_identifiers(request, with_english_words(request, mixed))
+        mixed = with_english_words(request, mixed)
+        # Chunks with a rare identifier of the question come first: `B077` and `B078` mean the same.
+        holds = request.of_tokens(hold_rare_identifier(request.question, request.document_text, request.chunk_starts))
+        return mixed + holds * mixed.topk(min(request.chunk_size, len(mixed))).values.mean()
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
         foreign = set(request.collection.languages) - {ENGLISH}
@@ -175,9 +178,3 @@ def with_english_words(request: PrefillRequest, importance: Tensor) -> Tensor:
         return importance
     passages = english_question(request), english.text, english.starts(request.chunk_starts), ENGLISH
     return importance + coverage(*passages) * to_distribution(request.of_tokens(word_scores(*passages)))
-
-
-def with_identifiers(request: PrefillRequest, importance: Tensor) -> Tensor:
-    """Importance [n] that ranks the chunks with a rare identifier of the question first: `B077` and `B078` mean the same."""
-    holds = request.of_tokens(hold_rare_identifier(request.question, request.document_text, request.chunk_starts))
-    return importance + holds * importance.topk(min(request.chunk_size, len(importance))).values.mean()
