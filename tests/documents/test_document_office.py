@@ -141,7 +141,7 @@ def test_damaged_files_are_one_line(make, suffix: str) -> None:
 
 @pytest.mark.parametrize(("make", "suffix"), FILES)
 def test_bombs_are_refused_by_their_sizes(make, suffix: str) -> None:
-    assert " more bytes, the limit is 100" in refusal(make(), f"a.{suffix}", max_growth=100)
+    assert " more bytes, the limit is -100,000" in refusal(make(), f"a.{suffix}", max_growth=-100_000)
 
 
 def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:

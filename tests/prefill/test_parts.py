@@ -125,7 +125,6 @@ def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
     scores = SCORERS[scorer].score(request)
     assert scores.importance.shape == (request.document_tokens,)
     assert torch.isfinite(scores.importance).all()
-    assert scores.draft_state is None
     assert torch.equal(scores.importance, SCORERS[scorer].score(request).importance)
 
 
