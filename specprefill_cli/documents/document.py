@@ -31,9 +31,8 @@ class Page:
 class Document:
     """The text of a document. Pages are in order and never overlap; a format without pages has a single page.
 
-    A page without text has `start == end`. `warnings` are single-line sentences about text that may be missing or wrong.
-    `name` may hold any character of a file name, and surrogates for undecodable bytes; `one_line` makes it safe.
-    `origin` is the place of the text in the whole document, if it is a part.
+    name: any characters of a file name, and surrogates for undecodable bytes; `one_line` makes it safe
+    warnings: single-line sentences about text that may be missing or wrong; origin: place of a part in the whole document
     """
 
     name: str
@@ -43,10 +42,7 @@ class Document:
     origin: int = 0
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
-        """Return the numbers of the pages that overlap `[start, end)`, in order.
-
-        A range inside the separator of two pages touches no page.
-        """
+        """The numbers of the pages that overlap `[start, end)`, in order; none inside the separator of two pages."""
         if start == end:
             return ()
         first = bisect_right(self.pages, start, key=lambda page: page.end)

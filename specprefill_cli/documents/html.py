@@ -53,22 +53,17 @@ class Element:
 
 
 class TextExtractor(HTMLParser):
-    """Collects the text that a browser would show, and keeps the first title separate.
-
-    open: open elements, the innermost last; depths: number of open elements by tag; raised: text of the open raised one
-    hidden_names: classes and identifiers that the style sheet hides
-    lists: number of the next item of each open list; 0 for a list without numbers
-    """
+    """Collects the text that a browser would show, and keeps the first title separate."""
 
     def __init__(self) -> None:
         super().__init__()
         self.out = Writer()
         self.title, self.title_ended, self.author = "", False, ""
-        self.style = self.raised = ""
-        self.open = [Element("")]
-        self.depths: Counter[str] = Counter()
-        self.hidden_names: set[str] = set()
-        self.lists: list[int] = []
+        self.style = self.raised = ""  # text of the open style sheet and raised element
+        self.open = [Element("")]  # the innermost last
+        self.depths: Counter[str] = Counter()  # number of open elements by tag
+        self.hidden_names: set[str] = set()  # classes and identifiers that the style sheet hides
+        self.lists: list[int] = []  # number of the next item of each open list; 0 for a list without numbers
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
@@ -98,7 +93,6 @@ class TextExtractor(HTMLParser):
         )
 
     def start(self, tag: str, attributes: Attributes) -> None:
-        """Begin a visible element: its gap, and text that stands in its attributes."""
         tables = self.out.tables
         if tag == "table" and len(tables) < DEEPEST_TABLE:
             tables.append(Table())
@@ -145,7 +139,6 @@ class TextExtractor(HTMLParser):
                 return
 
     def end(self, tag: str) -> None:
-        """End a visible element."""
         if self.out.tables and tag in CELLS:
             self.out.tables[-1].end_cell()
         elif self.out.tables and tag == "table" and self.depths["table"] < DEEPEST_TABLE:

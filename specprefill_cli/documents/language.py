@@ -72,10 +72,7 @@ def says_not_found(answer: str) -> bool:
 
 @dataclass(frozen=True)
 class WordForms:
-    """How the words of a document are compared.
-
-    language: of the document; plain: whether words count as they are, those without a subject too
-    """
+    """How the words of a document are compared; plain: as they are, those without a subject too."""
 
     language: str
     plain: bool = False

@@ -144,7 +144,7 @@ class OfficeWriter(Writer):
         self.levels, self.in_header = levels, False
 
     def write(self, parent: Element) -> None:
-        """Write the visible elements inside another: each by the method of its name, if there is one."""
+        """Write the elements inside another: each by the method of its name, if there is one."""
         for element in parent:
             name = name_of(element.tag)
             if name in CHARACTERS or (name == "t" and not len(element)):
@@ -177,7 +177,6 @@ class OfficeWriter(Writer):
         self.flow.prefix = ""
 
     def write_r(self, run: Element) -> None:
-        """Write a run, unless it is hidden or struck."""
         marks = (run.find(f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
         is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
         if is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks):

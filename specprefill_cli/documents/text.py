@@ -70,38 +70,30 @@ def csv_pages(file: SourceFile) -> Pages:
 
 
 def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[str]]:
-    """Yield the rows of a table. A quote that nothing closes is a character of its line, and adds a warning."""
-    lines = StringIO(text, newline="").readlines()
-    position, unclosed = 0, 0
-
-    def remaining() -> Iterator[str]:
-        nonlocal position
-        while position < len(lines):
-            position += 1
-            yield lines[position - 1]
-
-    rows = csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
-    while position < len(lines):
-        start, row = position, next(rows)
-        if position - start > 1:
-            try:
-                list(csv.reader(lines[start:position], delimiter=delimiter, skipinitialspace=True, strict=True))
-            except csv.Error:
-                unclosed = unclosed or start + 1
-                row = next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
-                position, rows = start + 1, csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
-        yield row
+    """Yield the rows of a table. A quote that does not close a cell is a character of its line, and adds a warning."""
+    lines, start, unclosed = StringIO(text, newline="").readlines(), 0, 0
+    while start < len(lines):
+        rows = csv.reader(lines[start:], delimiter=delimiter, skipinitialspace=True, strict=True)
+        read = 0
+        try:
+            for row in rows:
+                yield row
+                read = rows.line_num
+            break
+        except csv.Error:
+            start += read
+            unclosed = unclosed or start + 1
+            yield next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
+            start += 1
     if unclosed:
         file.warnings.append(f"line {unclosed}: a quote is not closed, and so counts as text; check the file's quotes")
 
 
 def likely_delimiter(text: str) -> str:
-    """Return the delimiter that divides the largest share of the rows into the same number of cells, and the most; or `,`.
-
-    A comma between two digits may belong to a number: it counts only where no other delimiter divides as many rows.
-    """
+    """The delimiter that divides the largest share of the rows into the same number of cells, and the most; or `,`."""
 
     def agreement(delimiter: str) -> tuple[float, int]:
+        # A comma between two digits may belong to a number.
         lines = StringIO(NUMBER_COMMA.sub("", text) if delimiter == "," else text, newline="")
         sample = islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), SAMPLE_ROWS)
         counts = Counter(len(row) for row in sample if row)
@@ -138,11 +130,7 @@ EXTINCT_ENCODINGS = (
 
 
 def decode_text(file: SourceFile, is_markup: bool = False) -> str:
-    """Decode a text file and warn about doubtful characters. Raises DocumentError if no encoding fits.
-
-    Tries in order: byte order mark, UTF-8, the encoding that HTML or XML declares, UTF-8 with a few damaged places, a
-    guess. The last two add a warning.
-    """
+    """Decode a text file; damaged places or a guess add a warning. Raises DocumentError if no encoding fits."""
     for mark, encoding in BOM_ENCODINGS.items():
         if file.data.startswith(mark):
             return decode_with_replacement(file, encoding)
