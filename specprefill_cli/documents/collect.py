@@ -30,10 +30,9 @@ LIBRARIES = ("pypdfium2", "pypdf", "openpyxl", "kreuzberg", "rapidocr", "charset
 
 
 def expand_source(source: str) -> tuple[list[Path], list[str]]:
-    """Find the files that a source names, sorted: itself, a folder's files, or a pattern's matches.
+    """The files that a source names, sorted (itself, a folder's, or a pattern's), and sentences about those left out.
 
-    Also returns a sentence about a folder's files that no reader claims, or nothing. A name without a file stays as it is:
-    opening it gives the best error.
+    A name without a file stays as it is: opening it gives the best error.
     Raises DocumentError for a URL, a pattern without matches, or a folder without known suffixes.
     """
     if URL.match(source):
@@ -57,17 +56,14 @@ def expand_source(source: str) -> tuple[list[Path], list[str]]:
 
 
 def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
-    """The files below `top` that the parts of a pattern match, sorted, except hidden files and lock files.
-
-    `**` follows no links to folders: they may form loops.
-    """
-    # Inside a name, `**` means the same as `*`.
+    """The files below `top` that the parts of a pattern match, sorted, except hidden files and lock files."""
+    # Inside a name, `**` means the same as `*`; at the end it means the files below, not only the folders.
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern]
-    # A pattern that ends with `**` matches the files below; pathlib would yield only the folders.
-    file_parts = (*parts, "*") if parts[-1] == "**" else parts
+    parts += ["*"] * (parts[-1] == "**")
+    # pathlib follows no links to folders: they may form loops.
     return sorted(
         path
-        for path in set(top.glob(str(Path(*file_parts))))
+        for path in set(top.glob(str(Path(*parts))))
         if not any(part.startswith(".") for part in path.relative_to(top).parts)
         and not path.name.startswith(LOCK_PREFIX)
         and not os.path.isdir(path)
@@ -93,9 +89,8 @@ def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
     """Read the documents that `sources` name, in order; a file that is named several times is read once.
 
-    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
-    standard input. A document's name is its path as the source spells it; that of standard input is `stdin`. An unreadable
-    file of a folder or pattern gives a Python warning, or an error with `strict`.
+    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern or `-` for standard input. An
+    unreadable file of a folder or pattern gives a Python warning, or an error with `strict`.
     Raises DocumentError for the first source that cannot be read.
     """
     collection = read_collection(sources, strict=strict)
@@ -113,8 +108,7 @@ def read_collection(
 ) -> Collection:
     """Read the documents of `read_documents` into a collection, which also lists the skipped files.
 
-    step: called with the progress of a reader, page by page, and of the files
-    keep: whether texts are kept on disk, by the content of their files, and read from there
+    step: called with the progress, page by page; keep: whether texts are kept on disk and read from there
     """
     named = {Path(spelling) for source in sources for spelling in (source, os.path.expanduser(source))}
     # None stands for standard input: a file may have the same name.
@@ -144,19 +138,14 @@ def read_collection(
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)), kept=keep)
 
 
-def read_standard_input() -> bytes:
-    """Read standard input, at most a byte more than the size limit. Raises DocumentError if it is empty."""
-    # A program without a console has no standard input.
-    data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
-    if not data:
-        raise document_error("stdin", "standard input is empty", "pipe a document into it")
-    return data
-
-
 def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache | None) -> Document:
     """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
     if path is None:
-        return read_document(read_standard_input(), "stdin")
+        # A program without a console has no standard input.
+        data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
+        if not data:
+            raise document_error("stdin", "standard input is empty", "pipe a document into it")
+        return read_document(data, "stdin")
     name = path.as_posix()
     try:
         with path.open("rb") as stream:

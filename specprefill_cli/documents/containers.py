@@ -2,7 +2,7 @@
 
 import posixpath
 from email import message_from_bytes, policy
-from email.message import EmailMessage, MIMEPart
+from email.message import EmailMessage
 from io import BytesIO
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
@@ -79,7 +79,7 @@ def mail_pages(file: SourceFile) -> Pages:
             text = body.get_content()
         except LookupError:
             # A character set that Python does not know.
-            text = decode_text(SourceFile(content(body), file.name))
+            text = decode_text(SourceFile(body.get_payload(decode=True) or b"", file.name))
         is_html = body.get_content_subtype() == "html"
         texts.append(visible_text(text, file.check_room)[1] if is_html else clean_text(text).strip())
     yield "\n\n".join(filter(None, texts))
@@ -89,12 +89,6 @@ def mail_pages(file: SourceFile) -> Pages:
         if kind in SIGNATURES or (kind.startswith("image/") and part["Content-ID"]):
             continue
         is_message = kind == "message/rfc822"
-        data = part.get_content().as_bytes() if is_message else content(part)
+        data = part.get_content().as_bytes() if is_message else part.get_payload(decode=True) or b""
         if text := file.attached(part.get_filename() or ("message.eml" if is_message else kind), data):
             yield text
-
-
-def content(part: MIMEPart) -> bytes:
-    """The bytes of a part."""
-    data = part.get_payload(decode=True)
-    return data if isinstance(data, bytes) else b""

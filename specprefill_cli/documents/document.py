@@ -90,8 +90,7 @@ class DocumentPages:
 class Collection:
     """The documents of a question, in order, separated by a blank line.
 
-    skipped: sentences about files of folders and patterns, and about documents, that were not read
-    left_out: number of further documents that share the fewest words with the question
+    skipped: sentences about files and documents that were not read; left_out: documents that the shortlist left out
     kept: whether what is computed of the documents may be kept on disk, too
     """
 
@@ -106,7 +105,6 @@ class Collection:
 
     @property
     def bytes(self) -> int:
-        """Memory of the texts: those of the documents, and the joined text."""
         return 2 * sum(sys.getsizeof(document.text) for document in self.documents)
 
     @property
@@ -149,12 +147,10 @@ class Collection:
         ]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
-        """The documents that characters [start, end) of `text` touch, each with the pages touched."""
         return [
             DocumentPages(self.documents[number].name, list(self.documents[number].pages_between(first, last)))
             for number, first, last in self.ranges_by_document(start, end)
         ]
 
     def pages(self, start: int, end: int) -> list[int]:
-        """Numbers of the pages that characters [start, end) of `text` touch, over all documents."""
         return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))

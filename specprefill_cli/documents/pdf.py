@@ -17,13 +17,11 @@ from specprefill_cli.errors import DocumentError, first_line
 DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
+UNLOCK = "remove the password first (for example: qpdf --password=... --decrypt)"
 
 
 def pages(file: SourceFile) -> Pages:
-    """Yield the text of each page; a page without text or with text that does not decode adds a warning.
-
-    Raises DocumentError for a PDF that needs a password, is damaged as a whole, or has no text at all.
-    """
+    """Yield the text of each page. Raises DocumentError for a PDF that needs a password, is damaged or has no text."""
     from pypdfium2 import PdfDocument, PdfiumError
 
     from specprefill_cli.documents import pdfium
@@ -77,12 +75,11 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
     except Exception as error:
         raise file.error(f"the PDF is damaged ({first_line(error)})", f"fetch it again, or {REPAIR}") from error
     if locked:
-        raise file.error(
-            "the PDF is encrypted", "remove the password first (for example: qpdf --password=... --decrypt)"
-        )
+        raise file.error("the PDF is encrypted", UNLOCK)
     for number in range(1, file.page_count + 1):
         text = ""
         try:
+            # Hostile pages may take forever.
             text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: file.check_room())
         except DocumentError:
             raise
@@ -93,10 +90,7 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
 
 
 def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdict[str, list[int]]) -> None:
-    """Warn of pages without text, and by number of those that failed, were guessed, or have problems of other kinds.
-
-    Raises DocumentError if no page has text.
-    """
+    """Warn of pages without text and of those with problems, by kind. Raises DocumentError if no page has text."""
     known = {*failures, *problems["undecoded"]}
     empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
     ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"

@@ -15,18 +15,19 @@ import pypdfium2.raw as pdfium
 
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
-from specprefill_cli.documents.layout import Box, Grid
+from specprefill_cli.documents.layout import Box, Character, Grid, Note
 
 # PDFium is not thread-safe: one document at a time, with those attached to it.
 LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
+# PDFium writes a hyphen that divides a word at a line end as this character.
+LINE_HYPHEN = 2
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
-Note = tuple[str, str, Box]
 Point = tuple[float, float]
 # In points: the shortest line of a table, and how far two lines at one place may be apart.
 SHORTEST, SAME_PLACE = 8.0, 3.0
@@ -60,10 +61,21 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes, grids = list(notes_of(page)), grids_of(page)
         is_simple = not (notes or grids) and layout.is_simple(boxes)
-        ordered = None if is_simple else layout.ordered_text(text_page, notes, grids)
+        ordered = None if is_simple else layout.ordered_text(list(characters(text_page)), notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
     return ordered + UNDECODED * bool(unmapped)
+
+
+def characters(page: pypdfium2.PdfTextPage) -> Iterator[Character]:
+    """Yield the characters of a page in drawing order."""
+    box, x, y = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
+    for index in range(page.count_chars()):
+        code = pdfium.FPDFText_GetUnicode(page.raw, index)
+        pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
+        pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
+        character = "-" if code == LINE_HYPHEN else chr(code) if code else UNDECODED
+        yield character, Box(box.left, box.bottom, box.right, box.top), y.value
 
 
 def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
@@ -71,7 +83,7 @@ def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
     if UNDECODED not in text:
         return text
     codes = (pdfium.FPDFText_GetUnicode(page.raw, index) for index in range(page.count_chars()))
-    marks = iter(["-\n" if code else UNDECODED for code in codes if code in (0, layout.LINE_HYPHEN)])
+    marks = iter(["-\n" if code else UNDECODED for code in codes if code in (0, LINE_HYPHEN)])
     pieces = text.split(UNDECODED)
     return "".join(piece + next(marks, UNDECODED) for piece in pieces[:-1]) + pieces[-1]
 

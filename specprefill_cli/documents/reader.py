@@ -28,14 +28,11 @@ DEEPEST_ATTACHMENT = 3
 
 @dataclass
 class SourceFile:
-    """A file that is being read.
+    """A file that is being read; name: the document's name, also used in messages.
 
-    name: the document's name, also used in messages
-    step: called with the progress, if the number of pages is known
-    page_count: number of pages if known beforehand, else 0
-    texts: texts of the pages read so far; characters: their total length
-    warnings: sentences about text that may be missing or wrong
-    read_attached: reads the pages of an attached file into its own `SourceFile`; depth: number of files around this one
+    step: called with the progress, if the number of pages is known beforehand: page_count, else 0
+    texts: of the pages read so far, of `characters` together; warnings: about text that may be missing or wrong
+    read_attached: reads an attached file into its own `SourceFile`; depth: number of files around this one
     started: when reading began, on the monotonic clock; recognition of characters is slow and sets it back
     """
 
@@ -66,7 +63,6 @@ class SourceFile:
         return "\n\n".join(filter(None, [f"# Attachment: {one_line(name)}", *file.texts]))
 
     def error(self, cause: str, remedy: str) -> DocumentError:
-        """Build the error `name: cause; remedy`."""
         return document_error(self.name, cause, remedy)
 
     def add_page(self, text: str) -> None:

@@ -41,9 +41,8 @@ BINARY_READERS: Mapping[str, Reader] = {
 }
 READERS: Mapping[str, Reader] = {
     **BINARY_READERS,
-    **dict.fromkeys((".md", ".markdown"), text.markdown_pages),
     **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
-    **dict.fromkeys((".txt", ".text", ".rst"), text.text_pages),
+    **dict.fromkeys((*text.MARKDOWN_SUFFIXES, ".txt", ".text", ".rst"), text.text_pages),
     **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
     **dict.fromkeys((".eml", ".mht", ".mhtml"), containers.mail_pages),
 }
@@ -53,9 +52,7 @@ KNOWN_SUFFIXES = tuple(READERS)
 def read_document(data: bytes, name: str, step: Callable[[str], None] = lambda _text: None) -> Document:
     """Read a document with the reader that fits its content or, failing that, the suffix of `name`.
 
-    step: called with the progress, page by page
-
-    Raises only DocumentError, for a file that is empty, too large, binary, damaged, or slow to read.
+    step: called with the progress, page by page. Raises only DocumentError: for an empty, damaged, too large ... file
     """
     if not data:
         raise document_error(name, "the file is empty", "give a file with text in it")

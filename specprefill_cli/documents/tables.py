@@ -27,8 +27,7 @@ MARKED_TAIL = 20
 def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False) -> Iterator[str]:
     """Yield the lines of a table: its header as `a | b`, then each row as `a: 1 | b: 2`, or `1 | 2` without a header.
 
-    marked: number of leading rows that the file marks as header; 0: judged by their text
-    has_names: whether a first row of words is a header even if nothing in the rows below says so
+    marked: leading rows that the file marks as header; 0: judged by their text; has_names: most likely the first row is
     """
     rows = iter(rows)
     head = list(islice(rows, SAMPLE_ROWS))

@@ -13,6 +13,7 @@ from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.tables import named_cells, table_lines
 
+MARKDOWN_SUFFIXES = (".md", ".markdown")
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
 DELIMITERS = "\t;,|"
 TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
@@ -23,13 +24,9 @@ SAMPLE_ROWS = 10_000
 
 
 def text_pages(file: SourceFile) -> Pages:
-    """Keep line breaks: in a text file they may be code, verse or a list."""
-    yield clean_text(decode_text(file))
-
-
-def markdown_pages(file: SourceFile) -> Pages:
-    """Keep the source, front matter included: language models read it well; its tables get the names of their columns."""
-    yield labelled_tables(normalise_line_ends(decode_text(file)))
+    """Keep line breaks, and the source of Markdown, in which tables get the names of their columns."""
+    is_markdown, text = file.name.lower().endswith(MARKDOWN_SUFFIXES), decode_text(file)
+    yield labelled_tables(normalise_line_ends(text)) if is_markdown else clean_text(text)
 
 
 def labelled_tables(text: str) -> str:

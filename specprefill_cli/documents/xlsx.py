@@ -19,8 +19,7 @@ from specprefill_cli.errors import pip_command
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
-# A formula without a stored value: its cell ends after the formula, or after an empty value. In a text cell
-# (`t="str"`) an empty value is a stored value.
+# A formula without a stored value; in a text cell (`t="str"`) an empty value is one.
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
