@@ -57,10 +57,9 @@ def rarity(frequency: np.ndarray) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class WordIndex:
-    """The words of a text's passages.
+    """The words of a text's passages; lengths: [n] words of each passage.
 
-    lengths: [n] words of each passage; passages: [words] the passage of every occurrence, grouped by word
-    numbers: the number of each word; edges: where the occurrences of each word begin and end in `passages`
+    passages: [words] the passage of every occurrence, grouped by word: of word `numbers[word]` between two of the `edges`
     """
 
     lengths: np.ndarray
@@ -113,22 +112,19 @@ def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
 
 
 def word_scores(question: str, text: str, starts: np.ndarray, language: str | None = None) -> np.ndarray:
-    """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
+    """BM25 of the passages [n] of a text, from characters `starts` [n] on, by the stems of the question's content words.
 
-    A question without content words is compared by all its words, as they are.
     language: of the text, where it is known
     """
     forms = WordForms(language or language_of(text))
+    # Without content words all words count, as they are.
     if not forms.question_words(question):
         forms = WordForms(forms.language, plain=True)
     return bm25(question, [(forms, word_index(text, starts, forms))])
 
 
 def coverage(question: str, text: str, starts: np.ndarray, language: str | None = None) -> float:
-    """How much of a question a place of a text says in the same words: 0 to 1.
-
-    The share of the question's content words, weighted by their rarity, that occur in a passage or its two neighbours.
-    """
+    """The largest share of a question's content words in a passage and its two neighbours, weighted by rarity: 0 to 1."""
     forms = WordForms(language or language_of(text))
     index = word_index(text, starts, forms)
     total, covered = 0.0, np.zeros(len(starts))
@@ -142,14 +138,12 @@ def coverage(question: str, text: str, starts: np.ndarray, language: str | None 
 
 
 def absent_names(question: str, text: str, starts: np.ndarray) -> float:
-    """The share of names and numbers in a question's last sentence that a text does not hold; 0 without any.
-
-    A name is a word with a capital that does not begin the sentence: only in English is every such word a name, and texts in
-    other languages give 0. Sentences before the last tell of the asker's situation.
-    """
+    """The share of names and numbers in a question that a text does not hold; 0 without any, and outside English."""
+    # Only in English is every word with a capital inside a sentence a name.
     if language_of(text) != ENGLISH:
         return 0.0
     index = word_index(text, starts, WordForms(ENGLISH))
+    # Sentences before the last tell of the asker's situation.
     first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
     words = [word for word in others if word[0].isupper()]
     words += [word for word in (first, *others) if any(map(str.isdigit, word))]
@@ -178,10 +172,7 @@ def rare_places(question: str, text: str) -> list[int]:
 
 
 def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
-    """Whether each passage [n] of a text, from characters `starts` [n] on, has part of a sentence or row with an identifier.
-
-    The identifier is a rare one of the question.
-    """
+    """Whether each passage [n] of a text has part of a sentence or row with a rare identifier of the question."""
     holds = np.zeros(len(starts), dtype=bool)
     begins, ends = sentences_of(text).T
     for place in rare_places(question, text):

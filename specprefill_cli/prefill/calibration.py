@@ -36,12 +36,7 @@ REMEDY, HEADS_REMEDY = "specprefill calibrate, or delete it", "specprefill calib
 def read_description(
     path: Path, content: str, remedy: str, parse: Callable[[dict[str, Any]], Content]
 ) -> Content | None:
-    """Read a calibration file with `parse`; None where there is no file.
-
-    content: what the file holds, for messages; remedy: the command that makes it
-
-    Raises SpecprefillError for a damaged file.
-    """
+    """Read a file of some content with `parse`; None where there is none. Raises SpecprefillError, with the remedy."""
     if not path.is_file():
         return None
     try:
@@ -76,10 +71,7 @@ def calibration_folder(pair: Pair) -> Path:
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same.
-
-    Other weights may appear under the same folder or hub id.
-    """
+    """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same."""
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
         flat = gather_weight(model, name, parameter).detach().flatten()
@@ -112,12 +104,9 @@ class Head:
 class ScoringHeads:
     """The scoring heads and the identity of a draft.
 
-    lexical: weight of BM25, against 1 for the heads
-    auto_mass: share of the importance that `--keep auto` holds with these heads
-    auto_tokens: length of the documents on which `auto_mass` was tuned; it is a share of so many tokens' importance;
-        None: of all
+    lexical: weight of BM25, against 1 for the heads; default: whether they beat the scorers without calibration
+    auto_mass, auto_tokens: budget of `--keep auto` with these heads, see `AutoBudget`
     window: previous tokens that a document token must see for these heads to work as well; None: all of them
-    default: whether, on held-out rows, they point at the passage better than the scorers without calibration
     evidence: figures of the search
     """
 
@@ -135,7 +124,7 @@ class ScoringHeads:
 
 
 def draft_identity(draft: LoadedModel) -> dict[str, Any]:
-    """Return the values that identify a draft in a file of heads."""
+    """The values that identify a draft in a file of heads."""
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),
@@ -146,10 +135,7 @@ def draft_identity(draft: LoadedModel) -> dict[str, Any]:
 
 
 def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
-    """The scoring heads in a folder, or None where there are none.
-
-    Raises SpecprefillError when the file is damaged or belongs to another draft.
-    """
+    """The scoring heads in a folder, or None. Raises SpecprefillError for a damaged file, or that of another draft."""
 
     def parse(fields: dict[str, Any]) -> ScoringHeads:
         return ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
@@ -179,10 +165,7 @@ class TargetCalibration:
 
 
 def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:
-    """The calibration in a folder; None where there is none for the target's weights. An outline is not checked.
-
-    Raises SpecprefillError when the file is damaged.
-    """
+    """The calibration in a folder; None where there is none for the weights. Raises SpecprefillError for a damaged file."""
     stored = read_description(
         folder / FILE, "a target's calibration", REMEDY, lambda fields: TargetCalibration(**fields)
     )
@@ -193,11 +176,7 @@ def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration
 
 @dataclass
 class CalibratedPair(LoadedPair):
-    """A loaded pair with its calibration.
-
-    scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
-    mode_data: what modes store about the pair, by a name that the mode chooses
-    """
+    """A loaded pair with its calibration; mode_data: what modes store about it, by a name that the mode chooses."""
 
     scoring_heads: ScoringHeads | None = None
     target_calibration: TargetCalibration | None = None

@@ -16,10 +16,7 @@ GAP_SHARE = 1
 
 @dataclass(frozen=True)
 class Span:
-    """Prompt tokens [start, end) with the same fate.
-
-    risk: None where it was not estimated
-    """
+    """Prompt tokens [start, end) with the same fate; risk: None where it was not estimated."""
 
     start: int
     end: int

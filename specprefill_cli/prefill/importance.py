@@ -36,10 +36,9 @@ def attention_importance(
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
-    For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see, BOS
-    and instruction included; average pooling over neighbouring tokens of the prompt; then the document's part. Maximum
-    over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
-    attends mostly to BOS.
+    For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see (over
+    the document's alone it would inflate heads that attend mostly to BOS); average pooling over neighbouring tokens; then
+    the document's part. Maximum over layers and heads; mean over queries.
 
     positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
     ranks: the processes that hold the other heads, where ranks share the draft

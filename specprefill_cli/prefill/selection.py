@@ -68,10 +68,7 @@ def rank_chunks(scores: Tensor) -> Tensor:
 
 
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
-    """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
-
-    However long question and instruction are, the document gets half of the keep ratio, and a chunk.
-    """
+    """How many chunks a keep ratio allows: prefix and suffix count, but leave the document half of it, and a chunk."""
     room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), keep * document_tokens / 2)
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
@@ -120,10 +117,7 @@ def select(
 def keep_chunks(
     ranked: Tensor, budget: int, tokens: int, chunk_size: int, widen: Widen | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Which document tokens [tokens] are kept (bool), and the chunks [k] that they are kept for, in document order.
-
-    Chunks are taken in order of rank, each widened where that fits the budget of tokens, until a chunk does not fit.
-    """
+    """Which document tokens [tokens] are kept, and for which chunks [k]: by rank, widened where that fits the budget."""
     kept, kept_chunks, room = torch.zeros(tokens, dtype=torch.bool), [], budget
     for chunk in ranked.tolist():
         bounds = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
@@ -206,11 +200,7 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
 
 
 def spread_ratio(scores: Tensor, kept: int) -> float | None:
-    """How important the next chunks in rank are beside the `kept` best: 0 (not at all) to 1 (as much).
-
-    scores: [chunks], not negative. The mean score of the next `kept` chunks over that of the best; None where a selection
-    drops fewer chunks than it keeps.
-    """
+    """Mean score of the next `kept` chunks in rank over that of the best; None where fewer are dropped than kept."""
     kept = max(kept, FEWEST_CHUNKS)
     ordered = torch.sort(scores, descending=True).values
     if len(ordered) < 2 * kept:

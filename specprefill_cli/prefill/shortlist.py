@@ -30,8 +30,7 @@ VERSION = 1
 def shortlist(collection: Collection, question: str, settings: Settings) -> Collection:
     """The parts of several documents that share most words with a question, of at most `settings.shortlist` characters.
 
-    A part is a section with its two neighbours. Everything is read where the shortlist is off, where the question is about
-    everything or shares no word with any document, and in modes that read the whole prompt.
+    Everything is read for a question about everything or without a shared word, and in modes that read the whole prompt.
     """
     documents, limit = collection.documents, settings.shortlist
     limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)
@@ -55,10 +54,7 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
 
 
 def best_sections(scores: np.ndarray, counts: Sequence[int], most: int) -> np.ndarray:
-    """Which sections [n] to read, at most `most`: those of the highest scores, with their neighbours.
-
-    counts: sections of each document
-    """
+    """Which sections [n] to read, at most `most`: those of the highest scores, with neighbours in their documents."""
     owners, chosen = np.repeat(np.arange(len(counts)), counts), np.zeros(len(scores), dtype=bool)
     for best in np.argsort(-scores, kind="stable"):
         near = np.arange(max(0, best - 1), min(best + 2, len(scores)))

@@ -27,11 +27,7 @@ DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
-    """Runs the draft over the prompt and scores document tokens by the attention of a few queries.
-
-    A subclass says which tokens of the prompt are queries, and how many decoded tokens join them.
-    neighbours, spread_limit: as in `Scores`
-    """
+    """Runs the draft over the prompt; the attention of a few queries scores; neighbours, spread_limit: as in `Scores`."""
 
     uses_draft = True
     looks_ahead = True
@@ -134,8 +130,7 @@ class AttentionScorer(Scorer):
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
 
-        with_overhead: add the fixed cost of passes; where the speed of draft and target was measured, return the FLOPs that
-            the target computes in that time
+        with_overhead: with the fixed cost of passes, and as FLOPs of the target where both speeds were measured
         """
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)

@@ -22,10 +22,8 @@ NEIGHBOURS = 0.5
 class AutoBudget:
     """The budget of `--keep auto`: the fewest chunks that hold a share of the importance's mass.
 
-    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks where it is None
-
-    Unimportant text grows with the document, the evidence for an answer does not. So in a longer document, a share counts
-    only the best chunks, up to the document length on which it was tuned.
+    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks where it is None:
+        unimportant text grows with the document, the evidence for an answer does not
     """
 
     share: float = 0.6

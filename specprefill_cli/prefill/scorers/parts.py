@@ -98,7 +98,7 @@ def document_parts(request: PrefillRequest) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreScores:
-    """How strongly the queries of some heads of a layer attend to a part's core, before the softmax.
+    """Attention of some heads of a layer to a part's core, before the softmax.
 
     weights: [heads, Q, core] exp(score - largest); largest: [heads, Q] the largest score of each query
     masses: [2, heads, Q] log-sum-exp of the scores: of the core, and of prefix and suffix
@@ -134,11 +134,8 @@ def score_core(
 
 
 def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
-    """Importance [n] of a document, from a single softmax over the cores of all parts, prefix and suffix.
-
-    The attention of each head is averaged over the queries and counts with its weight [heads]. Every part
-    holds prefix and suffix; they count once, with the mean over parts.
-    """
+    """Importance [n] of a document: the mean over queries of a single softmax over all parts, by weights of heads."""
+    # Every part holds prefix and suffix; they count once, with the mean over parts.
     cores, shared = torch.stack([part.masses for part in parts], 1).logsumexp(1)
     normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(parts))).log())
     query_weights = head_weights[:, None].to(normalisers) / normalisers.shape[1]
