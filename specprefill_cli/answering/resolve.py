@@ -113,7 +113,6 @@ def resolve_request(
         prefill_chunk=pass_size(pair, settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         settings=settings,
-        seed=settings.seed,
         positions=resolve_positions(settings, pair, length),
         max_new_tokens=settings.max_new_tokens,
         draft_prefixes=cache.draft if cache is not None else None,

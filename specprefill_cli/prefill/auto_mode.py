@@ -18,10 +18,7 @@ REMEDY = "give shorter documents or a shorter question, use --mode select, or lo
 
 
 def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
-    """The mode that a prompt is prefilled in, and the reason where `auto` chose it.
-
-    Raises PromptTooLong for a prompt that does not fit the pair in this mode.
-    """
+    """The mode of a prompt's prefill, and the reason where `auto` chose it. Raises PromptTooLong if it does not fit."""
     name, reason = automatic_mode(request) if mode == AUTO else (mode, None)
     check_fits(request, name)
     return name, reason

@@ -44,9 +44,7 @@ class Plan:
     @property
     def kept_tokens(self) -> int:
         """Prompt tokens that the target computes, prefix and suffix included."""
-        start, end = self.document
-        outside = self.prompt_tokens - (end - start)
-        return outside + self.checkpoints + sum(span.length for span in self.spans if span.fate is Fate.RECOMPUTE)
+        return len(self.kept_positions()) + self.checkpoints
 
     @property
     def kept_ratio(self) -> float:
@@ -82,13 +80,8 @@ class CompactPositions:
 
 
 def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPositions:
-    """Positions below `room` for kept tokens [K], ascending indices in a prompt; the original positions where these fit.
-
-    Raises ValueError where the kept tokens do not fit even without gaps.
-    """
+    """Positions below `room` for kept tokens [K <= room], ascending indices in a prompt; the original ones if these fit."""
     count = len(kept)
-    if count > room:
-        raise ValueError(f"{count} kept tokens in {room} positions")
     dropped = prompt_tokens - count
     allowed = min(dropped, room - count)
     order = torch.arange(count)

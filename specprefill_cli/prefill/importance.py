@@ -95,7 +95,7 @@ def query_slices(state: KvCacheState, capture: QueryCapture, prompt_tokens: int,
 
 
 def check_finite(importance: Tensor) -> Tensor:
-    """Return the importance [n]. Raises SpecprefillError when a score is NaN or infinite."""
+    """The importance [n]. Raises SpecprefillError when a score is NaN or infinite."""
     if not torch.isfinite(importance).all():
         raise SpecprefillError(
             "the draft's attention scores are not finite (NaN or Inf): its weights or its dtype are at fault; "
@@ -115,10 +115,9 @@ def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int
 
 
 def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarray) -> Tensor:
-    """Importance mapped from a tokenizer's tokens to another's, through the characters that they share.
+    """Importance [n] of a tokenizer's tokens as that of another's [m]: each gets the mean over its characters.
 
-    importance: [n]; from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A token of the other
-    tokenizer gets the mean over its characters; a character outside all tokens counts as 0.
+    from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A character outside all tokens counts as 0.
     """
     characters = int(max(from_offsets[:, 1].max(initial=0), to_offsets[:, 1].max(initial=0)))
     edges = np.zeros(characters + 1)

@@ -33,10 +33,9 @@ DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV",
 
 
 class PrefixCache:
-    """A model's states of the latest prompts' prefixes and documents, by the token ids of these, and documents' embeddings.
+    """A model's states of the latest prompts' prefixes and documents, by their token ids, and documents' embeddings.
 
-    Any number of answers may share a state at the same time: each appends to its branch. A model's caches on several
-    ranks have the same `name`.
+    Any number of answers may share a state at the same time: each appends to its branch. name: the same on all ranks
     """
 
     def __init__(self, capacity_bytes: int = DEFAULT_BYTES, name: str | None = None) -> None:
@@ -119,10 +118,7 @@ class DocumentCache:
 
 
 def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
-    """A cache in the memory that `--memory-cache` allows, divided so that draft and target have room for the same documents.
-
-    With several ranks the limit holds for each.
-    """
+    """A cache in the memory that `--memory-cache` allows each rank, with room for the same documents in draft and target."""
     total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)

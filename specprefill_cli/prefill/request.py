@@ -28,10 +28,7 @@ from specprefill_cli.settings import Settings
 
 @dataclass
 class PhaseClock:
-    """Seconds by phase; `wait` synchronises the devices at the end of each phase.
-
-    A phase begins where the previous phase ended, so that the phases add up to the TTFT.
-    """
+    """Seconds by phase, from the end of the one before: they add up to the TTFT. wait: synchronises the devices."""
 
     wait: Callable[[], None] = lambda: None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -60,7 +57,6 @@ class PhaseClock:
 
     @property
     def ttft(self) -> float:
-        """Seconds from the start of the first phase to the end of the last."""
         return self.ended - self.started if self.started is not None else 0.0
 
     def phases(self) -> dict[str, float]:
@@ -95,14 +91,9 @@ class EncodedQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillRequest(EncodedQuestion):
-    """A question to prefill.
+    """A question to prefill, with the settings as given, and as fields those that are resolved.
 
-    keep: share of the prompt's tokens that the target computes, None for `auto`
-    chunk_size: document tokens selected together; prefill_chunk: tokens of a forward pass
-    draft_window: previous tokens that a document token sees in the draft; None: all of them
-    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part of a long document
-    settings: unresolved, for options of a single mode
-    positions: where the target computes kept tokens: `original` or `compact`
+    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part of a document
     last_draft_layer: layer up to which the draft must run for any scorer, because the mode reads its input
     draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
     """
@@ -115,7 +106,6 @@ class PrefillRequest(EncodedQuestion):
     prefill_chunk: int
     draft_window: int | None
     settings: Settings
-    seed: int
     positions: str = ORIGINAL
     max_new_tokens: int = 0
     draft_gap: int = 0
@@ -165,7 +155,6 @@ class PrefillRequest(EncodedQuestion):
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
     def without_caches(self) -> PrefillRequest:
-        """The request of a cold start."""
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
     def portable(self) -> PrefillRequest:

@@ -31,9 +31,7 @@ FEWEST_CHUNKS = 10
 # Maps a chunk's document tokens [start, end) to the range that is kept for it.
 Widen = Callable[[int, int], tuple[int, int]]
 NO_IMPORTANCE = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
-OUTLINE = (
-    "the question is about the whole document: kept headings and first sentences first; --mode full reads all of it"
-)
+OUTLINE = "a question about the whole document: kept headings and first sentences; --mode full reads all of it"
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 
@@ -199,14 +197,12 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
     return min(tokens, tokens - document_tokens + kept, request.prompt_room)
 
 
-def spread_ratio(scores: Tensor, kept: int) -> float | None:
-    """Mean score of the next `kept` chunks in rank over that of the best; None where fewer are dropped than kept."""
+def spread_ratio(scores: Tensor, kept: int) -> float:
+    """Mean score of the next `kept` chunks in rank over that of the best; 0 where fewer are dropped than kept."""
     kept = max(kept, FEWEST_CHUNKS)
     ordered = torch.sort(scores, descending=True).values
-    if len(ordered) < 2 * kept:
-        return None
     best = float(ordered[:kept].mean())
-    return float(ordered[kept : 2 * kept].mean()) / best if best > 0 else None
+    return float(ordered[kept : 2 * kept].mean()) / best if best > 0 and len(ordered) >= 2 * kept else 0.0
 
 
 def is_spread(scores: Scores, kept: int, chunk_size: int) -> bool:
@@ -214,4 +210,4 @@ def is_spread(scores: Scores, kept: int, chunk_size: int) -> bool:
     if scores.spread_limit is None or not kept:
         return False
     ranked = add_neighbours(chunk_scores(scores.importance, chunk_size), scores.neighbours)
-    return (spread_ratio(ranked, kept) or 0.0) > scores.spread_limit
+    return spread_ratio(ranked, kept) > scores.spread_limit

@@ -210,5 +210,4 @@ def test_spread_of_one_peak_and_of_equal_scores():
     assert spread_ratio(peak, 10) < 0.05
     assert spread_ratio(torch.ones(100), 10) == 1.0
     assert spread_ratio(peak, 2) == spread_ratio(peak, 10)
-    assert spread_ratio(torch.ones(100), 60) is None
-    assert spread_ratio(torch.zeros(100), 10) is None
+    assert spread_ratio(torch.ones(100), 60) == spread_ratio(torch.zeros(100), 10) == 0

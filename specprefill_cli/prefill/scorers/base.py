@@ -105,6 +105,6 @@ class RandomScorer(Scorer):
     def score(self, request: PrefillRequest) -> Scores:
         with request.clock.phase("scoring"):
             # Questions about the same document do not all get the same chunks.
-            seed = request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
+            seed = request.settings.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
             chunks = torch.rand(len(request.chunk_starts), generator=torch.Generator().manual_seed(seed))
             return Scores(importance=request.of_tokens(chunks.numpy()))

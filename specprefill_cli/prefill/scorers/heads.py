@@ -5,15 +5,15 @@ The draft runs no layer above them, and does not look ahead. It reads a document
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.prefill.calibration import HEADS_REMEDY, CalibratedPair, ScoringHeads
-from specprefill_cli.prefill.importance import blend, check_finite, pool, usable_layers
+from specprefill_cli.prefill.importance import blend, check_finite, pool
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, lexical_importance
@@ -36,13 +36,11 @@ class HeadsScorer(AttentionScorer):
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
         """Layers of the scoring heads. Raises SpecprefillError where none are known, or none sees the whole prompt."""
-        draft, length = request.draft, request.draft_reach
-        usable = usable_layers(window_layers(draft.config), length)
-        layers = sorted({head.layer for head in required_heads(request).heads if head.layer in usable})
+        layers = sorted({head.layer for head in required_heads(request).heads} & {*super().layers(request)})
         if not layers:
             raise SpecprefillError(
-                f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
-                f"than this prompt of {length} tokens; use --scorer question"
+                f"--scorer heads: the layers of draft {request.draft.name} that hold its scoring heads attend to a window "
+                f"shorter than this prompt of {request.draft_reach} tokens; use --scorer question"
             )
         return layers
 
@@ -50,9 +48,12 @@ class HeadsScorer(AttentionScorer):
         parts = document_parts(request)
         # The first part lies farthest from the question: a layer that sees it from there sees every part.
         first_request = parts[0].cut_request(request)
-        layers = {
-            layer: heads for layer in self.layers(first_request) if (heads := weights_of_local_heads(request, layer))
-        }
+        usable, local = self.layers(first_request), request.draft_share.queries
+        # Weights by layer and number among the heads that this rank holds, ascending.
+        layers: defaultdict[int, dict[int, float]] = defaultdict(dict)
+        for head in sorted(required_heads(request).heads, key=lambda head: (head.layer, head.head)):
+            if head.layer in usable and head.head in local:
+                layers[head.layer][head.head - local.start] = head.weight
         requests = cached_parts(request, parts, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
@@ -104,13 +105,6 @@ class HeadsScorer(AttentionScorer):
         if prompt.length - len(prompt.offsets) + request.chunk_size > context:
             return f"the draft's context of {context:,} tokens is too short for the question"
         return super().obstacle(document_parts(request)[0].cut_request(request))
-
-
-def weights_of_local_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
-    """Weights of the scoring heads of a layer that this rank holds, by their number among the rank's heads, ascending."""
-    share = request.draft_share.queries
-    weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}
-    return {head - share.start: weights[head] for head in sorted(weights) if head in share}
 
 
 def required_heads(request: PrefillRequest) -> ScoringHeads:

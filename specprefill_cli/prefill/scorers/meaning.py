@@ -105,7 +105,7 @@ def english_question(request: PrefillRequest) -> str:
 
 
 def has_vectors(request: PrefillRequest) -> bool:
-    """Whether a cache holds the document's vectors."""
+    """Whether the memory holds the document's vectors."""
     return request.draft_prefixes is not None and identity(request) in request.draft_prefixes.embeddings
 
 
