@@ -25,6 +25,7 @@ BINARY_SIGNATURES = (
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
     (b"META-INF/container.xml", containers.book_pages),
+    (b"application/epub+zip", containers.book_pages),
     (b"word/", office.document_pages),
     (b"ppt/", office.slide_pages),
     (b"xl/", xlsx.pages),

@@ -118,11 +118,9 @@ DECLARATION = re.compile(
 NOT_FILE_ENCODINGS = frozenset({"", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
-# Encodings of Classic Mac OS, DOS and mainframes are rare today, but charset_normalizer prefers them for short texts
-# (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
-EXTINCT_ENCODINGS = (
-    "mac_cyrillic mac_greek mac_iceland mac_latin2 mac_roman mac_turkish cp437 cp775 cp850 cp852 cp857 cp858 cp860 cp861 "
-    "cp863 cp865 cp037 cp273 cp500 cp1026 cp1140 hp_roman8"
+# For short texts charset_normalizer prefers those of Classic Mac OS, DOS and mainframes, which are rare today.
+LIVING_ENCODINGS = (
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
 ).split()
 
 
@@ -166,7 +164,7 @@ def decode_guessed(file: SourceFile) -> str:
     """Decode a file with the best-fitting encoding and add a warning. Raises DocumentError if no encoding fits."""
     from charset_normalizer import from_bytes
 
-    matches = from_bytes(file.data, cp_exclusion=EXTINCT_ENCODINGS)
+    matches = from_bytes(file.data, cp_isolation=LIVING_ENCODINGS)
     best = matches.best()
     if best is None:
         raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")
