@@ -1,6 +1,5 @@
 """Turns the sources that the user names (files, folders, glob patterns, standard input) into documents."""
 
-import functools
 import hashlib
 import json
 import os
@@ -10,12 +9,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import astuple
-from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.document import Collection, Document, Page
+from specprefill_cli.documents.extras import can_recognise
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
@@ -25,8 +24,8 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
-# Packages that read formats.
-LIBRARIES = ("pypdfium2", "pypdf", "openpyxl", "kreuzberg", "rapidocr", "charset-normalizer")
+# Part of the key of a text on disk: raise it when a reader finds other text in the same file.
+VERSION = 1
 
 
 def expand_source(source: str) -> tuple[list[Path], list[str]]:
@@ -155,7 +154,7 @@ def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache |
         raise document_error(name, cause, "check its name and its permissions") from error
     if cache is None:
         return read_document(data, name, step=step)
-    key = f"text {readers_version()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
+    key = f"text {VERSION} {can_recognise()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
     with suppress(TypeError, ValueError):
         head, _, text = (cache.find(key) or b"").decode().partition("\n")
         pages, warned = json.loads(head)
@@ -164,15 +163,3 @@ def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache |
     head = json.dumps([[astuple(page) for page in document.pages], document.warnings])
     cache.store(key, f"{head}\n{document.text}".encode(), os.path.realpath(path))
     return document
-
-
-@functools.cache
-def readers_version() -> str:
-    """A hash of all readers and their libraries: others may read other text from the same file."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.iterdir()):
-        digest.update(path.read_bytes() if path.is_file() else b"")
-    for package in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            digest.update(f"{package} {version(package)}".encode())
-    return digest.hexdigest()[:16]

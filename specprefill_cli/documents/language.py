@@ -72,17 +72,16 @@ def says_not_found(answer: str) -> bool:
 
 @dataclass(frozen=True)
 class WordForms:
-    """How the words of a document are compared; plain: as they are, those without a subject too."""
+    """How the words of a document are compared; language "": as they are, those without a subject too."""
 
     language: str
-    plain: bool = False
 
     def words(self, text: str, start: int = 0) -> Iterator[tuple[int, str]]:
         """Yield where each word from character `start` on begins, and its form; an empty form for a word without a subject.
 
         In scripts without spaces, each character and each pair of them counts as a word; in English, characters alone.
         """
-        normalise = normaliser(self.language, self.plain)
+        normalise = normaliser(self.language)
         for match in WORD.finditer(text, start):
             place, word = match.start(), match.group()
             yield place, normalise(word)
@@ -94,14 +93,14 @@ class WordForms:
         """The different words of a question that count, sorted."""
         forms = {form for _, form in self.words(question)} - {""}
         language = language_of(question, self.language)
-        if self.plain or language == self.language or self.language == ENGLISH:
+        if self.language in ("", language, ENGLISH):
             return sorted(forms)
         stops = listed_words("frequent").get(language, frozenset())
-        return sorted(forms - {normaliser(self.language, False)(stop) for stop in stops})
+        return sorted(forms - {normaliser(self.language)(stop) for stop in stops})
 
     def related(self, word: str, vocabulary: Collection[str]) -> list[str]:
         """The words of a vocabulary that are compounds with a word, or parts of it."""
-        if self.plain or self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
+        if self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
             return []
         return [
             other
@@ -113,7 +112,7 @@ class WordForms:
 
 
 @cache
-def normaliser(language: str, plain: bool) -> Callable[[str], str]:
+def normaliser(language: str) -> Callable[[str], str]:
     """The function that gives the form of a word; see `WordForms`."""
     import snowballstemmer
 
@@ -123,13 +122,11 @@ def normaliser(language: str, plain: bool) -> Callable[[str], str]:
     @lru_cache(KEPT)
     def normalise(word: str) -> str:
         word = word.lower()
-        if plain:
-            return word
         if word in stops:
             return ""
         if language == ENGLISH and stemmer is not None:
             return stemmer.stemWord(word)
-        if UNSPACED_LETTER.match(word):
+        if not language or UNSPACED_LETTER.match(word):
             return word
         # Stemmers need the accents; compared are words without them, `ß` as `ss`.
         stem = stemmer.stemWord(word) if stemmer is not None else word[:PREFIX]

@@ -119,7 +119,7 @@ def word_scores(question: str, text: str, starts: np.ndarray, language: str | No
     forms = WordForms(language or language_of(text))
     # Without content words all words count, as they are.
     if not forms.question_words(question):
-        forms = WordForms(forms.language, plain=True)
+        forms = WordForms("")
     return bm25(question, [(forms, word_index(text, starts, forms))])
 
 
@@ -147,7 +147,7 @@ def absent_names(question: str, text: str, starts: np.ndarray) -> float:
     first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
     words = [word for word in others if word[0].isupper()]
     words += [word for word in (first, *others) if any(map(str.isdigit, word))]
-    names = set(map(normaliser(ENGLISH, False), words)) - {""}
+    names = set(map(normaliser(ENGLISH), words)) - {""}
     return sum(name not in index.numbers for name in names) / max(1, len(names))
 
 

@@ -172,7 +172,7 @@ def entries_of(code: str, ranked: Iterable[tuple[float, str, Sequence[str]]]) ->
     unspaced, stops, normalise = (
         code in ("zh", "ja"),
         listed_words("frequent").get(code, frozenset()),
-        normaliser(code, False),
+        normaliser(code),
     )
     entries: dict[str, Sequence[str]] = {}
     for _, word, english in sorted(ranked, key=lambda entry: entry[:2]):

@@ -101,7 +101,7 @@ def test_bm25_matches_values_computed_by_hand():
     text = "red RED dog, blue cat reddish fox"
     # Each word is a token; the chunks hold three, two and two words.
     offsets = np.array([[0, 3], [4, 7], [8, 11], [13, 17], [18, 21], [21, 22], [22, 29], [30, 33]])
-    forms = WordForms("en", plain=True)
+    forms = WordForms("")
     scores = bm25("The red fox, a fox?", [(forms, word_index(text, offsets[::3, 0], forms))])
     idf = np.log(1 + 2.5 / 1.5)
     norms = [1.2 * (0.25 + 0.75 * count / (7 / 3)) for count in (3, 2, 2)]
