@@ -1,7 +1,4 @@
-"""Formats that optional packages read.
-
-kreuzberg reads RTF, OpenDocument and the formats of old Office programs; rapidocr recognises the text of pictures.
-"""
+"""Formats that optional packages read: kreuzberg RTF, OpenDocument and old Office files, rapidocr pictures."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ LISTS = Path(__file__).with_name("languages.json")
 COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
 # Letters that stand for a word where no stemmer is known.
 PREFIX = 5
-# Characters of a text that tell its language, the share of its words that are frequent in it, and how many different ones a
-# long text must have: a table may repeat `no`.
+# Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
 KEPT = 2**16
 

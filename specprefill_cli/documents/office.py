@@ -1,7 +1,4 @@
-"""DOCX and PPTX: the text of documents and slides.
-
-Both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, each in its own namespace.
-"""
+"""DOCX and PPTX: both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`."""
 
 import posixpath
 import re

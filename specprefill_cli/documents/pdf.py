@@ -1,7 +1,4 @@
-"""PDF: pages of text through PDFium, and clear errors for PDFs without text.
-
-pypdf reads what PDFium does not open, and tells a password from damage. Both are imported inside functions, as that is slow.
-"""
+"""PDF: pages of text through PDFium, or through pypdf, which tells a password from damage; both import slowly."""
 
 import logging
 from collections import defaultdict

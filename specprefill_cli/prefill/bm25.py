@@ -1,7 +1,4 @@
-"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare identifiers.
-
-Identifiers are codes, numbers and names of code that the documents hold in a few places only.
-"""
+"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare codes, numbers and names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Calibration files of a pair: scoring heads of the draft, values of `auto` for the target, and whose files they are.
-
-Scoring heads are the few attention heads of a draft that point at the passage that answers a question. Retrieval heads were
-described in arXiv 2404.15574; `specprefill calibrate --heads` finds them for any draft.
-"""
+"""Calibration files of a pair: scoring heads of the draft (arXiv 2404.15574), and values of `auto` for the target."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from specprefill_cli.models.running.passes import QueryCapture
 
 POOL_KERNEL = 13
 Scored = TypeVar("Scored", Tensor, np.ndarray)
-# Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on
-# a GPU, where each block costs kernel launches.
+# Attention scores held at once: few on a CPU, for its memory; more on a GPU, where each block costs kernel launches.
 CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 
 

@@ -21,8 +21,7 @@ from specprefill_cli.record import Fate
 
 # Most tokens that complete a sentence of a chunk.
 LONGEST_REST = 48
-# What `--keep auto` is assumed to keep, before scoring: the document's tokens in the median of 90 questions about documents of
-# 1,200 to 12,000 tokens, and at most this share of the prompt.
+# Tokens that `--keep auto` is assumed to keep before scoring, the median of 90 questions, and at most this share.
 ASSUMED_TOKENS, ASSUMED_KEEP = 96, 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25

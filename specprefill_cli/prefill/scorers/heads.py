@@ -1,7 +1,4 @@
-"""Scorer `heads`: only the draft's scoring heads, mixed with BM25.
-
-The draft runs no layer above them, and does not look ahead. It reads a document beyond its context in parts.
-"""
+"""Scorer `heads`: the draft's scoring heads, mixed with BM25; no layer above them runs, and nothing looks ahead."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the draft's heads.
 
-The bundled sentence encoder compares meanings; a document's vectors do not depend on the question, so they are kept for the next
-question about it. The heads find what a question says in the document's words, the encoder what it says in other words: the more
-of its words stand together, the more the heads count. Documents in other languages than English are compared word by word in
-English, and by their own words; where none is in English, the bundled draft, which reads nothing else, does not run.
+The heads find what a question says in the document's words, the encoder what it says in other words: the more of its words
+stand together, the more the heads count. Other languages than English are compared word by word in English, and by their
+own words; where no document is in English, the bundled draft, which reads nothing else, does not run.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from specprefill_cli.prefill.scorers.heads import HeadsScorer
 
 # Document tokens of a piece that has a vector, whatever `chunk_size` is: longer pieces say less about where the answer is.
 PIECE = 32
-# Factors of the similarities of pieces and of sentences before the softmax: cosines lie close together. That of pieces is
-# the factor of the encoder's training.
+# Factors of the similarities of pieces (as in the encoder's training) and of sentences before the softmax.
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
 # Part of their keys on disk: raise it with another encoder or glossary.

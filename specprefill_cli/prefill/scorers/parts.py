@@ -1,7 +1,4 @@
-"""Parts of a long document, which the draft reads in turn, and a single softmax over all of them.
-
-A document that fits the draft's context is a single part.
-"""
+"""Parts of a document beyond the draft's context, which it reads in turn, and a single softmax over all of them."""
 
 from __future__ import annotations
 
