@@ -7,7 +7,6 @@ from itertools import pairwise
 from specprefill_cli.documents.sentences import CELLS, CLOSERS
 from specprefill_cli.errors import UsageError
 
-SURROGATE = re.compile("[\ud800-\udfff]")
 SOFT_HYPHEN = "\u00ad"
 SOFT_HYPHEN_AT_LINE_END = re.compile(SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
@@ -56,9 +55,7 @@ def normalise_line_ends(text: str) -> str:
 
 def replace_surrogates(text: str) -> str:
     """Join surrogate pairs into their character and replace lone surrogates, which cannot be encoded, by U+FFFD."""
-    return (
-        text if not SURROGATE.search(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def clean_characters(text: str) -> str:

@@ -62,7 +62,7 @@ def book_pages(file: SourceFile) -> Pages:
         head = "\n".join(filter(None, titles))
         for chapter in filter(entries.__contains__, chapters):
             page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
-            _, text = visible_text(decode_text(page, is_markup=True), file.check_room)
+            _, text = visible_text(decode_text(page, is_markup=True))
             file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
             yield file.page_text([f"{head}\n\n{text}" if head else text])
             head = ""
@@ -81,7 +81,7 @@ def mail_pages(file: SourceFile) -> Pages:
             # A character set that Python does not know.
             text = decode_text(SourceFile(body.get_payload(decode=True) or b"", file.name))
         is_html = body.get_content_subtype() == "html"
-        texts.append(visible_text(text, file.check_room)[1] if is_html else clean_text(text).strip())
+        texts.append(visible_text(text)[1] if is_html else clean_text(text).strip())
     yield "\n\n".join(filter(None, texts))
     for part in message.iter_attachments() if message.is_multipart() else () if body else (message,):
         kind = part.get_content_type()

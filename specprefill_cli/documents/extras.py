@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -67,12 +66,10 @@ def recogniser() -> Any:
     return engine
 
 
-def recognised_text(file: SourceFile, picture: Any) -> str:
-    """The text of a picture, an array of pixels or a file's bytes, in reading order; its time does not count as reading."""
-    begin = time.monotonic()
+def recognised_text(picture: Any) -> str:
+    """The text of a picture, an array of pixels or a file's bytes, in reading order."""
     with LOCK:
         result = recogniser()(picture)
-    file.started += time.monotonic() - begin
     pieces = []
     for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
@@ -91,4 +88,4 @@ def picture_pages(file: SourceFile) -> Pages:
     if not can_recognise():
         raise file.error("reading pictures needs another package", f"install it with {INSTALL}")
     file.warnings.append("its text was recognised in a picture; check numbers and names")
-    yield clean_text(recognised_text(file, file.data))
+    yield clean_text(recognised_text(file.data))

@@ -3,7 +3,7 @@
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
@@ -40,8 +40,6 @@ ENDED_BY = {
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
 UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
-# Characters that are parsed between two looks at the clock.
-SLICE = 2**20
 Attributes = Mapping[str, str]
 
 
@@ -188,19 +186,17 @@ def attribute_text(tag: str, attributes: Attributes) -> str:
     return attributes.get("value", "") if tag == "input" and kind not in SILENT_INPUTS else ""
 
 
-def visible_text(markup: str, check: Callable[[], None] = lambda: None) -> tuple[str, str]:
-    """Return the page's title and author, and its cleaned text: a line for each block element, table rows as `a: 1 | b: 2`.
+def visible_text(markup: str) -> tuple[str, str]:
+    """The page's title and author, and its cleaned text: a line for each block element, table rows as `a: 1 | b: 2`.
 
-    check: called now and then; it may raise. Raises AssertionError for declarations that the parser rejects
+    Raises AssertionError for declarations that the parser rejects.
     """
     extractor = TextExtractor()
     # At each tag, comment or section that never ends, the parser would search the rest of the page again.
     for opening, closing in UNENDED.items():
         end = markup.rfind(closing) + 1
         markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
-    for start in range(0, len(markup), SLICE):
-        check()
-        extractor.feed(markup[start : start + SLICE])
+    extractor.feed(markup)
     extractor.close()
     author = f"Author: {extractor.author}" if extractor.author.strip() else ""
     title = "\n".join(filter(None, (" ".join(extractor.title.split()), author)))
@@ -210,4 +206,4 @@ def visible_text(markup: str, check: Callable[[], None] = lambda: None) -> tuple
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
     markup = decode_text(file, is_markup=True)
-    yield "\n\n".join(filter(None, visible_text(markup, file.check_room)))
+    yield "\n\n".join(filter(None, visible_text(markup)))

@@ -9,7 +9,7 @@ from specprefill_cli.documents import extras
 from specprefill_cli.documents.cleaning import UNDECODED, clean_characters, clean_text, join_lines, restore_ligatures
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.errors import DocumentError, first_line
+from specprefill_cli.errors import first_line
 
 DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
@@ -46,7 +46,7 @@ def pages(file: SourceFile) -> Pages:
             if UNDECODED in text:
                 problems["undecoded" if text == UNDECODED else "guessed"].append(index + 1)
             text = whole_lines(restore_ligatures(text))
-            if picture is not None and (text := whole_lines(extras.recognised_text(file, picture))):
+            if picture is not None and (text := whole_lines(extras.recognised_text(picture))):
                 problems["recognised"].append(index + 1)
             attached = pdfium.attachments(document) if index + 1 == file.page_count else []
             yield "\n\n".join(filter(None, [text, *(file.attached(*attachment) for attachment in attached)]))
@@ -76,10 +76,7 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
     for number in range(1, file.page_count + 1):
         text = ""
         try:
-            # Hostile pages may take forever.
-            text = reader.pages[number - 1].extract_text(visitor_operand_before=lambda *_: file.check_room())
-        except DocumentError:
-            raise
+            text = reader.pages[number - 1].extract_text()
         except Exception as error:
             # pypdf raises more than PyPdfError: DependencyError (JBIG2), DeprecationError, lookup and recursion errors.
             failures[number] = first_line(error)

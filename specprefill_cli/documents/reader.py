@@ -1,6 +1,5 @@
-"""The interface of a file format's reader, its input, and its limits of size and time."""
+"""The interface of a file format's reader, its input, and its limits of size."""
 
-import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
@@ -10,14 +9,13 @@ from specprefill_cli.errors import DocumentError, document_error, one_line
 
 @dataclass(kw_only=True)
 class Limits:
-    """Guards against files that would exhaust memory or time. A file beyond a limit is refused, never cut.
+    """Guards against files that would exhaust memory. A file beyond a limit is refused, never cut.
 
     They are far above what a prompt can hold and far below what would overload a laptop.
     """
 
     max_bytes: int = 256 * 2**20  # size of the file, in bytes
     max_characters: int = 20_000_000  # characters of the extracted text
-    max_seconds: float = 120.0  # seconds of reading, checked between lines and pages
     max_growth: int = 200 * 2**20  # bytes that an archive gains by unpacking: trees of XML take several times as much
 
 
@@ -33,7 +31,6 @@ class SourceFile:
     step: called with the progress, if the number of pages is known beforehand: page_count, else 0
     texts: of the pages read so far, of `characters` together; warnings: about text that may be missing or wrong
     read_attached: reads an attached file into its own `SourceFile`; depth: number of files around this one
-    started: when reading began, on the monotonic clock; recognition of characters is slow and sets it back
     """
 
     data: bytes
@@ -45,11 +42,10 @@ class SourceFile:
     warnings: list[str] = field(default_factory=list)
     read_attached: Callable[["SourceFile"], None] = lambda _file: None
     depth: int = 0
-    started: float = field(default_factory=time.monotonic)
 
     def attached(self, name: str, data: bytes) -> str:
         """The text of an attached file under its name; a warning for a file that cannot be read."""
-        file = SourceFile(data, name, read_attached=self.read_attached, depth=self.depth + 1, started=self.started)
+        file = SourceFile(data, name, read_attached=self.read_attached, depth=self.depth + 1)
         try:
             if file.depth > DEEPEST_ATTACHMENT:
                 raise file.error("attached too deep", "save it as a file")
@@ -57,8 +53,6 @@ class SourceFile:
         except DocumentError as error:
             self.warnings.append(f"attachment {error}")
             return ""
-        finally:
-            self.started = file.started
         self.warnings += (f"attachment {name}: {warning}" for warning in file.warnings)
         return "\n\n".join(filter(None, [f"# Attachment: {one_line(name)}", *file.texts]))
 
@@ -73,15 +67,10 @@ class SourceFile:
         if self.page_count:
             self.step(f"reading {self.name}: page {len(self.texts):,} of {self.page_count:,}")
 
-    def check_room(self, characters: int = 0) -> None:
-        """Raise DocumentError if a page of this length exceeds the limits, or reading takes too long."""
-        read = len(self.texts)
-        if time.monotonic() - self.started > LIMITS.max_seconds:
-            progress = f" ({read:,} of {self.page_count:,} pages read)" if self.page_count else ""
-            cause = f"reading took longer than {LIMITS.max_seconds:g} s{progress}"
-            raise self.error(cause, "split it, save it as text, or print it to a new PDF")
+    def check_room(self, characters: int) -> None:
+        """Raise DocumentError if a page of this length exceeds the limits."""
         if self.characters + characters > LIMITS.max_characters:
-            reached = f" (reached on page {read + 1})" if read else ""
+            reached = f" (reached on page {len(self.texts) + 1})" if self.texts else ""
             cause = f"more than the limit of {LIMITS.max_characters:,} characters of text{reached}"
             raise self.error(cause, "split it into smaller files")
 

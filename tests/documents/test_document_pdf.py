@@ -9,9 +9,7 @@ from fpdf.enums import EncryptionMethod
 from pypdfium2 import PdfiumError
 
 from specprefill_cli.documents import extras
-from specprefill_cli.documents.reader import SourceFile
-from specprefill_cli.documents.registry import read_document, read_file
-from specprefill_cli.errors import DocumentError
+from specprefill_cli.documents.registry import read_document
 from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
@@ -91,13 +89,7 @@ def test_a_page_in_an_unsupported_encoding_is_a_warning(filter_name: str) -> Non
 
 
 # Beside its own PyPdfError, pypdf raises errors of other families on hostile files.
-PAGE_ERRORS = [
-    KeyError("/Font"),
-    RecursionError(),
-]
-
-
-@pytest.mark.parametrize("error", PAGE_ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [KeyError("/Font"), RecursionError()], ids=["key", "recursion"])
 def test_the_other_pages_survive_whatever_pypdf_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_on_page(monkeypatch, 2, error)
     document = read_document(make_pdf(TEXTS), "report.pdf")
@@ -136,22 +128,6 @@ def test_a_pdf_beyond_the_limits_is_refused() -> None:
     assert "the limit of 20 characters of text (reached on page 2)" in message
 
 
-@pytest.mark.parametrize("by_pypdf", [False, True])
-def test_a_file_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch, by_pypdf: bool) -> None:
-    if by_pypdf:
-        leave_to_pypdf(monkeypatch)
-    file = SourceFile(make_pdf(TEXTS), "report.pdf")
-    pages = file.add_page
-
-    def add_last_page(text: str) -> None:
-        pages(text)
-        file.started -= 1000
-
-    monkeypatch.setattr(file, "add_page", add_last_page)
-    with pytest.raises(DocumentError, match=r"reading took longer than 120 s \(1 of 3 pages read\)"):
-        read_file(file)
-
-
 def leave_to_pypdf(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(data: bytes) -> None:
         raise PdfiumError("damaged")
@@ -169,9 +145,3 @@ def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception)
         return extract(page, **options)
 
     monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
-
-
-def test_pages_are_counted_while_they_are_read() -> None:
-    steps: list[str] = []
-    read_document(make_pdf(["One.", "Two.", "Three."]), "a.pdf", step=steps.append)
-    assert steps == [f"reading a.pdf: page {page} of 3" for page in (1, 2, 3)]
