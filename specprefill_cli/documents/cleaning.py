@@ -59,7 +59,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def clean_characters(text: str) -> str:
-    r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL, soft hyphen or zero-width space."""
+    r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL or soft hyphen."""
     text = normalise_line_ends(replace_surrogates(text)).translate(TRANSLATION)
     text = SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(SOFT_HYPHEN, "")
     return normalise_nfc(text)
@@ -83,7 +83,7 @@ def superscript(text: str, raised: str) -> str:
 
 
 def restore_ligatures(text: str) -> str:
-    """Guess the ligature that an undecoded character in a word stands for: `ff` or `fl` before a, o and u, else `fi`."""
+    """Guess what an undecoded character stands for: `ff` or `fl` before a, o and u, else `fi`."""
     text = re.sub(rf"(?<=[^\W\d_]){UNDECODED}(?=[aou]|\W|$)", "ff", text)
     text = re.sub(rf"(?<![^\W\d_]){UNDECODED}(?=[aou])", "fl", text)
     return re.sub(rf"{UNDECODED}(?=[^\W\d_])", "fi", text)
@@ -97,10 +97,7 @@ def clean_question(question: str) -> str:
 
 
 def join_lines(text: str) -> str:
-    """Join the lines of each paragraph in the cleaned text of a page: a full line with the next, see `separator`.
-
-    A wrong guess costs a line break, never text; pages that have only short lines (slides, verse) stay unchanged.
-    """
+    """Join the lines of each paragraph of a page; a wrong guess costs a line break, never text."""
     lines = [line.strip() for line in text.split("\n")]
     # Chinese, Japanese and Korean characters take two columns.
     widths = [len(line) + (0 if line.isascii() else sum(map(_is_wide, line))) for line in lines]
@@ -116,7 +113,7 @@ def join_lines(text: str) -> str:
 
 
 def divided_word(line: str, following: str) -> str | None:
-    """Whether to `drop` (`docu-` + `ment`) or `keep` (`state-of-the-` + `art`) a hyphen between lines; None: no divided word."""
+    """Whether to `drop` (`docu-` + `ment`) or `keep` the hyphen of a word divided between lines."""
     if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
         return None
     if not line[-2].isalnum() or not following[0].isalnum():

@@ -29,7 +29,7 @@ VERSION = 1
 
 
 def expand_source(source: str) -> tuple[list[Path], list[str]]:
-    """The files that a source names, sorted (itself, a folder's, or a pattern's), and sentences about those left out.
+    """The files that a source names, sorted: itself, a folder's or a pattern's; and sentences about others.
 
     A name without a file stays as it is: opening it gives the best error.
     Raises DocumentError for a URL, a pattern without matches, or a folder without known suffixes.
@@ -88,8 +88,8 @@ def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
     """Read the documents that `sources` name, in order; a file that is named several times is read once.
 
-    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern or `-` for standard input. An
-    unreadable file of a folder or pattern gives a Python warning, or an error with `strict`.
+    A source is a file, a folder (recursively, sorted, known suffixes only), a pattern or `-` for standard input.
+    An unreadable file of a folder or pattern gives a Python warning, or an error with `strict`.
     Raises DocumentError for the first source that cannot be read.
     """
     collection = read_collection(sources, strict=strict)

@@ -21,10 +21,7 @@ SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "appli
 
 
 def open_archive(file: SourceFile) -> ZipFile:
-    """Open an archive. Raises DocumentError if its declared sizes make it a ZIP bomb.
-
-    The declared sizes can be trusted: zipfile never unpacks more of an entry.
-    """
+    """Open an archive. Raises DocumentError for a ZIP bomb; zipfile unpacks no more than it declares."""
     archive = ZipFile(BytesIO(file.data))
     growth = sum(entry.file_size for entry in archive.infolist()) - len(file.data)
     if growth > LIMITS.max_growth:

@@ -32,7 +32,7 @@ class Document:
     """The text of a document. Pages are in order and never overlap; a format without pages has a single page.
 
     name: any characters of a file name, and surrogates for undecodable bytes; `one_line` makes it safe
-    warnings: single-line sentences about text that may be missing or wrong; origin: place of a part in the whole document
+    warnings: sentences about text that may be missing or wrong; origin: place of a part in the whole document
     """
 
     name: str
@@ -42,7 +42,7 @@ class Document:
     origin: int = 0
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
-        """The numbers of the pages that overlap `[start, end)`, in order; none inside the separator of two pages."""
+        """The numbers of the pages that overlap `[start, end)`, in order; none between two pages."""
         if start == end:
             return ()
         first = bisect_right(self.pages, start, key=lambda page: page.end)
@@ -90,7 +90,7 @@ class DocumentPages:
 class Collection:
     """The documents of a question, in order, separated by a blank line.
 
-    skipped: sentences about files and documents that were not read; left_out: documents that the shortlist left out
+    skipped: sentences about what was not read; left_out: number of documents that the shortlist left out
     kept: whether what is computed of the documents may be kept on disk, too
     """
 

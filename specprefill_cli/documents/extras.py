@@ -1,4 +1,4 @@
-"""Formats that optional packages read: kreuzberg RTF, OpenDocument and old Office files, rapidocr pictures."""
+"""Formats that optional packages read: old and open Office files with kreuzberg, pictures with rapidocr."""
 
 from __future__ import annotations
 

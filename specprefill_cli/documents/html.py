@@ -187,10 +187,7 @@ def attribute_text(tag: str, attributes: Attributes) -> str:
 
 
 def visible_text(markup: str) -> tuple[str, str]:
-    """The page's title and author, and its cleaned text: a line for each block element, table rows as `a: 1 | b: 2`.
-
-    Raises AssertionError for declarations that the parser rejects.
-    """
+    """The title and author, and the cleaned text. Raises AssertionError for impossible declarations."""
     extractor = TextExtractor()
     # At each tag, comment or section that never ends, the parser would search the rest of the page again.
     for opening, closing in UNENDED.items():

@@ -60,7 +60,7 @@ def load_lists() -> dict[str, dict[str, str]]:
 
 @cache
 def listed_words(kind: str) -> dict[str, frozenset[str]]:
-    """The words of a list by language: those that say nothing about a subject (`frequent`), or `abbreviations`."""
+    """The words by language that say nothing about a subject (`frequent`), or are `abbreviations`."""
     return {language: frozenset(words.split()) for language, words in load_lists()[kind].items()}
 
 
@@ -76,10 +76,7 @@ class WordForms:
     language: str
 
     def words(self, text: str, start: int = 0) -> Iterator[tuple[int, str]]:
-        """Yield where each word from character `start` on begins, and its form; an empty form for a word without a subject.
-
-        In scripts without spaces, each character and each pair of them counts as a word; in English, characters alone.
-        """
+        """Yield where each word from character `start` on begins, and its form; empty without a subject."""
         normalise = normaliser(self.language)
         for match in WORD.finditer(text, start):
             place, word = match.start(), match.group()

@@ -1,4 +1,4 @@
-"""PDF: pages of text through PDFium, or through pypdf, which tells a password from damage; both import slowly."""
+"""PDF: pages of text through PDFium, or through pypdf, which tells a password from damage."""
 
 import logging
 from collections import defaultdict
@@ -18,7 +18,7 @@ UNLOCK = "remove the password first (for example: qpdf --password=... --decrypt)
 
 
 def pages(file: SourceFile) -> Pages:
-    """Yield the text of each page. Raises DocumentError for a PDF that needs a password, is damaged or has no text."""
+    """Yield the text of each page. Raises DocumentError for a file with a password, damage or no text."""
     from pypdfium2 import PdfDocument, PdfiumError
 
     from specprefill_cli.documents import pdfium
@@ -84,7 +84,7 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
 
 
 def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdict[str, list[int]]) -> None:
-    """Warn of pages without text and of those with problems, by kind. Raises DocumentError if no page has text."""
+    """Warn of pages without text, and with problems by kind. Raises DocumentError if no page has text."""
     known = {*failures, *problems["undecoded"]}
     empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
     ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"

@@ -1,4 +1,4 @@
-"""Pages of a PDF through PDFium: text, form fields, notes, attachments, and tables that are drawn with lines."""
+"""Pages of a PDF through PDFium: text, fields, notes, attachments, and tables that are drawn with lines."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:
 
 
 def page_text(page: pypdfium2.PdfPage) -> str:
-    """The text of a page in reading order, with the values of its fields and its notes.
-
-    It ends with `UNDECODED` where characters have no letters, and is nothing else if they are too many.
-    """
+    """The text of a page in reading order; `UNDECODED` at its end, or alone: some or most has no letters."""
     with closing(page.get_textpage()) as text_page:
         text: str = text_page.get_text_range()
         # The share of codes without a letter in a sample, and of those that mean nothing: a few may be bullets.

@@ -9,10 +9,7 @@ from specprefill_cli.errors import DocumentError, document_error, one_line
 
 @dataclass(kw_only=True)
 class Limits:
-    """Guards against files that would exhaust memory. A file beyond a limit is refused, never cut.
-
-    They are far above what a prompt can hold and far below what would overload a laptop.
-    """
+    """Guards against files that would exhaust memory: a file beyond a limit is refused, never cut."""
 
     max_bytes: int = 256 * 2**20  # size of the file, in bytes
     max_characters: int = 20_000_000  # characters of the extracted text
@@ -29,7 +26,7 @@ class SourceFile:
     """A file that is being read; name: the document's name, also used in messages.
 
     step: called with the progress, if the number of pages is known beforehand: page_count, else 0
-    texts: of the pages read so far, of `characters` together; warnings: about text that may be missing or wrong
+    texts: of the pages read so far, of `characters` together; warnings: about missing or wrong text
     read_attached: reads an attached file into its own `SourceFile`; depth: number of files around this one
     """
 

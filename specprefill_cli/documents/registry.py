@@ -51,10 +51,7 @@ KNOWN_SUFFIXES = tuple(READERS)
 
 
 def read_document(data: bytes, name: str, step: Callable[[str], None] = lambda _text: None) -> Document:
-    """Read a document with the reader that fits its content or, failing that, the suffix of `name`.
-
-    step: called with the progress, page by page. Raises only DocumentError: for an empty, damaged, too large ... file
-    """
+    """Read a document by its content or, failing that, its suffix. Raises DocumentError alone."""
     if not data:
         raise document_error(name, "the file is empty", "give a file with text in it")
     if len(data) > LIMITS.max_bytes:

@@ -25,9 +25,9 @@ MARKED_TAIL = 20
 
 
 def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False) -> Iterator[str]:
-    """Yield the lines of a table: its header as `a | b`, then each row as `a: 1 | b: 2`, or `1 | 2` without a header.
+    """Yield the lines of a table: its header as `a | b`, then each row as `a: 1 | b: 2`, or `1 | 2` without.
 
-    marked: leading rows that the file marks as header; 0: judged by their text; has_names: most likely the first row is
+    marked: leading rows that the file marks as header; has_names: most likely the first row is one
     """
     rows = iter(rows)
     head = list(islice(rows, SAMPLE_ROWS))

@@ -67,7 +67,7 @@ def csv_pages(file: SourceFile) -> Pages:
 
 
 def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[str]]:
-    """Yield the rows of a table. A quote that does not close a cell is a character of its line, and adds a warning."""
+    """Yield the rows. A quote that does not close a cell is a character of its line, and adds a warning."""
     lines, start, unclosed = StringIO(text, newline="").readlines(), 0, 0
     while start < len(lines):
         rows = csv.reader(lines[start:], delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -87,7 +87,7 @@ def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[st
 
 
 def likely_delimiter(text: str) -> str:
-    """The delimiter that divides the largest share of the rows into the same number of cells, and the most; or `,`."""
+    """The delimiter that divides most rows into the same number of cells, and the most of these; or `,`."""
 
     def agreement(delimiter: str) -> tuple[float, int]:
         # A comma between two digits may belong to a number.
@@ -125,7 +125,7 @@ LIVING_ENCODINGS = (
 
 
 def decode_text(file: SourceFile, is_markup: bool = False) -> str:
-    """Decode a text file; damaged places or a guess add a warning. Raises DocumentError if no encoding fits."""
+    """Decode a text; damage or a guess adds a warning. Raises DocumentError if no encoding fits."""
     for mark, encoding in BOM_ENCODINGS.items():
         if file.data.startswith(mark):
             return decode_with_replacement(file, encoding)

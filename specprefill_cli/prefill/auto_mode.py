@@ -18,14 +18,14 @@ REMEDY = "give shorter documents or a shorter question, use --mode select, or lo
 
 
 def choose_mode(mode: str, request: PrefillRequest) -> tuple[str, str | None]:
-    """The mode of a prompt's prefill, and the reason where `auto` chose it. Raises PromptTooLong if it does not fit."""
+    """The mode of a prefill, and why `auto` chose it. Raises PromptTooLong if the prompt does not fit."""
     name, reason = automatic_mode(request) if mode == AUTO else (mode, None)
     check_fits(request, name)
     return name, reason
 
 
 def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
-    """`full` or `select`, whichever costs less for this prompt, and the reason in words; cached tokens cost nothing."""
+    """`full` or `select`, whichever costs less with what is cached, and the reason in words."""
     target, length = request.pair.target, request.prompt.length
     if not fits_target(request):
         prompt = f"{length:,} tokens with {request.max_new_tokens:,} of answer"
@@ -67,7 +67,7 @@ def check_fits(request: PrefillRequest, mode: str) -> None:
 
 
 def check_draft_fits(request: PrefillRequest, in_parts: bool = True) -> None:
-    """Raises PromptTooLong when the scorer's draft cannot read the prompt; in_parts: it may read the document in parts."""
+    """Raises PromptTooLong when the scorer's draft cannot read the prompt, in_parts if it may."""
     draft, scorer, prompt = request.pair.draft, SCORERS[request.scorer], request.draft_prompt
     if draft is not None and scorer.uses_draft:
         needed = with_one_chunk(request, prompt) if in_parts and scorer.any_length else prompt.length

@@ -1,4 +1,4 @@
-"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare codes, numbers and names."""
+"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare identifiers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_PLACES = 8
 
 
 def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.ndarray:
-    """Okapi BM25 (Robertson and Zaragoza 2009) of the passages of several texts together, for a question: [n].
+    """Okapi BM25 (Robertson and Zaragoza 2009) of the passages of several texts, for a question: [n].
 
     indexes: of each text, how its words are compared and which passages hold them
     """
@@ -56,7 +56,7 @@ def rarity(frequency: np.ndarray) -> float:
 class WordIndex:
     """The words of a text's passages; lengths: [n] words of each passage.
 
-    passages: [words] the passage of every occurrence, grouped by word: of word `numbers[word]` between two of the `edges`
+    passages: [words] the passage of every occurrence, by word; numbers: of words; edges: of each word in it
     """
 
     lengths: np.ndarray
@@ -85,8 +85,7 @@ INDEXES: ByteCache[WordIndex] = ByteCache(
 def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
     """The words of a text's passages, kept for the next question about it.
 
-    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last with the text.
-        A word belongs to the passage that it begins in
+    starts: [n] character at which each passage begins, ascending; a word belongs to that in which it begins
     """
     starts = np.ascontiguousarray(starts, dtype=np.int64)
 
@@ -109,10 +108,7 @@ def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
 
 
 def word_scores(question: str, text: str, starts: np.ndarray, language: str | None = None) -> np.ndarray:
-    """BM25 of the passages [n] of a text, from characters `starts` [n] on, by the stems of the question's content words.
-
-    language: of the text, where it is known
-    """
+    """BM25 of passages [n] of a text, from `starts` [n] on, by the stems of the question's content words."""
     forms = WordForms(language or language_of(text))
     # Without content words all words count, as they are.
     if not forms.question_words(question):
@@ -121,7 +117,7 @@ def word_scores(question: str, text: str, starts: np.ndarray, language: str | No
 
 
 def coverage(question: str, text: str, starts: np.ndarray, language: str | None = None) -> float:
-    """The largest share of a question's content words in a passage and its two neighbours, weighted by rarity: 0 to 1."""
+    """The largest share of a question's content words, by rarity, near a passage: 0 to 1."""
     forms = WordForms(language or language_of(text))
     index = word_index(text, starts, forms)
     total, covered = 0.0, np.zeros(len(starts))
@@ -135,7 +131,7 @@ def coverage(question: str, text: str, starts: np.ndarray, language: str | None 
 
 
 def absent_names(question: str, text: str, starts: np.ndarray) -> float:
-    """The share of names and numbers in a question that a text does not hold; 0 without any, and outside English."""
+    """The share of a question's names and numbers that a text lacks; 0 without any, and outside English."""
     # Only in English is every word with a capital inside a sentence a name.
     if language_of(text) != ENGLISH:
         return 0.0
@@ -169,7 +165,7 @@ def rare_places(question: str, text: str) -> list[int]:
 
 
 def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
-    """Whether each passage [n] of a text has part of a sentence or row with a rare identifier of the question."""
+    """Whether each passage [n] has part of a sentence or row with a rare identifier of the question."""
     holds = np.zeros(len(starts), dtype=bool)
     begins, ends = sentences_of(text).T
     for place in rare_places(question, text):

@@ -1,4 +1,4 @@
-"""Calibration files of a pair: scoring heads of the draft (arXiv 2404.15574), and values of `auto` for the target."""
+"""Calibration files: scoring heads of a draft (arXiv 2404.15574), and values of `auto` for a target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDY, HEADS_REMEDY = "specprefill calibrate, or delete it", "specprefill calib
 def read_description(
     path: Path, content: str, remedy: str, parse: Callable[[dict[str, Any]], Content]
 ) -> Content | None:
-    """Read a file of some content with `parse`; None where there is none. Raises SpecprefillError, with the remedy."""
+    """Read a file with `parse`; None where there is none. Raises SpecprefillError with the remedy."""
     if not path.is_file():
         return None
     try:
@@ -131,7 +131,7 @@ def draft_identity(draft: LoadedModel) -> dict[str, Any]:
 
 
 def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
-    """The scoring heads in a folder, or None. Raises SpecprefillError for a damaged file, or that of another draft."""
+    """The heads in a folder, or None. Raises SpecprefillError for a damaged file, or another draft's."""
 
     def parse(fields: dict[str, Any]) -> ScoringHeads:
         return ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
@@ -161,7 +161,7 @@ class TargetCalibration:
 
 
 def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:
-    """The calibration in a folder; None where there is none for the weights. Raises SpecprefillError for a damaged file."""
+    """The calibration in a folder; None where it has none for the weights. Raises SpecprefillError."""
     stored = read_description(
         folder / FILE, "a target's calibration", REMEDY, lambda fields: TargetCalibration(**fields)
     )
@@ -172,7 +172,7 @@ def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration
 
 @dataclass
 class CalibratedPair(LoadedPair):
-    """A loaded pair with its calibration; mode_data: what modes store about it, by a name that the mode chooses."""
+    """A loaded pair with its calibration; mode_data: what modes store about it, by a name that they choose."""
 
     scoring_heads: ScoringHeads | None = None
     target_calibration: TargetCalibration | None = None

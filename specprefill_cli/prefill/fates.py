@@ -80,7 +80,7 @@ class CompactPositions:
 
 
 def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPositions:
-    """Positions below `room` for kept tokens [K <= room], ascending indices in a prompt; the original ones if these fit."""
+    """Positions below `room` for kept tokens [K <= room]; the original ones where these fit."""
     count = len(kept)
     dropped = prompt_tokens - count
     allowed = min(dropped, room - count)

@@ -19,10 +19,7 @@ from specprefill_cli.record import ORIGINAL
 
 
 def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
-    """Rank 0's scores, the same on every rank that prefills this prompt.
-
-    on_every_rank: every rank runs its draft, because it needs the draft's states too; ranks that share the draft always do
-    """
+    """Rank 0's scores, the same on every rank; on_every_rank: each runs its draft, for its states."""
     ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
     on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
     if on_every_rank and not ranks.leads:

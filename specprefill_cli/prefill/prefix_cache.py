@@ -33,9 +33,9 @@ DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV",
 
 
 class PrefixCache:
-    """A model's states of the latest prompts' prefixes and documents, by their token ids, and documents' embeddings.
+    """A model's states of the latest prefixes and documents, by token ids, and documents' embeddings.
 
-    Any number of answers may share a state at the same time: each appends to its branch. name: the same on all ranks
+    Any number of answers may share a state: each appends to its branch. name: the same on all ranks
     """
 
     def __init__(self, capacity_bytes: int = DEFAULT_BYTES, name: str | None = None) -> None:
@@ -118,7 +118,7 @@ class DocumentCache:
 
 
 def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
-    """A cache in the memory that `--memory-cache` allows each rank, with room for the same documents in draft and target."""
+    """A cache in the memory that `--memory-cache` allows each rank, for the same documents in both models."""
     total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)

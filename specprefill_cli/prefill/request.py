@@ -28,7 +28,7 @@ from specprefill_cli.settings import Settings
 
 @dataclass
 class PhaseClock:
-    """Seconds by phase, from the end of the one before: they add up to the TTFT. wait: synchronises the devices."""
+    """Seconds by phase, which add up to the TTFT; wait: synchronises the devices."""
 
     wait: Callable[[], None] = lambda: None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -93,9 +93,9 @@ class EncodedQuestion:
 class PrefillRequest(EncodedQuestion):
     """A question to prefill, with the settings as given, and as fields those that are resolved.
 
-    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part of a document
+    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part
     last_draft_layer: layer up to which the draft must run for any scorer, because the mode reads its input
-    draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
+    draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold
     """
 
     pair: CalibratedPair

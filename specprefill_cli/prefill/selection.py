@@ -65,7 +65,7 @@ def rank_chunks(scores: Tensor) -> Tensor:
 
 
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
-    """How many chunks a keep ratio allows: prefix and suffix count, but leave the document half of it, and a chunk."""
+    """How many chunks a keep ratio of the prompt allows; the document gets half of it, and a chunk."""
     room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), keep * document_tokens / 2)
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
@@ -114,7 +114,7 @@ def select(
 def keep_chunks(
     ranked: Tensor, budget: int, tokens: int, chunk_size: int, widen: Widen | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Which document tokens [tokens] are kept, and for which chunks [k]: by rank, widened where that fits the budget."""
+    """Which tokens are kept, and for which chunks [k]: by rank, widened where that fits the budget."""
     kept, kept_chunks, room = torch.zeros(tokens, dtype=torch.bool), [], budget
     for chunk in ranked.tolist():
         bounds = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
@@ -197,7 +197,7 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
 
 
 def spread_ratio(scores: Tensor, kept: int) -> float:
-    """Mean score of the next `kept` chunks in rank over that of the best; 0 where fewer are dropped than kept."""
+    """Mean score of the next `kept` chunks in rank over that of the best; 0 if fewer are dropped."""
     kept = max(kept, FEWEST_CHUNKS)
     ordered = torch.sort(scores, descending=True).values
     best = float(ordered[:kept].mean())

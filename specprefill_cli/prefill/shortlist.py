@@ -54,7 +54,7 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
 
 
 def best_sections(scores: np.ndarray, counts: Sequence[int], most: int) -> np.ndarray:
-    """Which sections [n] to read, at most `most`: those of the highest scores, with neighbours in their documents."""
+    """Which sections [n] to read, at most `most`: the best with their neighbours in the same document."""
     owners, chosen = np.repeat(np.arange(len(counts)), counts), np.zeros(len(scores), dtype=bool)
     for best in np.argsort(-scores, kind="stable"):
         near = np.arange(max(0, best - 1), min(best + 2, len(scores)))

@@ -27,7 +27,7 @@ DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
-    """Runs the draft over the prompt; the attention of a few queries scores; neighbours, spread_limit: as in `Scores`."""
+    """The attention of a few queries scores; neighbours, spread_limit: as in `Scores`."""
 
     uses_draft = True
     looks_ahead = True
@@ -60,7 +60,7 @@ class AttentionScorer(Scorer):
         return max(request.last_draft_layer, *self.layers(request))
 
     def score_document(self, request: PrefillRequest) -> tuple[Tensor, bool]:
-        """The importance [n] of the draft's document tokens, float32 on the CPU, and whether a cache held their KV."""
+        """The importance [n] of the draft's document tokens, and whether a cache held their KV."""
         prompt = request.draft_prompt
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):

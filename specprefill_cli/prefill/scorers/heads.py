@@ -1,4 +1,4 @@
-"""Scorer `heads`: the draft's scoring heads, mixed with BM25; no layer above them runs, and nothing looks ahead."""
+"""Scorer `heads`: the draft's scoring heads, mixed with BM25; no layer above them runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a document beyond the draft's context, which it reads in turn, and a single softmax over all of them."""
+"""Parts of a document beyond the draft's context, read in turn, and a single softmax over all of them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def score_core(
 
 
 def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
-    """Importance [n] of a document: the mean over queries of a single softmax over all parts, by weights of heads."""
+    """Importance [n]: the mean over queries of a single softmax over all parts, by weights of heads."""
     # Every part holds prefix and suffix; they count once, with the mean over parts.
     cores, shared = torch.stack([part.masses for part in parts], 1).logsumexp(1)
     normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(parts))).log())
