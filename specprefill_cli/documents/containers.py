@@ -15,7 +15,6 @@ from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.text import decode_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
-DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 
@@ -54,8 +53,8 @@ def book_pages(file: SourceFile) -> Pages:
             raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
         if missing := [chapter for chapter in chapters if chapter not in entries]:
             file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-        titles = [package.findtext(f".//{DUBLIN_CORE}title") or ""]
-        titles += (f"Author: {author.text}" for author in package.iterfind(f".//{DUBLIN_CORE}creator"))
+        titles = [package.findtext(".//{*}title") or ""]
+        titles += (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
         head = "\n".join(filter(None, titles))
         for chapter in filter(entries.__contains__, chapters):
             page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")

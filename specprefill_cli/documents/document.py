@@ -57,17 +57,12 @@ def one_page_document(name: str, text: str) -> Document:
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
     """Join page texts with blank lines and return the text and the pages; pages without text add no separator."""
-    pieces: list[str] = []
-    pages: list[Page] = []
-    position = 0
+    joined, pages = "", []
     for number, text in enumerate(texts, start=1):
-        if text and position:
-            pieces.append(SEPARATOR)
-            position += len(SEPARATOR)
-        pages.append(Page(number, position, position + len(text)))
-        pieces.append(text)
-        position += len(text)
-    return "".join(pieces), tuple(pages)
+        joined += SEPARATOR if text and joined else ""
+        pages.append(Page(number, len(joined), len(joined) + len(text)))
+        joined += text
+    return joined, tuple(pages)
 
 
 def page_ranges(numbers: Iterable[int]) -> str:
@@ -129,22 +124,15 @@ class Collection:
     def ranges_by_document(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """The documents that characters [start, end) of `text` touch: index of each, and the range in its own text."""
         ranges = []
-        for number in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
-            origin = self.starts[number]
-            if origin >= end and start != end:
-                break
-            first, last = max(0, start - origin), min(len(self.documents[number].text), end - origin)
-            if first < last:
-                ranges.append((number, first, last))
-        return ranges
+        for number in range(max(0, bisect_right(self.starts, start) - 1), bisect_left(self.starts, end)):
+            origin, length = self.starts[number], len(self.documents[number].text)
+            ranges.append((number, max(0, start - origin), min(length, end - origin)))
+        return [(number, first, last) for number, first, last in ranges if first < last]
 
     def in_whole(self, places: Sequence[Place]) -> list[Place]:
         """Citations or passages with their ranges in whole documents, where parts of these were read."""
-        origins = [self.documents[place.number].origin for place in places]
-        return [
-            replace(place, start=place.start + origin, end=place.end + origin)
-            for place, origin in zip(places, origins, strict=True)
-        ]
+        origins = ((place, self.documents[place.number].origin) for place in places)
+        return [replace(place, start=place.start + origin, end=place.end + origin) for place, origin in origins]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         return [

@@ -1,7 +1,5 @@
 """Formats that optional packages read: old and open Office files with kreuzberg, pictures with rapidocr."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from functools import cache

@@ -164,10 +164,6 @@ class TextExtractor(HTMLParser):
                 self.out.flow.write(" ".join(words))
                 self.out.flow.gap = SPACE if data[-1].isspace() else NOTHING
 
-    def unknown_decl(self, data: str) -> None:
-        if data.startswith("CDATA["):
-            self.handle_data(data.removeprefix("CDATA["))
-
     def close(self) -> None:
         super().close()
         while len(self.open) > 1:

@@ -14,16 +14,12 @@ ENGLISH = "en"
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
-# By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so; `scripts`, the letters
-# that tell it, of which earlier ones win; `stemmers` of Snowball; `abbreviations` before which no sentence ends.
-LISTS = Path(__file__).with_name("languages.json")
 # Languages that write compounds as one word, and letters of the shortest part of one.
 COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
 # Letters that stand for a word where no stemmer is known.
 PREFIX = 5
 # Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
-KEPT = 2**16
 
 
 def language_of(text: str, otherwise: str = ENGLISH) -> str:
@@ -54,8 +50,8 @@ def language_of_sample(sample: str, otherwise: str) -> str:
 
 @cache
 def load_lists() -> dict[str, dict[str, str]]:
-    """The lists of `LISTS`, by kind and language."""
-    return json.loads(LISTS.read_text(encoding="utf-8"))
+    """By kind and language, `scripts` as letters that tell it, of which earlier ones win."""
+    return json.loads(Path(__file__).with_name("languages.json").read_text(encoding="utf-8"))
 
 
 @cache
@@ -115,7 +111,7 @@ def normaliser(language: str) -> Callable[[str], str]:
     stops, name = listed_words("frequent").get(language, frozenset()), load_lists()["stemmers"].get(language)
     stemmer = snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
-    @lru_cache(KEPT)
+    @lru_cache(2**16)
     def normalise(word: str) -> str:
         word = word.lower()
         if word in stops:

@@ -1,13 +1,12 @@
 """Pages of a PDF through PDFium: text, fields, notes, attachments, and tables that are drawn with lines."""
 
-from __future__ import annotations
-
 import ctypes
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import pypdfium2
@@ -135,7 +134,7 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
         elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:
             level.append((y, min(x, other_x), max(x, other_x)))
     groups: list[list[tuple[float, float, float]]] = []
-    lowest = float("inf")
+    lowest = math.inf
     for line in sorted(upright, reverse=True):
         if line[0] < lowest - SAME_PLACE or not groups:
             groups.append([])
@@ -153,12 +152,8 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
 
 
 def places(values: Iterable[float]) -> list[float]:
-    """Ascending places without those beside another."""
-    kept: list[float] = []
-    for value in sorted(values):
-        if not kept or value - kept[-1] > SAME_PLACE:
-            kept.append(value)
-    return kept
+    """Ascending places without those right behind another."""
+    return [value for before, value in pairwise([-math.inf, *sorted(values)]) if value - before > SAME_PLACE]
 
 
 def strokes(page: pypdfium2.PdfPage) -> Iterator[tuple[Point, Point]]:

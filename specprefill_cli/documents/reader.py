@@ -73,8 +73,7 @@ class SourceFile:
 
     def page_text(self, lines: Iterable[str]) -> str:
         """Join and clean the lines of a page. Raises the errors of `check_room`, before memory grows beyond the limits."""
-        page_lines = []
-        characters = 0
+        page_lines, characters = list[str](), 0
         for line in lines:
             characters += len(line) + 1
             self.check_room(characters)

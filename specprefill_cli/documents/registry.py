@@ -18,7 +18,6 @@ ZIP_SIGNATURE = b"PK\x03\x04"
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
     (extras.OLD_OFFICE, "an old or encrypted Microsoft Office file"),
-    (b"%!PS", "a PostScript file"),
     (ZIP_SIGNATURE, "a ZIP archive"),
 )
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
@@ -74,9 +73,8 @@ def read_file(file: SourceFile) -> None:
         raise
     except Exception as error:
         # No parser documents all its errors on damaged files.
-        raise file.error(
-            f"the file is damaged or of another kind ({first_line(error)})", "open it and save it again"
-        ) from error
+        cause = f"the file is damaged or of another kind ({first_line(error)})"
+        raise file.error(cause, "open it and save it again") from error
 
 
 def choose_reader(data: bytes, name: str) -> Reader:

@@ -28,7 +28,6 @@ BREAK = re.compile(
     re.VERBOSE,
 )
 LAST_WORD = re.compile(r"([\w.]+)\.$")
-# Ranges of the sentences of recent texts.
 RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 
 

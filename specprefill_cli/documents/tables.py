@@ -10,13 +10,11 @@ from specprefill_cli.documents.cleaning import superscript
 Row = list[str]
 # Leading rows that decide whether a table has a header.
 SAMPLE_ROWS = 50
-LONGEST_NAME = 60
 # Places that merged cells may fill in a table, and more of them for each cell.
 FILLED_CELLS, FILLED_PER_CELL = 1000, 10
 LARGEST_SPAN = 1000
-YEARS = range(1900, 2101)
-# Letters that codes have fewer than.
-NAME_LETTERS = 3
+# Characters of a column's name; numbers that may be names; letters that codes have fewer than.
+LONGEST_NAME, YEARS, NAME_LETTERS = 60, range(1900, 2101), 3
 # Gaps between pieces of text, from narrow to wide.
 NOTHING, SPACE, LINE, BLANK = range(4)
 SEPARATORS = ("", " ", "\n", "\n\n")
@@ -46,11 +44,8 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
 
 
 def row_text(cells: Iterable[str]) -> str:
-    """Write a table row as `a | b`; empty cells before a filled cell keep their bars, so that columns stay aligned."""
-    cell_texts = [" ".join(cell.split()) for cell in cells]
-    while cell_texts and not cell_texts[-1]:
-        cell_texts.pop()
-    return " ".join(" | ".join(cell_texts).split())
+    """Write a table row as `a | b`; empty cells before a filled one keep their bars, so that columns stay aligned."""
+    return " ".join(" | ".join(cells).split()).rstrip("| ")
 
 
 class Cell(NamedTuple):
