@@ -40,7 +40,6 @@ TOKENS = (
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
-    """Damage the bytes in 1 to 20 places."""
     damaged = bytearray(data)
     for _ in range(rng.choice([1, 4, 20])):
         place = rng.randrange(len(damaged) + 1)
@@ -61,7 +60,6 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 
 
 def damage_part(data: bytes, rng: random.Random) -> bytes:
-    """Damage one part of an archive, and keep the archive itself valid."""
     source, stream = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
     victim = rng.choice(source.namelist())
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:

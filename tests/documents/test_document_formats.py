@@ -38,15 +38,15 @@ def test_other_encodings_are_guessed_with_a_warning(text: str, encoding: str) ->
     assert "not UTF-8: read as cp125" in document.warnings[0]
 
 
-def test_text_files_keep_their_lines() -> None:
-    document = read_document(b"roses are red-\r\nish\r\n\r\n\r\n\r\n\r\nviolets", "a.txt")
-    assert document.text == "roses are red-\nish\n\n\nviolets"
+MARKDOWN = "---\ntitle: x\n---\n\n# Head\n\n\n\n\n* o\ufb03ce  \n"
 
 
-def test_markdown_is_kept() -> None:
-    source = "---\ntitle: x\n---\n\n# Head\n\n\n\n\n* o\ufb03ce  \n"
-    document = read_document(source.replace("\n", "\r\n").encode(), "a.md")
-    assert document.text == source
+@pytest.mark.parametrize(
+    ("source", "name", "text"),
+    [("red-\nish\n\n\n\n\nviolets", "a.txt", "red-\nish\n\n\nviolets"), (MARKDOWN, "a.md", MARKDOWN)],
+)
+def test_text_and_markdown_keep_their_lines(source: str, name: str, text: str) -> None:
+    assert read_document(source.replace("\n", "\r\n").encode(), name).text == text
 
 
 PAGE = """<!DOCTYPE html><html><head><title> The
@@ -79,21 +79,17 @@ def test_html_blocks_are_lines_and_cells_have_bars() -> None:
 def test_html_believes_the_declared_encoding(declaration: str, encoding: str, text: str) -> None:
     document = read_document(f"{declaration}<html><body>{text}</body></html>".encode(encoding), "a.html")
     assert (document.text, document.warnings) == (text, ())
-
-
-def test_html_that_declares_no_encoding_of_files_is_guessed() -> None:
-    page = "<meta charset=unicode_escape><html><body>ŘŤĎ</body></html>".encode("iso-8859-2")
+    page = f"<meta charset=unicode_escape><html><body>{text}</body></html>".encode(encoding)
     assert "a guess;" in read_document(page, "a.html").warnings[0]
 
 
-def test_html_with_unclosed_and_stray_tags_keeps_its_text() -> None:
-    page = "<html><body><p>one<p>two</div><div><template>x</div>three<pre> a</body> b<title>late</title>"
-    assert read_document(page.encode(), "a.html").text == "late\n\none\ntwo\nthree\n a\nb"
+STRAY = "<html><body><p>one<p>two</div><div><template>x</div>three<pre> a</body> b<title>late</title>"
+DEEP = "<div>" * 5 * sys.getrecursionlimit()
 
 
-def test_html_deeper_than_the_recursion_limit() -> None:
-    depth = 5 * sys.getrecursionlimit()
-    assert read_document(b"<div>" * depth + b"deep", "a.html").text == "deep"
+@pytest.mark.parametrize(("page", "text"), [(STRAY, "late\n\none\ntwo\nthree\n a\nb"), (DEEP + "x", "x")])
+def test_html_with_unclosed_stray_and_deep_tags_keeps_its_text(page: str, text: str) -> None:
+    assert read_document(page.encode(), "a.html").text == text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,29 +61,15 @@ def test_a_pattern_follows_no_links_to_folders(folder: Path) -> None:
     assert expand_source("do*/**t")[0] == [Path("docs/a.txt"), Path("docs/z.txt")]
 
 
-@pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
-    """Give the process a standard input."""
-
-    def connect(data: bytes) -> io.BytesIO:
-        stream = io.BytesIO(data)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
-        return stream
-
-    return connect
-
-
-def test_standard_input_is_read_once(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe(make_pdf(["Alpha"]))
+def test_standard_input_is_read_once_up_to_the_limit_and_one_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(make_pdf(["Alpha"]))))
     (document,) = read_documents(["-", "-"])
     assert (document.name, document.text) == ("stdin", "Alpha")
     monkeypatch.setattr("sys.stdin", None)
     assert refusal("-") == "stdin: standard input is empty; pipe a document into it"
-
-
-def test_standard_input_is_read_up_to_the_limit_and_one_byte(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect.LIMITS, "max_bytes", 10)
-    stream = pipe(b"x" * 100)
+    stream = io.BytesIO(b"x" * 100)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
     assert refusal("-").startswith("stdin: larger than 10 bytes")
     assert stream.tell() == 11
 

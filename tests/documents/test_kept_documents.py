@@ -25,7 +25,6 @@ from specprefill_cli.settings import Settings
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskCache:
-    """An empty cache; `specprefill cache` lists it."""
     monkeypatch.setenv("SPECPREFILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "models"))
     return DiskCache()
@@ -43,7 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the documents that a reader parses."""
     names: list[str] = []
     read = collect.read_document
     monkeypatch.setattr(

@@ -19,20 +19,14 @@ def session(tiny_session):
 
 
 def ask_before(session, mode):
-    """Ask a question in a mode, and return the session."""
     session.ask(COLLECTION, "When does the gate open?", SETTINGS.varied(mode=mode)).finished()
     return session
 
 
 def choice(session, text=TEXT):
-    """The mode that `auto` chooses for the next question, and the cost of each mode."""
     collection = collection_of(text)
     request = session.request(collection, "What do tickets cost?", SETTINGS)
     return automatic_mode(request)[0], {name: MODES[name].cost(request) for name in ("full", "select")}
-
-
-def test_a_cold_question_takes_select(session):
-    assert choice(session)[0] == "select"
 
 
 @pytest.mark.parametrize(("mode", "other", "share"), [("full", "select", 0.2), ("select", "full", 1.0)])
@@ -51,8 +45,9 @@ def test_with_all_caches_warm_auto_answers_as_cheaply_as_it_can(session):
     assert stream.finished().reused == ["document tokens", "target document KV"]
 
 
-def test_another_document_is_cold(session):
-    _, cold = choice(session)
+def test_a_cold_question_takes_select_and_another_document_is_cold(session):
+    mode, cold = choice(session)
+    assert mode == "select"
     assert choice(ask_before(session, "full"), TEXT.replace("nine", "ten"))[1] == pytest.approx(cold, rel=0.01)
 
 

@@ -50,7 +50,6 @@ def test_both_models_have_room_for_the_same_documents(tiny_session):
 
 
 def ask_in_turn(session, *documents):
-    """Ask about documents by number, and return the reuse of each question."""
     settings = Settings(mode="full", max_new_tokens=1)
     return [session.ask(DOCUMENTS[number], "When?", settings).finished().reused for number in documents]
 
@@ -65,9 +64,6 @@ def test_the_limit_evicts_the_least_recently_used_document(random_session):
     cached = [TOKENS, TARGET_PREFIX]
     assert ask_in_turn(session, 0, 1, 0, 1, 2, 1, 0) == [[], [], cached, cached, [], cached, [TOKENS]]
     assert cache.target.prefixes.bytes <= cache.target.capacity_bytes
-
-
-def test_zero_keeps_no_state(random_session):
     session = random_session.with_cache(document_cache(0, random_session.pair))
     assert ask_in_turn(session, 0, 0) == [[], [TOKENS]]
     assert not session.cache.target.prefixes

@@ -132,7 +132,6 @@ def test_transfer_preserves_total_importance_over_characters(from_cuts, to_cuts,
 
 
 def test_transfer_averages_tokens_that_share_a_character():
-    """Byte-level tokens of one character share its character range."""
     importance = torch.tensor([0.2, 0.4, 0.6])
     transferred = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
     torch.testing.assert_close(transferred, torch.tensor([(0.2 + 0.5) / 2]))

@@ -189,7 +189,7 @@ def test_positions_where_the_original_ones_fit(random_session, positions, keep):
         assert result.answer_position == result.plan.prompt_tokens
 
 
-def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
+def test_keep_is_capped_by_the_targets_context_with_a_warning_and_auto_says_why(random_session):
     session = shorten_context(random_session, 400)
     result = MODES["select"].prefill(request_for(session, scorer="lexical", keep=0.9))
     assert result.plan.kept_tokens <= 400 - 16
@@ -197,10 +197,7 @@ def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
     automatic = MODES["select"].prefill(request_for(session, scorer="random"))
     assert automatic.plan.kept_tokens < 400 / 2
     assert automatic.warnings == ()
-
-
-def test_auto_takes_select_and_says_why(random_session):
-    mode, reason = automatic_mode(request_for(shorten_context(random_session, 400)))
+    mode, reason = automatic_mode(request_for(session))
     assert mode == "select"
     assert "tokens with 16 of answer do not fit random-llama-1's context of 400" in reason
 
