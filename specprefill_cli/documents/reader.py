@@ -17,7 +17,6 @@ class Limits:
 
 
 LIMITS = Limits()
-# Attached files in attached files.
 DEEPEST_ATTACHMENT = 3
 
 

@@ -18,6 +18,7 @@ ZIP_SIGNATURE = b"PK\x03\x04"
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
     (extras.OLD_OFFICE, "an old or encrypted Microsoft Office file"),
+    (b"%!PS", "a PostScript file"),
     (ZIP_SIGNATURE, "a ZIP archive"),
 )
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
