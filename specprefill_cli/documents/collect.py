@@ -114,7 +114,10 @@ def read_collection(
     files: list[Path | None] = []
     skipped: list[str] = []
     for source in dict.fromkeys(sources):
-        found, unread = expand_source(source) if source != STANDARD_INPUT else ([None], [])
+        if source == STANDARD_INPUT:
+            files.append(None)
+            continue
+        found, unread = expand_source(source)
         files += found
         skipped += unread
     documents: dict[str, Document] = {}
@@ -137,14 +140,19 @@ def read_collection(
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)), kept=keep)
 
 
+def read_standard_input() -> bytes:
+    """Read standard input, at most a byte more than the size limit. Raises DocumentError if it is empty."""
+    # A program without a console has no standard input.
+    data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
+    if not data:
+        raise document_error("stdin", "standard input is empty", "pipe a document into it")
+    return data
+
+
 def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache | None) -> Document:
     """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
     if path is None:
-        # A program without a console has no standard input.
-        data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
-        if not data:
-            raise document_error("stdin", "standard input is empty", "pipe a document into it")
-        return read_document(data, "stdin")
+        return read_document(read_standard_input(), "stdin")
     name = path.as_posix()
     try:
         with path.open("rb") as stream:

@@ -4,6 +4,7 @@ import posixpath
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from io import BytesIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -75,7 +76,8 @@ def mail_pages(file: SourceFile) -> Pages:
             text = body.get_content()
         except LookupError:
             # A character set that Python does not know.
-            text = decode_text(SourceFile(body.get_payload(decode=True) or b"", file.name))
+            payload: Any = body.get_payload(decode=True)
+            text = decode_text(SourceFile(payload or b"", file.name))
         is_html = body.get_content_subtype() == "html"
         texts.append(visible_text(text)[1] if is_html else clean_text(text).strip())
     yield "\n\n".join(filter(None, texts))
@@ -85,6 +87,6 @@ def mail_pages(file: SourceFile) -> Pages:
         if kind in SIGNATURES or (kind.startswith("image/") and part["Content-ID"]):
             continue
         is_message = kind == "message/rfc822"
-        data = part.get_content().as_bytes() if is_message else part.get_payload(decode=True) or b""
-        if text := file.attached(part.get_filename() or ("message.eml" if is_message else kind), data):
+        data: Any = part.get_content().as_bytes() if is_message else part.get_payload(decode=True)
+        if text := file.attached(part.get_filename() or ("message.eml" if is_message else kind), data or b""):
             yield text

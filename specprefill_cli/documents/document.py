@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from specprefill_cli.documents.language import language_of
 from specprefill_cli.errors import one_line
 
-# A citation or a passage.
-Place = TypeVar("Place", bound=Any)
 SEPARATOR = "\n\n"
 # Memory, in bytes, for documents kept for further questions.
 KEPT_BYTES = 2**28
@@ -129,7 +127,7 @@ class Collection:
             ranges.append((number, max(0, start - origin), min(length, end - origin)))
         return [(number, first, last) for number, first, last in ranges if first < last]
 
-    def in_whole(self, places: Sequence[Place]) -> list[Place]:
+    def in_whole(self, places: Sequence[Any]) -> list[Any]:
         """Citations or passages with their ranges in whole documents, where parts of these were read."""
         origins = ((place, self.documents[place.number].origin) for place in places)
         return [replace(place, start=place.start + origin, end=place.end + origin) for place, origin in origins]

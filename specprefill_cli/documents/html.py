@@ -40,7 +40,6 @@ ENDED_BY = {
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
 UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
-Attributes = Mapping[str, str]
 
 
 class Element:
@@ -80,7 +79,7 @@ class TextExtractor(HTMLParser):
             self.open.append(Element(tag, is_hidden, parent.is_raised or is_raised))
             self.depths[tag] += 1
 
-    def is_hidden(self, tag: str, attributes: Attributes) -> bool:
+    def is_hidden(self, tag: str, attributes: Mapping[str, str]) -> bool:
         names = {f".{name}" for name in attributes.get("class", "").split()} | {f"#{attributes.get('id')}"}
         return (
             tag in HIDDEN
@@ -90,7 +89,7 @@ class TextExtractor(HTMLParser):
             or not names.isdisjoint(self.hidden_names)
         )
 
-    def start(self, tag: str, attributes: Attributes) -> None:
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         tables = self.out.tables
         if tag == "table" and len(tables) < DEEPEST_TABLE:
             tables.append(Table())
@@ -170,7 +169,7 @@ class TextExtractor(HTMLParser):
             self.handle_endtag(self.open[-1].tag)
 
 
-def attribute_text(tag: str, attributes: Attributes) -> str:
+def attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
     """What an element shows from its attributes: the value of a field, a tick, the text in place of a picture."""
     kind = attributes.get("type", "text").lower() if tag == "input" else tag
     if kind in ("img", "image"):

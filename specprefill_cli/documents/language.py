@@ -14,29 +14,22 @@ ENGLISH = "en"
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
-# Languages that write compounds as one word, and letters of the shortest part of one.
-COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
-# Letters that stand for a word where no stemmer is known.
-PREFIX = 5
+# Languages that write compounds as one word, letters of the shortest part of one, and of a word without a stemmer.
+COMPOUNDING, SHORTEST_PART, PREFIX = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4, 5
 # Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
 
 
+@lru_cache(16)
 def language_of(text: str, otherwise: str = ENGLISH) -> str:
     """The language of a text as an ISO 639-1 code; `otherwise` where neither script nor frequent words tell."""
-    return language_of_sample(text[:SAMPLE], otherwise)
-
-
-@lru_cache(64)
-def language_of_sample(sample: str, otherwise: str) -> str:
-    """`language_of` the beginning of a text."""
+    sample = text[:SAMPLE]
     scripts, letters = load_lists()["scripts"], sum(map(str.isalpha, sample))
     for language, script in scripts.items():
         found = len(re.findall(f"[{script}]", sample))
         # Japanese is written in kana and Chinese characters.
         if found and found >= letters * (0.1 if language == "ja" else 0.4):
             return language
-    # No language in another script remains.
     otherwise = ENGLISH if otherwise in scripts else otherwise
     # Single letters are words in many languages, and initials in all.
     words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)

@@ -71,7 +71,7 @@ class SourceFile:
             raise self.error(cause, "split it into smaller files")
 
     def page_text(self, lines: Iterable[str]) -> str:
-        """Join and clean the lines of a page. Raises the errors of `check_room`, before memory grows beyond the limits."""
+        """Join and clean the lines of a page. Raises DocumentError before memory grows beyond the limits."""
         page_lines, characters = list[str](), 0
         for line in lines:
             characters += len(line) + 1

@@ -48,7 +48,6 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
         if not _ends_sentence(before, match.group(), text[match.end() : match.end() + 1]):
             continue
         if has_tables and "\n" not in match.group():
-            # The line around it, within the length of a sentence on either side.
             low, place, high = max(0, match.start() - LONGEST_SENTENCE), match.start(), match.start() + LONGEST_SENTENCE
             if CELLS in text[low:place].rpartition("\n")[2] + text[place:high].partition("\n")[0]:
                 continue

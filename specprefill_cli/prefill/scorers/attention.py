@@ -106,26 +106,31 @@ class AttentionScorer(Scorer):
                 request.draft_prefixes, request.draft, prompt, last_layer + 1, request.draft_window
             )
             cached = state.length
-            read = partial(
-                prefill,
-                request.draft.model,
-                pass_size=request.prefill_chunk,
-                state=state,
-                capture=capture,
-                local_window=request.local_window,
-            )
-            tokens, positions, end = prompt.tokens, torch.arange(prompt.length), prompt.document[1]
-            if request.draft_gap:
-                # A pass of its own: attention to a local window is fastest over positions without a gap.
-                read(tokens[cached:end], positions[cached:end], last_layer=last_layer)
-                positions[end:] += request.draft_gap
-            rest = slice(state.length, None)
-            logits, _ = read(tokens[rest], positions[rest], last_layer=None if self.looks_ahead else last_layer)
+            logits = self.read(request, state, capture, last_layer)
             store_prefix()
         if self.looks_ahead:
             with clock.phase("look_ahead"):
                 look_ahead(request, logits, state, capture, self.decoded_queries(request.look_ahead))
         return state, capture, cached > 0
+
+    def read(self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int) -> Tensor:
+        """Run the draft over the tokens that the state lacks; the logits [V] count where the whole draft runs."""
+        read = partial(
+            prefill,
+            request.draft.model,
+            pass_size=request.prefill_chunk,
+            state=state,
+            capture=capture,
+            local_window=request.local_window,
+        )
+        prompt, start = request.draft_prompt, state.length
+        tokens, positions, end = prompt.tokens, torch.arange(prompt.length), prompt.document[1]
+        if request.draft_gap:
+            # A pass of its own: attention to a local window is fastest over positions without a gap.
+            read(tokens[start:end], positions[start:end], last_layer=last_layer)
+            positions[end:] += request.draft_gap
+        rest = slice(state.length, None)
+        return read(tokens[rest], positions[rest], last_layer=None if self.looks_ahead else last_layer)[0]
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
