@@ -182,7 +182,7 @@ def test_mail_with_attachments(name: str) -> None:
     assert [warning.split(":")[0] for warning in document.warnings] == ["attachment b.bin"]
     message = EmailMessage()
     message.add_attachment(make_pdf(["Alpha"]), maintype="application", subtype="pdf", filename="a.pdf")
-    assert read(bytes(message), name) == "# Attachment: a.pdf\n\nAlpha"
+    assert read(bytes(message), "a.eml") == "# Attachment: a.pdf\n\nAlpha"
 
 
 def test_saved_pages_and_mail_in_mail() -> None:
