@@ -58,7 +58,8 @@ class ResolvedQuestion:
         """Bytes of KV that the answer is expected to hold in draft and target, besides what other questions computed."""
         request, pair, answer_tokens = self.request, self.request.pair, self.settings.max_new_tokens
         kv_bytes = (MODES[self.mode].new_cache_tokens(request) + answer_tokens) * token_bytes(pair.target)
-        if pair.draft is not None and (runs_draft(self.mode, request.scorer) or draft_may_propose(self.settings, pair)):
+        draft_runs = runs_draft(self.mode, request.scorer) or draft_may_propose(self.settings, pair)
+        if pair.draft is not None and draft_runs:
             prompt = request.draft_prompt
             cached = cached_tokens(request.draft_prefixes, pair.draft, prompt, 1, request.draft_window)
             kv_bytes += (prompt.length - cached + answer_tokens) * token_bytes(pair.draft)

@@ -88,7 +88,7 @@ def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
     """Read the documents that `sources` name, in order; a file that is named several times is read once.
 
-    A source is a file, a folder (recursively, sorted, known suffixes only), a pattern or `-` for standard input.
+    A source is a file, a folder (recursively, sorted, known suffixes only), a pattern or `-` for stdin.
     An unreadable file of a folder or pattern gives a Python warning, or an error with `strict`.
     Raises DocumentError for the first source that cannot be read.
     """

@@ -129,8 +129,8 @@ class Collection:
 
     def in_whole(self, places: Sequence[Any]) -> list[Any]:
         """Citations or passages with their ranges in whole documents, where parts of these were read."""
-        origins = ((place, self.documents[place.number].origin) for place in places)
-        return [replace(place, start=place.start + origin, end=place.end + origin) for place, origin in origins]
+        shifts = ((place, self.documents[place.number].origin) for place in places)
+        return [replace(place, start=place.start + shift, end=place.end + shift) for place, shift in shifts]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         return [

@@ -14,7 +14,7 @@ ENGLISH = "en"
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
-# Languages that write compounds as one word, letters of the shortest part of one, and of a word without a stemmer.
+# Languages that write compounds as one word; letters of the shortest part, and of a word without stemmer.
 COMPOUNDING, SHORTEST_PART, PREFIX = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4, 5
 # Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5

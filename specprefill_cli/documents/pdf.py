@@ -100,6 +100,7 @@ def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdi
         raise file.error(*causes[0].rsplit("; ", 1))
     if guessed := problems["guessed"]:
         causes.append(f"characters of {page_ranges(guessed)} do not decode, ligatures are guessed; {ocr}")
-    if recognised := problems["recognised"]:
-        causes.append(f"the text of {page_ranges(recognised)} was recognised in pictures; check numbers and names")
+    if problems["recognised"]:
+        read = page_ranges(problems["recognised"])
+        causes.append(f"the text of {read} was recognised in pictures; check numbers and names")
     file.warnings += causes

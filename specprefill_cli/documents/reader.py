@@ -13,7 +13,7 @@ class Limits:
 
     max_bytes: int = 256 * 2**20  # size of the file, in bytes
     max_characters: int = 20_000_000  # characters of the extracted text
-    max_growth: int = 200 * 2**20  # bytes that an archive gains by unpacking: trees of XML take several times as much
+    max_growth: int = 200 * 2**20  # bytes that an archive gains by unpacking: XML takes several times as much
 
 
 LIMITS = Limits()

@@ -44,7 +44,7 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
 
 
 def row_text(cells: Iterable[str]) -> str:
-    """Write a table row as `a | b`; empty cells before a filled one keep their bars, so that columns stay aligned."""
+    """Write a table row as `a | b`; empty cells before a filled one keep their bars."""
     return " ".join(" | ".join(cells).split()).rstrip("| ")
 
 

@@ -118,9 +118,9 @@ DECLARATION = re.compile(
 NOT_FILE_ENCODINGS = frozenset({"", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
-# For short texts charset_normalizer prefers those of Classic Mac OS, DOS and mainframes, which are rare today.
+# For short texts charset_normalizer prefers those of old systems, which are rare today.
 LIVING_ENCODINGS = (
-    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
 ).split()
 
 

@@ -100,7 +100,7 @@ class Head:
 class ScoringHeads:
     """The scoring heads and the identity of a draft.
 
-    lexical: weight of BM25, against 1 for the heads; default: whether they beat the scorers without calibration
+    lexical: weight of BM25, against 1 for the heads; default: whether they beat uncalibrated scorers
     auto_mass, auto_tokens: budget of `--keep auto` with these heads, see `AutoBudget`
     window: previous tokens that a document token must see for these heads to work as well; None: all of them
     evidence: figures of the search
@@ -172,7 +172,7 @@ def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration
 
 @dataclass
 class CalibratedPair(LoadedPair):
-    """A loaded pair with its calibration; mode_data: what modes store about it, by a name that they choose."""
+    """A loaded pair with its calibration; mode_data: what modes store about it, by names that they choose."""
 
     scoring_heads: ScoringHeads | None = None
     target_calibration: TargetCalibration | None = None

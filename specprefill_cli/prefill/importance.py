@@ -20,7 +20,7 @@ from specprefill_cli.models.running.passes import QueryCapture
 
 POOL_KERNEL = 13
 Scored = TypeVar("Scored", Tensor, np.ndarray)
-# Attention scores held at once: few on a CPU, for its memory; more on a GPU, where each block costs kernel launches.
+# Attention scores held at once: few on a CPU, for its memory; more on a GPU, for the launches of kernels.
 CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 
 
@@ -35,9 +35,9 @@ def attention_importance(
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
-    For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see (over
-    the document's alone it would inflate heads that attend mostly to BOS); average pooling over neighbouring tokens; then
-    the document's part. Maximum over layers and heads; mean over queries.
+    For each captured query, layer and head: softmax in float32 over all keys that the query may see (over the
+    document's alone it would inflate heads that attend mostly to BOS); average pooling over neighbouring tokens;
+    then the document's part. Maximum over layers and heads; mean over queries.
 
     positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
     ranks: the processes that hold the other heads, where ranks share the draft
@@ -114,9 +114,9 @@ def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int
 
 
 def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarray) -> Tensor:
-    """Importance [n] of a tokenizer's tokens as that of another's [m]: each gets the mean over its characters.
+    """Importance [n] of a tokenizer's tokens as that of another's [m]: the mean over their characters.
 
-    from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A character outside all tokens counts as 0.
+    from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text; one outside all tokens counts as 0
     """
     characters = int(max(from_offsets[:, 1].max(initial=0), to_offsets[:, 1].max(initial=0)))
     edges = np.zeros(characters + 1)

@@ -21,7 +21,7 @@ from specprefill_cli.record import Fate
 
 # Most tokens that complete a sentence of a chunk.
 LONGEST_REST = 48
-# Tokens that `--keep auto` is assumed to keep before scoring, the median of 90 questions, and at most this share.
+# Tokens that `--keep auto` is assumed to keep (the median of 90 questions), and the share at most.
 ASSUMED_TOKENS, ASSUMED_KEEP = 96, 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
@@ -30,7 +30,7 @@ FEWEST_CHUNKS = 10
 # Maps a chunk's document tokens [start, end) to the range that is kept for it.
 Widen = Callable[[int, int], tuple[int, int]]
 NO_IMPORTANCE = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
-OUTLINE = "a question about the whole document: kept headings and first sentences; --mode full reads all of it"
+OUTLINE = "a question about the whole document: kept headings and first sentences; --mode full reads it all"
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 

@@ -30,7 +30,7 @@ VERSION = 1
 def shortlist(collection: Collection, question: str, settings: Settings) -> Collection:
     """The parts of several documents that share most words with a question, of at most `settings.shortlist` characters.
 
-    Everything is read for a question about everything or without a shared word, and in modes that read the whole prompt.
+    Everything is read for a question about everything or without a shared word, and in modes that read it all.
     """
     documents, limit = collection.documents, settings.shortlist
     limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)

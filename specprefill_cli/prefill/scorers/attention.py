@@ -114,7 +114,7 @@ class AttentionScorer(Scorer):
         return state, capture, cached > 0
 
     def read(self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int) -> Tensor:
-        """Run the draft over the tokens that the state lacks; the logits [V] count where the whole draft runs."""
+        """Run the draft over the tokens that the state lacks; return logits [V] if the whole draft runs."""
         read = partial(
             prefill,
             request.draft.model,
@@ -135,7 +135,7 @@ class AttentionScorer(Scorer):
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
 
-        with_overhead: with the fixed cost of passes, and as FLOPs of the target where both speeds were measured
+        with_overhead: with the fixed cost of passes, in the target's FLOPs where both speeds were measured
         """
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)

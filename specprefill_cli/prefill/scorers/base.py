@@ -22,7 +22,7 @@ NEIGHBOURS = 0.5
 class AutoBudget:
     """The budget of `--keep auto`: the fewest chunks that hold a share of the importance's mass.
 
-    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks where it is None:
+    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks (None):
         unimportant text grows with the document, the evidence for an answer does not
     """
 

@@ -36,8 +36,8 @@ class HeadsScorer(AttentionScorer):
         layers = sorted({head.layer for head in required_heads(request).heads} & {*super().layers(request)})
         if not layers:
             raise SpecprefillError(
-                f"--scorer heads: the layers of draft {request.draft.name} that hold its scoring heads attend to a window "
-                f"shorter than this prompt of {request.draft_reach} tokens; use --scorer question"
+                f"--scorer heads: the layers of draft {request.draft.name} that hold its scoring heads attend to a "
+                f"window shorter than this prompt of {request.draft_reach} tokens; use --scorer question"
             )
         return layers
 

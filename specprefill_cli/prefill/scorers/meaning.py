@@ -1,8 +1,8 @@
-"""Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the draft's heads.
+"""Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the heads.
 
-The heads find what a question says in the document's words, the encoder what it says in other words: the more of its words
-stand together, the more the heads count. Other languages than English are compared word by word in English, and by their
-own words; where no document is in English, the bundled draft, which reads nothing else, does not run.
+The heads find what a question says in the document's words, the encoder what it says in other words: the more of
+its words stand together, the more the heads count. Other languages than English are compared word by word in
+English, and by their own words; where none is English, the bundled draft, which reads nothing else, does not run.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) ->
 
     layers: how many of the draft's layers hold KV
     """
-    requests, prefixes, draft = [part.cut_request(request) for part in parts], request.draft_prefixes, request.draft
+    prefixes, draft, requests = request.draft_prefixes, request.draft, [part.cut_request(request) for part in parts]
     tokens = sum(cut.draft_prompt.length + HEADROOM for cut in requests)
     needed = cache_bytes(draft.config, tokens, draft.model.dtype) * layers // layer_count(draft.model)
     if prefixes is None or len(parts) == 1 or needed <= prefixes.capacity_bytes:
