@@ -26,15 +26,6 @@ CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, source TEXT, size INTE
 """
 
 
-def cache_path() -> Path:
-    """The file of the cache: in $SPECPREFILL_CACHE, or in the platform's folder for caches."""
-    import platformdirs
-
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill"))
-    return folder / "documents.sqlite3"
-
-
 @dataclass(frozen=True)
 class Entry:
     """What is kept of a source. size: in bytes; used: when it was last used, in seconds of the epoch."""
@@ -45,14 +36,19 @@ class Entry:
 
 
 class DiskCache:
-    """Values by key in an SQLite file; several threads and processes may use it.
+    """Values by key in an SQLite file in $SPECPREFILL_CACHE, or in the platform's folder for caches.
 
-    Its errors are none of the program's: a damaged file is removed, and with a full disk or a file that cannot be opened
-    or is locked for long, nothing more is found or kept. The least recently used values make room for others.
+    Several threads and processes may use it. Its errors are none of the program's: a damaged file is removed, and
+    with a full disk or a file that is locked for long, nothing more is found or kept. The least recently used values
+    make room for others.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.path, self.limit_bytes = cache_path(), limit_bytes
+        import platformdirs
+
+        chosen = os.environ.get(FOLDER_VARIABLE)
+        folder = Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill"))
+        self.path, self.limit_bytes = folder / "documents.sqlite3", limit_bytes
         self.database: sqlite3.Connection | None = None
         self.failed, self.stored_bytes, self.lock = False, 0, Lock()
 

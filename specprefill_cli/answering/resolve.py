@@ -58,7 +58,8 @@ class ResolvedQuestion:
         """Bytes of KV that the answer is expected to hold in draft and target, besides what other questions computed."""
         request, pair, answer_tokens = self.request, self.request.pair, self.settings.max_new_tokens
         kv_bytes = (MODES[self.mode].new_cache_tokens(request) + answer_tokens) * token_bytes(pair.target)
-        if pair.draft is not None and (runs_draft(self.mode, request.scorer) or request.needs_draft_state):
+        draft_runs = runs_draft(self.mode, request.scorer) or draft_may_propose(self.settings, pair)
+        if pair.draft is not None and draft_runs:
             prompt = request.draft_prompt
             cached = cached_tokens(request.draft_prefixes, pair.draft, prompt, 1, request.draft_window)
             kv_bytes += (prompt.length - cached + answer_tokens) * token_bytes(pair.draft)
@@ -113,10 +114,8 @@ def resolve_request(
         prefill_chunk=pass_size(pair, settings.prefill_chunk, max(length, encoded.draft_prompt.length)),
         draft_window=SCORERS[scorer].window(pair, settings.draft_window),
         settings=settings,
-        seed=settings.seed,
         positions=resolve_positions(settings, pair, length),
         max_new_tokens=settings.max_new_tokens,
-        needs_draft_state=draft_may_propose(settings, pair),
         draft_prefixes=cache.draft if cache is not None else None,
         target_prefixes=cache.target if cache is not None else None,
     )

@@ -29,7 +29,7 @@ from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.machine.cost import measure_passes
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
-from specprefill_cli.prefill.auto_mode import automatic_modes
+from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
 from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
@@ -227,7 +227,7 @@ class Session:
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
         request = replace(request, look_ahead=min(request.look_ahead, WARM_UP_LOOK_AHEAD), max_new_tokens=0)
-        modes = automatic_modes() if settings.mode == AUTO else (settings.mode,)
+        modes = AUTOMATIC_MODES if settings.mode == AUTO else (settings.mode,)
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
             prefilled = self.prefill(mode, request)
@@ -235,6 +235,6 @@ class Session:
             measure_passes(self.pair, request.prefill_chunk)
         if adapts(settings):
             pair, position = self.pair, prefilled.answer_position
-            draft = draft_runner(pair, prefilled, position) if draft_may_propose(settings, pair) else None
+            draft = draft_runner(pair, position) if draft_may_propose(settings, pair) else None
             target = SequenceRunner(pair.loaded_target.model, prefilled.state, position, pair.ranks)
             self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

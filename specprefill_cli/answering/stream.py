@@ -111,7 +111,7 @@ class AnswerStream(TextStream):
 
     def release(self) -> None:
         """Free the KV cache of an answer that has ended."""
-        self.prefilled = replace(self.prefilled, state=new_state(), draft_state=None)
+        self.prefilled = replace(self.prefilled, state=new_state())
         if self.speculator is not None:
             self.speculator.proposers = ()
 

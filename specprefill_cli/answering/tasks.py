@@ -23,7 +23,7 @@ from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, 
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import select_scored, spread_warnings, tokens_at
+from specprefill_cli.prefill.selection import select_scored, tokens_at
 from specprefill_cli.record import BASELINE, PLANNED_MODE, Comparison, DryRun, Estimate, ModeAnswer, Retrieval
 from specprefill_cli.settings import Settings
 
@@ -37,8 +37,7 @@ def retrieve(
 ) -> Retrieval:
     """Return the best `top` passages, or (None) the sentences of kept chunks. Raises UsageError, PromptTooLong."""
     request = session.request(collection, question, settings.varied(mode=PLANNED_MODE))
-    if SCORERS[request.scorer].uses_draft:
-        check_draft_fits(request)
+    check_draft_fits(request)
     scores = session.score(request)
     sentences = rank_sentences(collection, request.question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
@@ -90,7 +89,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
         estimates=estimates,
         full_ttft_seconds=full_seconds if full_fits else None,
         full_fits=full_fits,
-        warnings=[*collection.warnings, *selection.warnings, *spread_warnings(request, scores, selection)],
+        warnings=[*collection.warnings, *selection.warnings],
         documents_left_out=collection.left_out,
     )
 

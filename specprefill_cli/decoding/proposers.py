@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.runner import DRAFT, SequenceRunner, prefilled_draft
+from specprefill_cli.decoding.runner import SequenceRunner, prefilled_draft
 from specprefill_cli.decoding.sampling import Proposal, Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.cost import cost_of
@@ -75,7 +76,7 @@ def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray
 class DraftProposer:
     """Decodes ahead of the target: draws from the draft's distribution, with the target's sampling parameters.
 
-    open_runner: opens the draft after the prompt; called at the first proposal, since it may have to prefill
+    open_runner: opens the draft after the prompt; called at the first proposal, since it prefills
     entry_passes: cost of that in target passes, 0 afterwards; token_passes: assumed cost of a drafted token
     vocabulary: size V of the target's logits; longest_answer: tokens of answer that the draft's context holds
     """
@@ -124,28 +125,22 @@ Proposer = LookupProposer | DraftProposer
 def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
-    """The draft after the prompt. If prefill left no cache, it first reads what the target's cache holds."""
+    """The draft after the prompt: before its first proposal it reads what the target's cache holds."""
     pair, draft, length = request.pair, request.draft, prefilled.answer_position
-    ready = prefilled.draft_state
     # The state grows while decoding; these are its slots now.
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
-
-    def open_runner() -> SequenceRunner:
-        if ready is None:
-            return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
-        return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
 
     small, large = cost_of(draft), cost_of(pair.target)
     # Ranks divide the target's pass, and the draft's where they share it.
     share = pair.ranks.size / pair.draft_ranks.size
     target_pass = large.pass_flops(1, length) + large.overhead_flops()
     return DraftProposer(
-        open_runner,
+        partial(prefilled_draft, draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length),
         sampler,
         stop_tokens,
         vocabulary=prefilled.logits.shape[-1],
         longest_answer=draft.context - length,
-        entry_passes=0.0 if ready is not None else share * small.prefill_with_overhead(len(tokens)) / target_pass,
+        entry_passes=share * small.prefill_with_overhead(len(tokens)) / target_pass,
         # Short passes are bound by their number of layers as often as by their arithmetic.
         token_passes=max(
             small.layers / large.layers, share * small.pass_flops(1, length) / large.pass_flops(1, length)
@@ -172,7 +167,7 @@ def check_proposer(settings: Settings, pair: LoadedPair) -> None:
 
 
 def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
-    """Whether decoding will need the draft's cache of the prompt."""
+    """Whether the draft may run while decoding."""
     return (
         settings.speculate != OFF
         and settings.proposer in (AUTO, DraftProposer.name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specprefill_cli.models.loaded import LoadedModel, LoadedPair
-    from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
+    from specprefill_cli.prefill.request import PrefillRequest
 
 # Which model of the pair a runner is.
 DRAFT, TARGET = "draft", "target"
@@ -73,10 +73,9 @@ class SequenceRunner:
             rollback(self.state, self.prompt_slots + length)
 
 
-def draft_runner(pair: LoadedPair, prefilled: PrefillResult, position: int) -> SequenceRunner:
-    """The draft after the prompt, or with an empty cache where prefill left none; position: of the next token."""
-    state = prefilled.draft_state or new_state()
-    return SequenceRunner(pair.loaded_draft.model, state, position, pair.draft_ranks, DRAFT)
+def draft_runner(pair: LoadedPair, position: int) -> SequenceRunner:
+    """The draft with an empty cache; position: of the next token."""
+    return SequenceRunner(pair.loaded_draft.model, new_state(), position, pair.draft_ranks, DRAFT)
 
 
 def prefilled_draft(
@@ -115,4 +114,4 @@ def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:
     prefilled = MODES[mode].prefill(request)
     shard.runners[TARGET] = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position)
     if pair.draft_ranks.size > 1:
-        shard.runners[DRAFT] = draft_runner(pair, prefilled, prefilled.answer_position)
+        shard.runners[DRAFT] = draft_runner(pair, prefilled.answer_position)

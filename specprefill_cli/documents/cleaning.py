@@ -7,7 +7,6 @@ from itertools import pairwise
 from specprefill_cli.documents.sentences import CELLS, CLOSERS
 from specprefill_cli.errors import UsageError
 
-SURROGATE = re.compile("[\ud800-\udfff]")
 SOFT_HYPHEN = "\u00ad"
 SOFT_HYPHEN_AT_LINE_END = re.compile(SOFT_HYPHEN + r"[ \t]*\n[ \t]*(?=\w)")
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
@@ -56,27 +55,19 @@ def normalise_line_ends(text: str) -> str:
 
 def replace_surrogates(text: str) -> str:
     """Join surrogate pairs into their character and replace lone surrogates, which cannot be encoded, by U+FFFD."""
-    return (
-        text if not SURROGATE.search(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def clean_characters(text: str) -> str:
-    r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL, soft hyphen or zero-width space.
-
-    Joins a word divided by a soft hyphen at a line end. Vertical tabs, form feeds and Unicode line separators become
-    line ends.
-    """
+    r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL or soft hyphen."""
     text = normalise_line_ends(replace_surrogates(text)).translate(TRANSLATION)
     text = SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(SOFT_HYPHEN, "")
     return normalise_nfc(text)
 
 
 def normalise_nfc(text: str) -> str:
-    """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are.
-
-    unicodedata takes quadratic time for a run of combining marks. Line breaks and spaces never compose.
-    """
+    """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are."""
+    # unicodedata takes quadratic time for a run of combining marks. Line breaks and spaces never compose.
     words = re.split("([ \n])", text) if not text.isascii() else [text]
     return "".join(word if len(word) > NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
 
@@ -92,10 +83,7 @@ def superscript(text: str, raised: str) -> str:
 
 
 def restore_ligatures(text: str) -> str:
-    """Guess the ligature that an undecoded character in a word stands for: mostly `fi`.
-
-    A full guess needs a dictionary: before a, o and u, `ff` stands inside a word and `fl` at its beginning.
-    """
+    """Guess what an undecoded character stands for: `ff` or `fl` before a, o and u, else `fi`."""
     text = re.sub(rf"(?<=[^\W\d_]){UNDECODED}(?=[aou]|\W|$)", "ff", text)
     text = re.sub(rf"(?<![^\W\d_]){UNDECODED}(?=[aou])", "fl", text)
     return re.sub(rf"{UNDECODED}(?=[^\W\d_])", "fi", text)
@@ -109,12 +97,7 @@ def clean_question(question: str) -> str:
 
 
 def join_lines(text: str) -> str:
-    """Join the lines of each paragraph in the cleaned text of a page.
-
-    A full line is joined with the next, unless it ends a sentence and the next looks like a heading: short, capitalised,
-    without a full stop. Blank lines, list items, numbered headings and rows of tables stay. A wrong guess costs a line
-    break, never text; pages that have only short lines (slides, forms, verse) stay unchanged.
-    """
+    """Join the lines of each paragraph of a page; a wrong guess costs a line break, never text."""
     lines = [line.strip() for line in text.split("\n")]
     # Chinese, Japanese and Korean characters take two columns.
     widths = [len(line) + (0 if line.isascii() else sum(map(_is_wide, line))) for line in lines]
@@ -130,10 +113,7 @@ def join_lines(text: str) -> str:
 
 
 def divided_word(line: str, following: str) -> str | None:
-    """Whether to `drop` or `keep` the hyphen of a word divided between two lines; None if no word is divided.
-
-    `docu-` + `ment` drops it; it stays beside a capital or digit, and in a word with another one (`state-of-the-` + `art`).
-    """
+    """Whether to `drop` (`docu-` + `ment`) or `keep` the hyphen of a word divided between lines."""
     if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
         return None
     if not line[-2].isalnum() or not following[0].isalnum():
@@ -152,7 +132,7 @@ def separator(line: str, following: str, line_is_full: bool, following_is_full: 
     if not line_is_full or _is_table_row(line) or _is_table_row(following):
         return "\n"
     ends, next_ends = (text.rstrip(CLOSERS).endswith(SENTENCE_ENDS) for text in (line, following))
-    # A heading follows.
+    # A heading follows: short, capitalised, without a full stop.
     if ends and not (next_ends or following_is_full or following[0].islower()):
         return "\n"
     return "" if _is_wide(line[-1]) and _is_wide(following[0]) else " "

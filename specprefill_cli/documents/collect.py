@@ -1,6 +1,5 @@
 """Turns the sources that the user names (files, folders, glob patterns, standard input) into documents."""
 
-import functools
 import hashlib
 import json
 import os
@@ -9,13 +8,13 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import astuple, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import astuple
 from itertools import takewhile
 from pathlib import Path
 
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.document import Collection, Document, Page
+from specprefill_cli.documents.extras import can_recognise
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
@@ -25,27 +24,14 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
-# Packages that read formats.
-LIBRARIES = ("pypdfium2", "pypdf", "openpyxl", "kreuzberg", "rapidocr", "charset-normalizer")
+# Part of the key of a text on disk: raise it when a reader finds other text in the same file.
+VERSION = 1
 
 
-@dataclass(frozen=True)
-class Expansion:
-    """The files of a source, sorted.
+def expand_source(source: str) -> tuple[list[Path], list[str]]:
+    """The files that a source names, sorted: itself, a folder's or a pattern's; and sentences about others.
 
-    named: whether the source itself is the file
-    warnings: a sentence about a folder's files that no reader claims, or nothing
-    """
-
-    files: list[Path]
-    named: bool = False
-    warnings: list[str] = field(default_factory=list)
-
-
-def expand_source(source: str) -> Expansion:
-    """Find the files that a source names: itself, a folder's files, or a pattern's matches.
-
-    Returns a name without a file unchanged: opening it gives the best error.
+    A name without a file stays as it is: opening it gives the best error.
     Raises DocumentError for a URL, a pattern without matches, or a folder without known suffixes.
     """
     if URL.match(source):
@@ -58,35 +44,32 @@ def expand_source(source: str) -> Expansion:
     if os.path.isdir(source):
         return expand_folder(source)
     if os.path.lexists(source) or PATTERN_CHARACTERS.isdisjoint(source):
-        return Expansion([Path(source)], named=True)
+        return [Path(source)], []
     parts = Path(source).parts
-    fixed_parts = len(list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts)))
-    files = match_pattern(Path(*parts[:fixed_parts]), parts[fixed_parts:])
+    fixed_parts = list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts))
+    files = match_pattern(Path(*fixed_parts), parts[len(fixed_parts) :])
     if not files:
         remedy = "check it; quotes keep the shell from expanding it"
         raise document_error(source, "no file matches this pattern", remedy)
-    return Expansion(files)
+    return files, []
 
 
 def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
-    """The files below `top` that the parts of a pattern match, sorted, except hidden files and lock files.
-
-    `**` follows no links to folders: they may form loops.
-    """
-    # Inside a name, `**` means the same as `*`.
+    """The files below `top` that the parts of a pattern match, sorted, except hidden files and lock files."""
+    # Inside a name, `**` means the same as `*`; at the end it means the files below, not only the folders.
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern]
-    # A pattern that ends with `**` matches the files below; pathlib would yield only the folders.
-    file_parts = (*parts, "*") if parts[-1] == "**" else parts
+    parts += ["*"] * (parts[-1] == "**")
+    # pathlib follows no links to folders: they may form loops.
     return sorted(
         path
-        for path in set(top.glob(str(Path(*file_parts))))
+        for path in set(top.glob(str(Path(*parts))))
         if not any(part.startswith(".") for part in path.relative_to(top).parts)
         and not path.name.startswith(LOCK_PREFIX)
         and not os.path.isdir(path)
     )
 
 
-def expand_folder(folder: str) -> Expansion:
+def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
     """Find a folder's files with a known suffix, including broken links, so that reading them reports the error."""
     found = match_pattern(Path(folder), ("**",))
     files = [
@@ -99,15 +82,14 @@ def expand_folder(folder: str) -> Expansion:
         raise document_error(folder, cause, "name the files")
     others = len(found) - len(files)
     subject, verb = ("file of another kind", "was") if others == 1 else ("files of other kinds", "were")
-    return Expansion(files, warnings=[one_line(f"{others} {subject} in {folder} {verb} not read")] if others else [])
+    return files, [one_line(f"{others} {subject} in {folder} {verb} not read")] if others else []
 
 
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
     """Read the documents that `sources` name, in order; a file that is named several times is read once.
 
-    A source is a file, a folder (recursively, sorted, known suffixes only), a glob pattern (`**` included) or `-` for
-    standard input. A document's name is its path as the source spells it; that of standard input is `stdin`. An unreadable
-    file of a folder or pattern gives a Python warning, or an error with `strict`.
+    A source is a file, a folder (recursively, sorted, known suffixes only), a pattern or `-` for stdin.
+    An unreadable file of a folder or pattern gives a Python warning, or an error with `strict`.
     Raises DocumentError for the first source that cannot be read.
     """
     collection = read_collection(sources, strict=strict)
@@ -125,27 +107,30 @@ def read_collection(
 ) -> Collection:
     """Read the documents of `read_documents` into a collection, which also lists the skipped files.
 
-    step: called with the progress of a reader, page by page, and of the files
-    keep: whether texts are kept on disk, by the content of their files, and read from there
+    step: called with the progress, page by page; keep: whether texts are kept on disk and read from there
     """
+    named = {Path(spelling) for source in sources for spelling in (source, os.path.expanduser(source))}
     # None stands for standard input: a file may have the same name.
-    files: list[tuple[Path | None, bool]] = []
+    files: list[Path | None] = []
     skipped: list[str] = []
     for source in dict.fromkeys(sources):
-        expansion = expand_source(source) if source != STANDARD_INPUT else Expansion([])
-        files += [(path, expansion.named) for path in expansion.files] or [(None, True)]
-        skipped += expansion.warnings
+        if source == STANDARD_INPUT:
+            files.append(None)
+            continue
+        found, unread = expand_source(source)
+        files += found
+        skipped += unread
     documents: dict[str, Document] = {}
     failures: list[DocumentError] = []
     with DiskCache() if keep else nullcontext() as cache:
-        for number, (path, is_named) in enumerate(files, start=1):
+        for number, path in enumerate(files, start=1):
             place = STANDARD_INPUT if path is None else os.path.normcase(os.path.realpath(path))
             if len(files) > 1:
                 step(f"reading file {number:,} of {len(files):,}: {path or STANDARD_INPUT}")
             try:
                 documents[place] = documents.get(place) or read_file(path, step, cache)
             except DocumentError as error:
-                if strict or is_named:
+                if strict or path is None or path in named:
                     raise
                 failures.append(error)
     if failures and (strict or not documents):
@@ -177,7 +162,7 @@ def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache |
         raise document_error(name, cause, "check its name and its permissions") from error
     if cache is None:
         return read_document(data, name, step=step)
-    key = f"text {readers_version()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
+    key = f"text {VERSION} {can_recognise()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
     with suppress(TypeError, ValueError):
         head, _, text = (cache.find(key) or b"").decode().partition("\n")
         pages, warned = json.loads(head)
@@ -186,15 +171,3 @@ def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache |
     head = json.dumps([[astuple(page) for page in document.pages], document.warnings])
     cache.store(key, f"{head}\n{document.text}".encode(), os.path.realpath(path))
     return document
-
-
-@functools.cache
-def readers_version() -> str:
-    """A hash of all readers and their libraries: others may read other text from the same file."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.iterdir()):
-        digest.update(path.read_bytes() if path.is_file() else b"")
-    for package in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            digest.update(f"{package} {version(package)}".encode())
-    return digest.hexdigest()[:16]

@@ -2,8 +2,9 @@
 
 import posixpath
 from email import message_from_bytes, policy
-from email.message import EmailMessage, MIMEPart
+from email.message import EmailMessage
 from io import BytesIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -11,30 +12,20 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.html import visible_text
-from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.text import decode_text
 
-MARKUP_SUFFIXES = (".xml", ".rels", ".opf", ".xhtml", ".html", ".htm")
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
-DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 
 
 def open_archive(file: SourceFile) -> ZipFile:
-    """Open an archive. Raises DocumentError if its declared sizes make it a ZIP bomb.
-
-    The declared sizes can be trusted: zipfile never unpacks more of an entry.
-    """
+    """Open an archive. Raises DocumentError for a ZIP bomb; zipfile unpacks no more than it declares."""
     archive = ZipFile(BytesIO(file.data))
-    sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-    markup = sum(size for name, size in sizes.items() if name.lower().endswith(MARKUP_SUFFIXES))
-    for size, limit, unit in (
-        (sum(sizes.values()), file.limits.max_unpacked_bytes, "bytes"),
-        (markup, file.limits.max_xml_bytes, "bytes of XML"),
-    ):
-        if size > limit:
-            raise file.error(f"unpacks to {size:,} {unit}, the limit is {limit:,}", "split it")
+    growth = sum(entry.file_size for entry in archive.infolist()) - len(file.data)
+    if growth > LIMITS.max_growth:
+        raise file.error(f"unpacks to {growth:,} more bytes, the limit is {LIMITS.max_growth:,}", "split it")
     return archive
 
 
@@ -63,12 +54,12 @@ def book_pages(file: SourceFile) -> Pages:
             raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
         if missing := [chapter for chapter in chapters if chapter not in entries]:
             file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-        titles = [package.findtext(f".//{DUBLIN_CORE}title") or ""]
-        titles += (f"Author: {author.text}" for author in package.iterfind(f".//{DUBLIN_CORE}creator"))
+        titles = [package.findtext(".//{*}title") or ""]
+        titles += (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
         head = "\n".join(filter(None, titles))
         for chapter in filter(entries.__contains__, chapters):
-            page = SourceFile(book.read(chapter), f"{file.name}:{chapter}", file.limits)
-            _, text = visible_text(decode_text(page, is_markup=True), file.stop)
+            page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
+            _, text = visible_text(decode_text(page, is_markup=True))
             file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
             yield file.page_text([f"{head}\n\n{text}" if head else text])
             head = ""
@@ -85,9 +76,10 @@ def mail_pages(file: SourceFile) -> Pages:
             text = body.get_content()
         except LookupError:
             # A character set that Python does not know.
-            text = decode_text(SourceFile(content(body), file.name, file.limits))
+            payload: Any = body.get_payload(decode=True)
+            text = decode_text(SourceFile(payload or b"", file.name))
         is_html = body.get_content_subtype() == "html"
-        texts.append(visible_text(text, file.stop)[1] if is_html else clean_text(text).strip())
+        texts.append(visible_text(text)[1] if is_html else clean_text(text).strip())
     yield "\n\n".join(filter(None, texts))
     for part in message.iter_attachments() if message.is_multipart() else () if body else (message,):
         kind = part.get_content_type()
@@ -95,12 +87,6 @@ def mail_pages(file: SourceFile) -> Pages:
         if kind in SIGNATURES or (kind.startswith("image/") and part["Content-ID"]):
             continue
         is_message = kind == "message/rfc822"
-        data = part.get_content().as_bytes() if is_message else content(part)
-        if text := file.attached(part.get_filename() or ("message.eml" if is_message else kind), data):
+        data: Any = part.get_content().as_bytes() if is_message else part.get_payload(decode=True)
+        if text := file.attached(part.get_filename() or ("message.eml" if is_message else kind), data or b""):
             yield text
-
-
-def content(part: MIMEPart) -> bytes:
-    """The bytes of a part."""
-    data = part.get_payload(decode=True)
-    return data if isinstance(data, bytes) else b""

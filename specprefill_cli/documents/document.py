@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from specprefill_cli.documents.language import language_of
 from specprefill_cli.errors import one_line
 
-# A citation or a passage.
-Place = TypeVar("Place", bound=Any)
 SEPARATOR = "\n\n"
 # Memory, in bytes, for documents kept for further questions.
 KEPT_BYTES = 2**28
@@ -31,9 +29,8 @@ class Page:
 class Document:
     """The text of a document. Pages are in order and never overlap; a format without pages has a single page.
 
-    A page without text has `start == end`. `warnings` are single-line sentences about text that may be missing or wrong.
-    `name` may hold any character of a file name, and surrogates for undecodable bytes; `one_line` makes it safe.
-    `origin` is the place of the text in the whole document, if it is a part.
+    name: any characters of a file name, and surrogates for undecodable bytes; `one_line` makes it safe
+    warnings: sentences about text that may be missing or wrong; origin: place of a part in the whole document
     """
 
     name: str
@@ -43,10 +40,7 @@ class Document:
     origin: int = 0
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
-        """Return the numbers of the pages that overlap `[start, end)`, in order.
-
-        A range inside the separator of two pages touches no page.
-        """
+        """The numbers of the pages that overlap `[start, end)`, in order; none between two pages."""
         if start == end:
             return ()
         first = bisect_right(self.pages, start, key=lambda page: page.end)
@@ -61,17 +55,12 @@ def one_page_document(name: str, text: str) -> Document:
 
 def join_pages(texts: Iterable[str]) -> tuple[str, tuple[Page, ...]]:
     """Join page texts with blank lines and return the text and the pages; pages without text add no separator."""
-    pieces: list[str] = []
-    pages: list[Page] = []
-    position = 0
+    joined, pages = "", []
     for number, text in enumerate(texts, start=1):
-        if text and position:
-            pieces.append(SEPARATOR)
-            position += len(SEPARATOR)
-        pages.append(Page(number, position, position + len(text)))
-        pieces.append(text)
-        position += len(text)
-    return "".join(pieces), tuple(pages)
+        joined += SEPARATOR if text and joined else ""
+        pages.append(Page(number, len(joined), len(joined) + len(text)))
+        joined += text
+    return joined, tuple(pages)
 
 
 def page_ranges(numbers: Iterable[int]) -> str:
@@ -80,12 +69,6 @@ def page_ranges(numbers: Iterable[int]) -> str:
     runs = [[number for _, number in run] for _, run in places]
     text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
     return f"page {text}" if text.isdigit() else f"pages {text}"
-
-
-def hold(numbers: Iterable[int]) -> str:
-    """Write ascending page numbers and the verb: `page 4 holds` or `pages 1-3, 7 hold`."""
-    text = page_ranges(numbers)
-    return f"{text} holds" if text.startswith("page ") else f"{text} hold"
 
 
 @dataclass(frozen=True)
@@ -100,8 +83,7 @@ class DocumentPages:
 class Collection:
     """The documents of a question, in order, separated by a blank line.
 
-    skipped: sentences about files of folders and patterns, and about documents, that were not read
-    left_out: number of further documents that share the fewest words with the question
+    skipped: sentences about what was not read; left_out: number of documents that the shortlist left out
     kept: whether what is computed of the documents may be kept on disk, too
     """
 
@@ -116,7 +98,6 @@ class Collection:
 
     @property
     def bytes(self) -> int:
-        """Memory of the texts: those of the documents, and the joined text."""
         return 2 * sum(sys.getsizeof(document.text) for document in self.documents)
 
     @property
@@ -141,30 +122,21 @@ class Collection:
     def ranges_by_document(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """The documents that characters [start, end) of `text` touch: index of each, and the range in its own text."""
         ranges = []
-        for number in range(max(0, bisect_right(self.starts, start) - 1), len(self.documents)):
-            origin = self.starts[number]
-            if origin >= end and start != end:
-                break
-            first, last = max(0, start - origin), min(len(self.documents[number].text), end - origin)
-            if first < last:
-                ranges.append((number, first, last))
-        return ranges
+        for number in range(max(0, bisect_right(self.starts, start) - 1), bisect_left(self.starts, end)):
+            origin, length = self.starts[number], len(self.documents[number].text)
+            ranges.append((number, max(0, start - origin), min(length, end - origin)))
+        return [(number, first, last) for number, first, last in ranges if first < last]
 
-    def in_whole(self, places: Sequence[Place]) -> list[Place]:
+    def in_whole(self, places: Sequence[Any]) -> list[Any]:
         """Citations or passages with their ranges in whole documents, where parts of these were read."""
-        origins = [self.documents[place.number].origin for place in places]
-        return [
-            replace(place, start=place.start + origin, end=place.end + origin)
-            for place, origin in zip(places, origins, strict=True)
-        ]
+        shifts = ((place, self.documents[place.number].origin) for place in places)
+        return [replace(place, start=place.start + shift, end=place.end + shift) for place, shift in shifts]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
-        """The documents that characters [start, end) of `text` touch, each with the pages touched."""
         return [
             DocumentPages(self.documents[number].name, list(self.documents[number].pages_between(first, last)))
             for number, first, last in self.ranges_by_document(start, end)
         ]
 
     def pages(self, start: int, end: int) -> list[int]:
-        """Numbers of the pages that characters [start, end) of `text` touch, over all documents."""
         return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))

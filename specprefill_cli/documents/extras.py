@@ -1,13 +1,7 @@
-"""Formats that optional packages read.
-
-kreuzberg reads RTF, OpenDocument and the formats of old Office programs; rapidocr recognises the text of pictures.
-"""
-
-from __future__ import annotations
+"""Formats that optional packages read: old and open Office files with kreuzberg, pictures with rapidocr."""
 
 import logging
 import threading
-import time
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -70,12 +64,10 @@ def recogniser() -> Any:
     return engine
 
 
-def recognised_text(file: SourceFile, picture: Any) -> str:
-    """The text of a picture, an array of pixels or a file's bytes, in reading order; its time does not count as reading."""
-    begin = time.monotonic()
+def recognised_text(picture: Any) -> str:
+    """The text of a picture, an array of pixels or a file's bytes, in reading order."""
     with LOCK:
         result = recogniser()(picture)
-    file.excused_seconds += time.monotonic() - begin
     pieces = []
     for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
@@ -94,4 +86,4 @@ def picture_pages(file: SourceFile) -> Pages:
     if not can_recognise():
         raise file.error("reading pictures needs another package", f"install it with {INSTALL}")
     file.warnings.append("its text was recognised in a picture; check numbers and names")
-    yield clean_text(recognised_text(file, file.data))
+    yield clean_text(recognised_text(file.data))

@@ -2,13 +2,12 @@
 
 import html
 import re
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
-from specprefill_cli.documents.reader import Pages, SourceFile, check_stop
+from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
 from specprefill_cli.documents.text import decode_text
 
@@ -19,7 +18,6 @@ HIDING = re.compile(
     re.IGNORECASE,
 )
 RAISED = re.compile(r"vertical-align\s*:\s*super", re.IGNORECASE)
-STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
 # Rules of a style sheet, without those for print or narrow screens.
 CONDITIONAL_RULES = re.compile(r"/\*.*?\*/|@[^{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
@@ -42,9 +40,6 @@ ENDED_BY = {
 # Tables in tables; deeper ones are read as blocks.
 DEEPEST_TABLE = 20
 UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
-# Characters that are parsed between two looks at whether the caller has stopped waiting.
-SLICE = 2**20
-Attributes = Mapping[str, str]
 
 
 class Element:
@@ -55,22 +50,17 @@ class Element:
 
 
 class TextExtractor(HTMLParser):
-    """Collects the text that a browser would show, and keeps the first title separate.
-
-    open: open elements, the innermost last; depths: number of open elements by tag; raised: text of the open raised one
-    hidden_names: classes and identifiers that the style sheet hides
-    lists: number of the next item of each open list; 0 for a list without numbers
-    """
+    """Collects the text that a browser would show, and keeps the first title separate."""
 
     def __init__(self) -> None:
         super().__init__()
         self.out = Writer()
         self.title, self.title_ended, self.author = "", False, ""
-        self.style = self.raised = ""
-        self.open = [Element("")]
-        self.depths: Counter[str] = Counter()
-        self.hidden_names: set[str] = set()
-        self.lists: list[int] = []
+        self.style = self.raised = ""  # text of the open style sheet and raised element
+        self.open = [Element("")]  # the innermost last
+        self.depths: Counter[str] = Counter()  # number of open elements by tag
+        self.hidden_names: set[str] = set()  # classes and identifiers that the style sheet hides
+        self.lists: list[int] = []  # number of the next item of each open list; 0 for a list without numbers
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
@@ -89,7 +79,7 @@ class TextExtractor(HTMLParser):
             self.open.append(Element(tag, is_hidden, parent.is_raised or is_raised))
             self.depths[tag] += 1
 
-    def is_hidden(self, tag: str, attributes: Attributes) -> bool:
+    def is_hidden(self, tag: str, attributes: Mapping[str, str]) -> bool:
         names = {f".{name}" for name in attributes.get("class", "").split()} | {f"#{attributes.get('id')}"}
         return (
             tag in HIDDEN
@@ -99,8 +89,7 @@ class TextExtractor(HTMLParser):
             or not names.isdisjoint(self.hidden_names)
         )
 
-    def start(self, tag: str, attributes: Attributes) -> None:
-        """Begin a visible element: its gap, and text that stands in its attributes."""
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         tables = self.out.tables
         if tag == "table" and len(tables) < DEEPEST_TABLE:
             tables.append(Table())
@@ -147,7 +136,6 @@ class TextExtractor(HTMLParser):
                 return
 
     def end(self, tag: str) -> None:
-        """End a visible element."""
         if self.out.tables and tag in CELLS:
             self.out.tables[-1].end_cell()
         elif self.out.tables and tag == "table" and self.depths["table"] < DEEPEST_TABLE:
@@ -175,17 +163,13 @@ class TextExtractor(HTMLParser):
                 self.out.flow.write(" ".join(words))
                 self.out.flow.gap = SPACE if data[-1].isspace() else NOTHING
 
-    def unknown_decl(self, data: str) -> None:
-        if data.startswith("CDATA["):
-            self.handle_data(data.removeprefix("CDATA["))
-
     def close(self) -> None:
         super().close()
         while len(self.open) > 1:
             self.handle_endtag(self.open[-1].tag)
 
 
-def attribute_text(tag: str, attributes: Attributes) -> str:
+def attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
     """What an element shows from its attributes: the value of a field, a tick, the text in place of a picture."""
     kind = attributes.get("type", "text").lower() if tag == "input" else tag
     if kind in ("img", "image"):
@@ -197,19 +181,14 @@ def attribute_text(tag: str, attributes: Attributes) -> str:
     return attributes.get("value", "") if tag == "input" and kind not in SILENT_INPUTS else ""
 
 
-def visible_text(markup: str, stop: threading.Event | None = None) -> tuple[str, str]:
-    """Return the page's title and author, and its cleaned text: a line for each block element, table rows as `a: 1 | b: 2`.
-
-    Raises Abandoned once `stop` is set, and AssertionError for declarations that the parser rejects.
-    """
+def visible_text(markup: str) -> tuple[str, str]:
+    """The title and author, and the cleaned text. Raises AssertionError for impossible declarations."""
     extractor = TextExtractor()
     # At each tag, comment or section that never ends, the parser would search the rest of the page again.
     for opening, closing in UNENDED.items():
         end = markup.rfind(closing) + 1
         markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
-    for start in range(0, len(markup), SLICE):
-        check_stop(stop)
-        extractor.feed(markup[start : start + SLICE])
+    extractor.feed(markup)
     extractor.close()
     author = f"Author: {extractor.author}" if extractor.author.strip() else ""
     title = "\n".join(filter(None, (" ".join(extractor.title.split()), author)))
@@ -219,6 +198,4 @@ def visible_text(markup: str, stop: threading.Event | None = None) -> tuple[str,
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
     markup = decode_text(file, is_markup=True)
-    if STRUCK.search(markup):
-        file.warnings.append("struck text is left out")
-    yield "\n\n".join(filter(None, visible_text(markup, file.stop)))
+    yield "\n\n".join(filter(None, visible_text(markup)))

@@ -14,60 +14,43 @@ ENGLISH = "en"
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
-# By language: `frequent`, words that say nothing about a subject; `not_found`, how a model says so; `scripts`, the letters
-# that tell it, of which earlier ones win; `stemmers` of Snowball; `abbreviations` before which no sentence ends.
-LISTS = Path(__file__).with_name("languages.json")
-# Languages that write compounds as one word, and letters of the shortest part of one.
-COMPOUNDING, SHORTEST_PART = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4
-# Letters that stand for a word where no stemmer is known.
-PREFIX = 5
-# Characters of a text that tell its language, the share of its words that are frequent in it, and how many different ones a
-# long text must have: a table may repeat `no`.
+# Languages that write compounds as one word; letters of the shortest part, and of a word without stemmer.
+COMPOUNDING, SHORTEST_PART, PREFIX = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4, 5
+# Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
-KEPT = 2**16
 
 
+@lru_cache(16)
 def language_of(text: str, otherwise: str = ENGLISH) -> str:
     """The language of a text as an ISO 639-1 code; `otherwise` where neither script nor frequent words tell."""
-    return language_of_sample(text[:SAMPLE], otherwise)
-
-
-@lru_cache(64)
-def language_of_sample(sample: str, otherwise: str) -> str:
-    """`language_of` the beginning of a text."""
+    sample = text[:SAMPLE]
     scripts, letters = load_lists()["scripts"], sum(map(str.isalpha, sample))
     for language, script in scripts.items():
         found = len(re.findall(f"[{script}]", sample))
         # Japanese is written in kana and Chinese characters.
         if found and found >= letters * (0.1 if language == "ja" else 0.4):
             return language
-    # No language in another script remains.
     otherwise = ENGLISH if otherwise in scripts else otherwise
     # Single letters are words in many languages, and initials in all.
     words = Counter(word.lower() for word in WORD.findall(sample) if len(word) > 1)
-    counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent_words().items()}
+    frequent = listed_words("frequent")
+    counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent.items()}
     best = max(counts, key=lambda language: (counts[language], language == otherwise))
-    different = len(frequent_words()[best] & words.keys())
+    different = len(frequent[best] & words.keys())
     enough = counts[best] >= SHARE * words.total() and different >= min(DIFFERENT, SHARE * words.total())
     return best if enough else otherwise
 
 
 @cache
-def frequent_words() -> dict[str, frozenset[str]]:
-    """The words that say nothing about a subject, by language."""
-    return {language: frozenset(words.split()) for language, words in load_lists()["frequent"].items()}
-
-
-@cache
-def abbreviations() -> frozenset[str]:
-    """Words before a full stop that ends no sentence."""
-    return frozenset(load_lists()["abbreviations"]["all"].split())
-
-
-@cache
 def load_lists() -> dict[str, dict[str, str]]:
-    """The lists of `LISTS`, by kind and language."""
-    return json.loads(LISTS.read_text(encoding="utf-8"))
+    """By kind and language, `scripts` as letters that tell it, of which earlier ones win."""
+    return json.loads(Path(__file__).with_name("languages.json").read_text(encoding="utf-8"))
+
+
+@cache
+def listed_words(kind: str) -> dict[str, frozenset[str]]:
+    """The words by language that say nothing about a subject (`frequent`), or are `abbreviations`."""
+    return {language: frozenset(words.split()) for language, words in load_lists()[kind].items()}
 
 
 def says_not_found(answer: str) -> bool:
@@ -77,20 +60,13 @@ def says_not_found(answer: str) -> bool:
 
 @dataclass(frozen=True)
 class WordForms:
-    """How the words of a document are compared.
-
-    language: of the document; plain: whether words count as they are, those without a subject too
-    """
+    """How the words of a document are compared; language "": as they are, those without a subject too."""
 
     language: str
-    plain: bool = False
 
     def words(self, text: str, start: int = 0) -> Iterator[tuple[int, str]]:
-        """Yield where each word from character `start` on begins, and its form; an empty form for a word without a subject.
-
-        In scripts without spaces, each character and each pair of them counts as a word; in English, characters alone.
-        """
-        normalise = normaliser(self.language, self.plain)
+        """Yield where each word from character `start` on begins, and its form; empty without a subject."""
+        normalise = normaliser(self.language)
         for match in WORD.finditer(text, start):
             place, word = match.start(), match.group()
             yield place, normalise(word)
@@ -102,14 +78,14 @@ class WordForms:
         """The different words of a question that count, sorted."""
         forms = {form for _, form in self.words(question)} - {""}
         language = language_of(question, self.language)
-        if self.plain or language == self.language or self.language == ENGLISH:
+        if self.language in ("", language, ENGLISH):
             return sorted(forms)
-        stops = frequent_words().get(language, frozenset())
-        return sorted(forms - {normaliser(self.language, False)(stop) for stop in stops})
+        stops = listed_words("frequent").get(language, frozenset())
+        return sorted(forms - {normaliser(self.language)(stop) for stop in stops})
 
     def related(self, word: str, vocabulary: Collection[str]) -> list[str]:
         """The words of a vocabulary that are compounds with a word, or parts of it."""
-        if self.plain or self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
+        if self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
             return []
         return [
             other
@@ -121,31 +97,25 @@ class WordForms:
 
 
 @cache
-def normaliser(language: str, plain: bool) -> Callable[[str], str]:
+def normaliser(language: str) -> Callable[[str], str]:
     """The function that gives the form of a word; see `WordForms`."""
     import snowballstemmer
 
-    stops, name = frequent_words().get(language, frozenset()), load_lists()["stemmers"].get(language)
+    stops, name = listed_words("frequent").get(language, frozenset()), load_lists()["stemmers"].get(language)
     stemmer = snowballstemmer.stemmer(name) if name in snowballstemmer.algorithms() else None
 
-    @lru_cache(KEPT)
+    @lru_cache(2**16)
     def normalise(word: str) -> str:
         word = word.lower()
-        if plain:
-            return word
         if word in stops:
             return ""
         if language == ENGLISH and stemmer is not None:
             return stemmer.stemWord(word)
-        if UNSPACED_LETTER.match(word):
+        if not language or UNSPACED_LETTER.match(word):
             return word
-        # Stemmers need the accents.
-        return fold(stemmer.stemWord(word) if stemmer is not None else word[:PREFIX])
+        # Stemmers need the accents; compared are words without them, `ß` as `ss`.
+        stem = stemmer.stemWord(word) if stemmer is not None else word[:PREFIX]
+        decomposed = unicodedata.normalize("NFKD", stem.casefold())
+        return "".join(character for character in decomposed if not unicodedata.combining(character))
 
     return normalise
-
-
-def fold(word: str) -> str:
-    """A word in lower case without accents, `ß` as `ss`."""
-    decomposed = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(character for character in decomposed if not unicodedata.combining(character))

@@ -1,24 +1,16 @@
 """The text of a PDF page in reading order: columns one after the other, raised numbers marked, notes in their places."""
 
-from __future__ import annotations
-
-import ctypes
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from specprefill_cli.documents.cleaning import UNDECODED, superscript
+from specprefill_cli.documents.cleaning import superscript
 from specprefill_cli.documents.tables import is_number, table_lines
 
-if TYPE_CHECKING:
-    from pypdfium2 import PdfTextPage
-
-# PDFium writes a hyphen that divides a word at a line end as this character.
-LINE_HYPHEN = 2
 # In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
 COLUMN_GAP, MARK_GAP = 0.8, 0.4
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
@@ -43,6 +35,11 @@ class Box(NamedTuple):
     bottom: float
     right: float
     top: float
+
+
+# A character, its box and the height of its baseline; text, name and box of a field or an annotation.
+Character = tuple[str, Box, float]
+Note = tuple[str, str, Box]
 
 
 @dataclass
@@ -100,24 +97,11 @@ def is_simple(boxes: Sequence[Box]) -> bool:
     return gaps < FEWEST_LINES
 
 
-def characters(page: PdfTextPage) -> Iterator[tuple[str, Box, float]]:
-    """Yield each character of a page with its box and the height of its baseline."""
-    import pypdfium2.raw as pdfium
-
-    box, x, y = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
-    for index in range(page.count_chars()):
-        code = pdfium.FPDFText_GetUnicode(page.raw, index)
-        pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
-        pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
-        character = "-" if code == LINE_HYPHEN else chr(code) if code else UNDECODED
-        yield character, Box(box.left, box.bottom, box.right, box.top), y.value
-
-
-def pieces_of(page: PdfTextPage, grids: Sequence[Grid]) -> list[Piece]:
+def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Piece]:
     """The pieces of a page in drawing order, raised marks written by `superscript`; lines of tables part pieces."""
     pieces: list[Piece] = []
     mark = blank = ""
-    for character, box, base in characters(page):
+    for character, box, base in characters:
         if character.isspace():
             blank = " "
             continue
@@ -151,13 +135,10 @@ def is_raised(line: Piece, base: float, height: float) -> bool:
     return is_small and MARK_RAISE * line.height < base - line.base < MOST_RAISE * line.height
 
 
-def ordered_text(page: PdfTextPage, notes: Iterable[tuple[str, str, Box]], grids: Sequence[Grid]) -> str | None:
-    """The lines of a page in reading order; None where the text is too scattered to tell.
-
-    notes: text, name and box of each field and annotation; grids: tables that are drawn with lines
-    """
-    pieces = pieces_of(page, grids)
-    if len(pieces) > MOST_PIECES * page.count_chars() + FEWEST_LINES:
+def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: Sequence[Grid]) -> str | None:
+    """The lines of a page in reading order, with its notes; None where the text is too scattered to tell."""
+    pieces = pieces_of(characters, grids)
+    if len(pieces) > MOST_PIECES * len(characters) + FEWEST_LINES:
         return None
     for note in notes:
         insert_note(pieces, *note)

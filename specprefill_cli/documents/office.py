@@ -1,7 +1,4 @@
-"""DOCX and PPTX: the text of documents and slides.
-
-Both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`, each in its own namespace.
-"""
+"""DOCX and PPTX: both write paragraphs as `p`, text as `t`, and tables as `tbl`, `tr` and `tc`."""
 
 import posixpath
 import re
@@ -11,30 +8,24 @@ from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
 from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
-from specprefill_cli.documents.document import hold
+from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import BLANK, LINE, Table, Writer, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
 OFF = ("0", "false", "off", "none")
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
-# The level of each heading style, by style id: ids depend on the program's language, names do not.
-Levels = Mapping[str, int]
-NO_LEVELS: Levels = {}
 
 
 def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
         main = main_part(archive)
-        warn_of_struck_text(file, archive, [main])
+        # The level of each heading style, by its identifier, which depends on the program's language.
         levels = {}
-        for style in chain.from_iterable(
-            styles.iterfind("{*}style") for styles in parse_related(archive, main, "styles")
-        ):
+        for style in chain.from_iterable(styles.iter() for styles in parse_related(archive, main, "styles")):
             if match := HEADING.fullmatch(attribute(style.find("{*}name"), "val")):
                 levels[attribute(style, "styleId")] = int(match[1])
         # Sections often share a header or footer: write each text once.
@@ -53,7 +44,6 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
-        warn_of_struck_text(file, archive, slides)
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
@@ -62,7 +52,7 @@ def slide_pages(file: SourceFile) -> Pages:
             empty += [] if text.strip() else [number]
             yield text
     if empty:
-        file.warnings.append(f"{hold(empty)} no text (pictures?)")
+        file.warnings.append(f"no text on {page_ranges(empty)} (pictures?)")
 
 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
@@ -72,12 +62,6 @@ def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
             notes := text_of(shape).strip()
         ):
             yield f"Notes: {notes}"
-
-
-def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
-    """Warn if one of the entries has struck text."""
-    if any(STRUCK.search(archive.read(entry)) for entry in entries):
-        file.warnings.append("struck text is left out")
 
 
 def property_lines(archive: ZipFile) -> Iterator[str]:
@@ -142,9 +126,9 @@ def attribute(element: Element | None, name: str) -> str:
     return next((value for key, value in attributes.items() if name_of(key) == name), "")
 
 
-def text_of(parent: Element, levels: Levels = NO_LEVELS) -> str:
+def text_of(parent: Element, levels: Mapping[str, int] | None = None) -> str:
     """The text of an element: paragraphs and rows of tables as lines, and the texts in place of pictures."""
-    writer = OfficeWriter(levels)
+    writer = OfficeWriter(levels or {})
     writer.write(parent)
     return writer.text
 
@@ -152,12 +136,12 @@ def text_of(parent: Element, levels: Levels = NO_LEVELS) -> str:
 class OfficeWriter(Writer):
     """Collects the text of a document's elements. in_header: whether the open row is a table's header."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: Mapping[str, int]) -> None:
         super().__init__()
         self.levels, self.in_header = levels, False
 
     def write(self, parent: Element) -> None:
-        """Write the visible elements inside another: each by the method of its name, if there is one."""
+        """Write the elements inside another: each by the method of its name, if there is one."""
         for element in parent:
             name = name_of(element.tag)
             if name in CHARACTERS or (name == "t" and not len(element)):
@@ -190,7 +174,6 @@ class OfficeWriter(Writer):
         self.flow.prefix = ""
 
     def write_r(self, run: Element) -> None:
-        """Write a run, unless it is hidden or struck."""
         marks = (run.find(f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
         is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
         if is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks):

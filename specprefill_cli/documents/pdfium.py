@@ -1,12 +1,12 @@
-"""Pages of a PDF through PDFium: text, form fields, notes and attachments."""
-
-from __future__ import annotations
+"""Pages of a PDF through PDFium: text, fields, notes, attachments, and tables that are drawn with lines."""
 
 import ctypes
+import math
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from itertools import islice, pairwise
 from typing import Any
 
 import pypdfium2
@@ -14,49 +14,37 @@ import pypdfium2.raw as pdfium
 
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
-from specprefill_cli.documents.grids import grids_of
-from specprefill_cli.documents.layout import Box
+from specprefill_cli.documents.layout import Box, Character, Grid, Note
 
-# PDFium is not thread-safe.
-LOCK = threading.Lock()
+# PDFium is not thread-safe: one document at a time, with those attached to it.
+LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
+# PDFium writes a hyphen that divides a word at a line end as this character.
+LINE_HYPHEN = 2
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
-Note = tuple[str, str, Box]
-
-
-@contextmanager
-def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
-    """Open a PDF with its forms, and close it. Raises PdfiumError for a file that PDFium does not open."""
-    with LOCK:
-        document = pypdfium2.PdfDocument(data)
-        document.init_forms()
-    try:
-        yield document
-    finally:
-        with LOCK:
-            document.close()
+Point = tuple[float, float]
+# In points: the shortest line of a table, and how far two lines at one place may be apart.
+SHORTEST, SAME_PLACE = 8.0, 3.0
+# A page with more drawings is a picture, not a table.
+MOST_DRAWINGS, MOST_STROKES = 3000, 20_000
 
 
 def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:
     """The name and the content of each attached file; files whose content is missing are empty."""
     found = []
-    with LOCK:
-        for file in map(document.get_attachment, range(document.count_attachments())):
-            with suppress(pypdfium2.PdfiumError):
-                found.append((file.get_name(), bytes(file.get_data())))
+    for file in map(document.get_attachment, range(document.count_attachments())):
+        with suppress(pypdfium2.PdfiumError):
+            found.append((file.get_name(), bytes(file.get_data())))
     return found
 
 
 def page_text(page: pypdfium2.PdfPage) -> str:
-    """The text of a page in reading order, with the values of its fields and its notes.
-
-    It ends with `UNDECODED` where characters have no letters, and is nothing else if they are too many.
-    """
+    """The text of a page in reading order; `UNDECODED` at its end, or alone: some or most has no letters."""
     with closing(page.get_textpage()) as text_page:
         text: str = text_page.get_text_range()
         # The share of codes without a letter in a sample, and of those that mean nothing: a few may be bullets.
@@ -69,10 +57,21 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes, grids = list(notes_of(page)), grids_of(page)
         is_simple = not (notes or grids) and layout.is_simple(boxes)
-        ordered = None if is_simple else layout.ordered_text(text_page, notes, grids)
+        ordered = None if is_simple else layout.ordered_text(list(characters(text_page)), notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
     return ordered + UNDECODED * bool(unmapped)
+
+
+def characters(page: pypdfium2.PdfTextPage) -> Iterator[Character]:
+    """Yield the characters of a page in drawing order."""
+    box, x, y = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
+    for index in range(page.count_chars()):
+        code = pdfium.FPDFText_GetUnicode(page.raw, index)
+        pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
+        pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
+        character = "-" if code == LINE_HYPHEN else chr(code) if code else UNDECODED
+        yield character, Box(box.left, box.bottom, box.right, box.top), y.value
 
 
 def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
@@ -80,7 +79,7 @@ def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
     if UNDECODED not in text:
         return text
     codes = (pdfium.FPDFText_GetUnicode(page.raw, index) for index in range(page.count_chars()))
-    marks = iter(["-\n" if code else UNDECODED for code in codes if code in (0, layout.LINE_HYPHEN)])
+    marks = iter(["-\n" if code else UNDECODED for code in codes if code in (0, LINE_HYPHEN)])
     pieces = text.split(UNDECODED)
     return "".join(piece + next(marks, UNDECODED) for piece in pieces[:-1]) + pieces[-1]
 
@@ -124,3 +123,55 @@ def string(read: Callable[..., int], *arguments: Any) -> str:
     buffer = ctypes.create_string_buffer(size)
     read(*arguments, ctypes.cast(buffer, ctypes.POINTER(pdfium.FPDF_WCHAR)), size)
     return buffer.raw[: max(0, size - 2)].decode("utf-16-le", "replace")
+
+
+def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
+    """The tables of a page that are drawn with lines and have at least two columns and two rows."""
+    upright, level = [], []
+    for (x, y), (other_x, other_y) in islice(strokes(page), MOST_STROKES):
+        if abs(x - other_x) < 1 and abs(y - other_y) >= SHORTEST:
+            upright.append((max(y, other_y), min(y, other_y), x))
+        elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:
+            level.append((y, min(x, other_x), max(x, other_x)))
+    groups: list[list[tuple[float, float, float]]] = []
+    lowest = math.inf
+    for line in sorted(upright, reverse=True):
+        if line[0] < lowest - SAME_PLACE or not groups:
+            groups.append([])
+            lowest = line[1]
+        groups[-1].append(line)
+        lowest = min(lowest, line[1])
+    grids = []
+    for group in groups:
+        columns = places(x for _, _, x in group)
+        low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
+        rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
+        if len(columns) > 2 and len(rows) > 2:
+            grids.append(Grid(columns, rows))
+    return grids
+
+
+def places(values: Iterable[float]) -> list[float]:
+    """Ascending places without those right behind another."""
+    return [value for before, value in pairwise([-math.inf, *sorted(values)]) if value - before > SAME_PLACE]
+
+
+def strokes(page: pypdfium2.PdfPage) -> Iterator[tuple[Point, Point]]:
+    """Yield the ends of each straight line that a page draws."""
+    if pdfium.FPDFPage_CountObjects(page.raw) > MOST_DRAWINGS:
+        return
+    x, y = ctypes.c_float(), ctypes.c_float()
+    for drawing in page.get_objects(filter=(pdfium.FPDF_PAGEOBJ_PATH,), max_depth=1):
+        matrix = drawing.get_matrix()
+        start = before = (0.0, 0.0)
+        for number in range(min(pdfium.FPDFPath_CountSegments(drawing.raw), MOST_DRAWINGS)):
+            segment = pdfium.FPDFPath_GetPathSegment(drawing.raw, number)
+            pdfium.FPDFPathSegment_GetPoint(segment, ctypes.byref(x), ctypes.byref(y))
+            point = matrix.on_point(x.value, y.value)
+            if pdfium.FPDFPathSegment_GetType(segment) == pdfium.FPDF_SEGMENT_MOVETO:
+                start = point
+            else:
+                yield before, point
+            if pdfium.FPDFPathSegment_GetClose(segment):
+                yield point, start
+            before = point

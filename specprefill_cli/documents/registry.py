@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import PurePath
 
 from specprefill_cli.documents import containers, extras, html, office, pdf, text, xlsx
-from specprefill_cli.documents.document import Document, join_pages, page_ranges
-from specprefill_cli.documents.reader import LIMITS, Abandoned, Limits, Reader, SourceFile, run_with_deadline
+from specprefill_cli.documents.document import Document, join_pages
+from specprefill_cli.documents.reader import LIMITS, Reader, SourceFile
 from specprefill_cli.documents.text import BOM_ENCODINGS
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
@@ -42,36 +42,22 @@ BINARY_READERS: Mapping[str, Reader] = {
 }
 READERS: Mapping[str, Reader] = {
     **BINARY_READERS,
-    **dict.fromkeys((".md", ".markdown"), text.markdown_pages),
     **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
-    **dict.fromkeys((".txt", ".text", ".rst"), text.text_pages),
+    **dict.fromkeys((*text.MARKDOWN_SUFFIXES, ".txt", ".text", ".rst"), text.text_pages),
     **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
     **dict.fromkeys((".eml", ".mht", ".mhtml"), containers.mail_pages),
 }
 KNOWN_SUFFIXES = tuple(READERS)
 
 
-def read_document(
-    data: bytes, name: str, limits: Limits = LIMITS, step: Callable[[str], None] = lambda _text: None
-) -> Document:
-    """Read a document with the reader that fits its content or, failing that, the suffix of `name`.
-
-    step: called with the progress, page by page
-
-    Raises only DocumentError, for a file that is empty, too large, binary, damaged, or slow to read.
-    """
+def read_document(data: bytes, name: str, step: Callable[[str], None] = lambda _text: None) -> Document:
+    """Read a document by its content or, failing that, its suffix. Raises DocumentError alone."""
     if not data:
         raise document_error(name, "the file is empty", "give a file with text in it")
-    if len(data) > limits.max_bytes:
-        raise document_error(name, f"larger than {limits.max_bytes:,} bytes", "split it into smaller files")
-    file = SourceFile(data, name, limits, step=step, read_attached=read_file)
-    try:
-        run_with_deadline(lambda: read_file(file), file.stop, limits.max_seconds, lambda: file.excused_seconds)
-    except TimeoutError:
-        read = page_ranges(range(1, len(file.texts) + 1)) if file.texts else "no page"
-        progress = f" ({read} of {file.page_count} read)" if file.page_count else ""
-        cause = f"reading took longer than {limits.max_seconds:g} s{progress}"
-        raise document_error(name, cause, "split it, save it as text, or print it to a new PDF") from None
+    if len(data) > LIMITS.max_bytes:
+        raise document_error(name, f"larger than {LIMITS.max_bytes:,} bytes", "split it into smaller files")
+    file = SourceFile(data, name, step, read_attached=read_file)
+    read_file(file)
     joined, ranges = join_pages(file.texts)
     if not joined.strip():
         raise document_error(name, "it holds no text", "give a file with text in it")
@@ -79,18 +65,17 @@ def read_document(
 
 
 def read_file(file: SourceFile) -> None:
-    """Read the pages of a file with the reader that fits. Raises DocumentError, and Abandoned once it should stop."""
+    """Read the pages of a file with the reader that fits. Raises DocumentError."""
     try:
         with closing(choose_reader(file.data, file.name)(file)) as texts:
             for page_text in texts:
                 file.add_page(page_text)
-    except (Abandoned, DocumentError):
+    except DocumentError:
         raise
     except Exception as error:
         # No parser documents all its errors on damaged files.
-        raise file.error(
-            f"the file is damaged or of another kind ({first_line(error)})", "open it and save it again"
-        ) from error
+        cause = f"the file is damaged or of another kind ({first_line(error)})"
+        raise file.error(cause, "open it and save it again") from error
 
 
 def choose_reader(data: bytes, name: str) -> Reader:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specprefill_cli.caches import ByteCache
-from specprefill_cli.documents.language import abbreviations
+from specprefill_cli.documents.language import listed_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,6 @@ BREAK = re.compile(
     re.VERBOSE,
 )
 LAST_WORD = re.compile(r"([\w.]+)\.$")
-# Ranges of the sentences of recent texts.
 RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 
 
@@ -49,7 +48,6 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
         if not _ends_sentence(before, match.group(), text[match.end() : match.end() + 1]):
             continue
         if has_tables and "\n" not in match.group():
-            # The line around it, within the length of a sentence on either side.
             low, place, high = max(0, match.start() - LONGEST_SENTENCE), match.start(), match.start() + LONGEST_SENTENCE
             if CELLS in text[low:place].rpartition("\n")[2] + text[place:high].partition("\n")[0]:
                 continue
@@ -73,7 +71,9 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
         return True
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
-    return not (is_initial or word in abbreviations() or (word.isdigit() and len(line.split()) == 1))
+    return not (
+        is_initial or word in listed_words("abbreviations")["all"] or (word.isdigit() and len(line.split()) == 1)
+    )
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:

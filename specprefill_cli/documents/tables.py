@@ -10,13 +10,11 @@ from specprefill_cli.documents.cleaning import superscript
 Row = list[str]
 # Leading rows that decide whether a table has a header.
 SAMPLE_ROWS = 50
-LONGEST_NAME = 60
 # Places that merged cells may fill in a table, and more of them for each cell.
 FILLED_CELLS, FILLED_PER_CELL = 1000, 10
 LARGEST_SPAN = 1000
-YEARS = range(1900, 2101)
-# Letters that codes have fewer than.
-NAME_LETTERS = 3
+# Characters of a column's name; numbers that may be names; letters that codes have fewer than.
+LONGEST_NAME, YEARS, NAME_LETTERS = 60, range(1900, 2101), 3
 # Gaps between pieces of text, from narrow to wide.
 NOTHING, SPACE, LINE, BLANK = range(4)
 SEPARATORS = ("", " ", "\n", "\n\n")
@@ -25,10 +23,9 @@ MARKED_TAIL = 20
 
 
 def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False) -> Iterator[str]:
-    """Yield the lines of a table: its header as `a | b`, then each row as `a: 1 | b: 2`, or `1 | 2` without a header.
+    """Yield the lines of a table: its header as `a | b`, then each row as `a: 1 | b: 2`, or `1 | 2` without.
 
-    marked: number of leading rows that the file marks as header; 0: judged by their text
-    has_names: whether a first row of words is a header even if nothing in the rows below says so
+    marked: leading rows that the file marks as header; has_names: most likely the first row is one
     """
     rows = iter(rows)
     head = list(islice(rows, SAMPLE_ROWS))
@@ -47,11 +44,8 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
 
 
 def row_text(cells: Iterable[str]) -> str:
-    """Write a table row as `a | b`; empty cells before a filled cell keep their bars, so that columns stay aligned."""
-    cell_texts = [" ".join(cell.split()) for cell in cells]
-    while cell_texts and not cell_texts[-1]:
-        cell_texts.pop()
-    return " ".join(" | ".join(cell_texts).split())
+    """Write a table row as `a | b`; empty cells before a filled one keep their bars."""
+    return " ".join(" | ".join(cells).split()).rstrip("| ")
 
 
 class Cell(NamedTuple):
@@ -135,9 +129,6 @@ def is_number(cell: str) -> bool:
     return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
 
 
-NO_CELL = Cell("")
-
-
 @dataclass
 class Flow:
     """Text of the page, or of a cell. gap: the widest gap since the last piece; prefix: number of a list item."""
@@ -172,7 +163,7 @@ class Table:
     rows: list[list[Cell]] = field(default_factory=list)
     heads: list[bool] = field(default_factory=list)
     flow: Flow | None = None
-    cell: Cell = NO_CELL
+    cell: Cell = field(default_factory=lambda: Cell(""))
     has_blocks: bool = False
 
     def start_row(self) -> None:

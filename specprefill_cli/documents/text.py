@@ -10,9 +10,10 @@ from io import StringIO
 from itertools import islice
 
 from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
-from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.tables import named_cells, table_lines
 
+MARKDOWN_SUFFIXES = (".md", ".markdown")
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
 DELIMITERS = "\t;,|"
 TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
@@ -23,13 +24,9 @@ SAMPLE_ROWS = 10_000
 
 
 def text_pages(file: SourceFile) -> Pages:
-    """Keep line breaks: in a text file they may be code, verse or a list."""
-    yield clean_text(decode_text(file))
-
-
-def markdown_pages(file: SourceFile) -> Pages:
-    """Keep the source, front matter included: language models read it well; its tables get the names of their columns."""
-    yield labelled_tables(normalise_line_ends(decode_text(file)))
+    """Keep line breaks, and the source of Markdown, in which tables get the names of their columns."""
+    is_markdown, text = file.name.lower().endswith(MARKDOWN_SUFFIXES), decode_text(file)
+    yield labelled_tables(normalise_line_ends(text)) if is_markdown else clean_text(text)
 
 
 def labelled_tables(text: str) -> str:
@@ -60,7 +57,7 @@ def csv_pages(file: SourceFile) -> Pages:
     """Read each non-empty row as a line. Raises DocumentError for a field longer than the limits allow."""
     text = decode_text(file)
     # Raise the csv module's limit of 131,072 characters: a cell may hold a whole text.
-    csv.field_size_limit(file.limits.max_characters)
+    csv.field_size_limit(LIMITS.max_characters)
     try:
         delimiter = likely_delimiter(text)
         rows = (row for row in closed_rows(file, text, delimiter) if any(cell.strip() for cell in row))
@@ -70,38 +67,30 @@ def csv_pages(file: SourceFile) -> Pages:
 
 
 def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[str]]:
-    """Yield the rows of a table. A quote that nothing closes is a character of its line, and adds a warning."""
-    lines = StringIO(text, newline="").readlines()
-    position, unclosed = 0, 0
-
-    def remaining() -> Iterator[str]:
-        nonlocal position
-        while position < len(lines):
-            position += 1
-            yield lines[position - 1]
-
-    rows = csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
-    while position < len(lines):
-        start, row = position, next(rows)
-        if position - start > 1:
-            try:
-                list(csv.reader(lines[start:position], delimiter=delimiter, skipinitialspace=True, strict=True))
-            except csv.Error:
-                unclosed = unclosed or start + 1
-                row = next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
-                position, rows = start + 1, csv.reader(remaining(), delimiter=delimiter, skipinitialspace=True)
-        yield row
+    """Yield the rows. A quote that does not close a cell is a character of its line, and adds a warning."""
+    lines, start, unclosed = StringIO(text, newline="").readlines(), 0, 0
+    while start < len(lines):
+        rows = csv.reader(lines[start:], delimiter=delimiter, skipinitialspace=True, strict=True)
+        read = 0
+        try:
+            for row in rows:
+                yield row
+                read = rows.line_num
+            break
+        except csv.Error:
+            start += read
+            unclosed = unclosed or start + 1
+            yield next(csv.reader(lines[start : start + 1], delimiter=delimiter, quoting=csv.QUOTE_NONE))
+            start += 1
     if unclosed:
         file.warnings.append(f"line {unclosed}: a quote is not closed, and so counts as text; check the file's quotes")
 
 
 def likely_delimiter(text: str) -> str:
-    """Return the delimiter that divides the largest share of the rows into the same number of cells, and the most; or `,`.
-
-    A comma between two digits may belong to a number: it counts only where no other delimiter divides as many rows.
-    """
+    """The delimiter that divides most rows into the same number of cells, and the most of these; or `,`."""
 
     def agreement(delimiter: str) -> tuple[float, int]:
+        # A comma between two digits may belong to a number.
         lines = StringIO(NUMBER_COMMA.sub("", text) if delimiter == "," else text, newline="")
         sample = islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), SAMPLE_ROWS)
         counts = Counter(len(row) for row in sample if row)
@@ -127,25 +116,16 @@ DECLARATION = re.compile(
 )
 # Python codecs that are not file encodings (some take quadratic time), and a missing declaration: never decode with these.
 NOT_FILE_ENCODINGS = frozenset({"", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
-# A file counts as damaged UTF-8 if it holds at least this many valid multi-byte characters per damaged place: text in
-# another encoding holds almost none. If the file declares UTF-8, fewer are enough.
-VALID_PER_DAMAGE, VALID_PER_DAMAGE_DECLARED = 4, 1
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
-# Encodings of Classic Mac OS, DOS and mainframes are rare today, but charset_normalizer prefers them for short texts
-# (mac_cyrillic for Cyrillic in cp1251, cp775 for German in cp1252).
-EXTINCT_ENCODINGS = (
-    "mac_cyrillic mac_greek mac_iceland mac_latin2 mac_roman mac_turkish cp437 cp775 cp850 cp852 cp857 cp858 cp860 cp861 "
-    "cp863 cp865 cp037 cp273 cp500 cp1026 cp1140 hp_roman8"
+# For short texts charset_normalizer prefers those of old systems, which are rare today.
+LIVING_ENCODINGS = (
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
 ).split()
 
 
 def decode_text(file: SourceFile, is_markup: bool = False) -> str:
-    """Decode a text file and warn about doubtful characters. Raises DocumentError if no encoding fits.
-
-    Tries in order: byte order mark, UTF-8, the encoding that HTML or XML declares, UTF-8 with a few damaged places, a
-    guess. The last two add a warning.
-    """
+    """Decode a text; damage or a guess adds a warning. Raises DocumentError if no encoding fits."""
     for mark, encoding in BOM_ENCODINGS.items():
         if file.data.startswith(mark):
             return decode_with_replacement(file, encoding)
@@ -164,9 +144,8 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     text = file.data.decode("utf-8", errors="replace")
     damaged_places = text.count("\ufffd") - file.data.count("\ufffd".encode())
     valid_characters = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
-    is_cut = damaged_places == 1 and text.endswith("\ufffd") and valid_characters
-    needed = VALID_PER_DAMAGE_DECLARED if declared == "utf-8" else VALID_PER_DAMAGE
-    if is_cut or valid_characters >= damaged_places * needed:
+    # Text in another encoding holds almost no valid characters of several bytes.
+    if valid_characters >= damaged_places * (1 if declared == "utf-8" else 4):
         return decode_with_replacement(file, "utf-8")
     return decode_guessed(file)
 
@@ -185,7 +164,7 @@ def decode_guessed(file: SourceFile) -> str:
     """Decode a file with the best-fitting encoding and add a warning. Raises DocumentError if no encoding fits."""
     from charset_normalizer import from_bytes
 
-    matches = from_bytes(file.data, cp_exclusion=EXTINCT_ENCODINGS)
+    matches = from_bytes(file.data, cp_isolation=LIVING_ENCODINGS)
     best = matches.best()
     if best is None:
         raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")

@@ -1,7 +1,5 @@
 """XLSX: the sheets of a workbook as pages, their rows as `a | b`."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections import defaultdict
@@ -9,18 +7,14 @@ from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from io import BytesIO
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specprefill_cli.documents.containers import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
 from specprefill_cli.errors import pip_command
 
-if TYPE_CHECKING:
-    from openpyxl.worksheet._read_only import ReadOnlyWorksheet
-
-# A formula without a stored value: its cell ends after the formula, or after an empty value. In a text cell
-# (`t="str"`) an empty value is a stored value.
+# A formula without a stored value; in a text cell (`t="str"`) an empty value is one.
 UNCALCULATED = re.compile(
     rb"<c\b(?![^<>]*\bt=\"str\")[^<>]*>\s*(?:<f\b[^<>]*/>|<f\b[^<>]*>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
@@ -28,8 +22,8 @@ NO_VALUES = "formulas without a stored value are skipped; open the file, save it
 MERGED = re.compile(rb"<mergeCell\b[^<>]*\bref=\"([A-Z]+\d+:[A-Z]+\d+)\"")
 # Cells of a sheet that merged ranges may fill.
 MERGED_CELLS = 20_000
-Place = tuple[int, int]  # row and column, from 1 on
-Merged = dict[int, dict[int, Place]]
+# The place with the text of each merged cell, by row and column.
+Merged = dict[int, dict[int, tuple[int, int]]]
 # Parts of a number format: a currency, what only colours or aligns, and literals around digits.
 CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
 HIDDEN_FORMAT = re.compile(r"\[[^\]]*\]|[_*].")
@@ -52,7 +46,6 @@ def pages(file: SourceFile) -> Pages:
     with open_archive(file) as archive:
         for sheet in workbook.worksheets:
             source = archive.read(sheet._worksheet_path)
-            # Files written by programs hold no values.
             if UNCALCULATED.search(source) and NO_VALUES not in file.warnings:
                 file.warnings.append(NO_VALUES)
             # A sheet may declare any size; without it, rows are as long as their content.
@@ -64,7 +57,7 @@ def pages(file: SourceFile) -> Pages:
 
 
 def merged_cells(sheet: bytes) -> Merged:
-    """The cell with the text of each merged cell, by row and column; ranges that are huge are left out."""
+    """The merged cells of a sheet; ranges that are huge are left out."""
     from openpyxl.utils.cell import range_boundaries
 
     merged: Merged = defaultdict(dict)
@@ -79,9 +72,9 @@ def merged_cells(sheet: bytes) -> Merged:
     return merged
 
 
-def sheet_rows(sheet: ReadOnlyWorksheet, merged: Merged) -> Iterator[list[str]]:
+def sheet_rows(sheet: Any, merged: Merged) -> Iterator[list[str]]:
     """Yield the cells of each row, with the text of a merged cell in each of its places."""
-    texts: dict[Place, str] = {}
+    texts: dict[tuple[int, int], str] = {}
     for number, cells in enumerate(sheet.iter_rows(), start=1):
         row = [cell_text(cell.value, getattr(cell, "number_format", None)).strip() for cell in cells]
         places = merged.get(number, {})

@@ -73,7 +73,6 @@ class DraftKvMode(Mode):
         return replace(
             prefilled,
             importance=scores.importance,
-            draft_state=scores.draft_state,
             draft_window=kv_map.window,
             warnings=(*prefilled.warnings, *fates.warnings),
             gate=fates.gate,
@@ -116,7 +115,7 @@ class HybridMode(DraftKvMode):
         """Recompute what `select` would keep; drop useless chunks, and the riskiest until the limit holds; accept the rest."""
         # The first layer always holds the target's own values.
         errors = chunk_scores(mapped.inspection.errors[1:].mean(0), request.chunk_size)
-        selection = select_scored(request, replace(mapped.scores, whole_sentences=False))
+        selection = select_scored(request, replace(mapped.scores, whole_sentences=False, spread_limit=None))
         chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)
         chunks[selection.chunks] = RECOMPUTE
         risk = remaining_risk(mapped.risks, chunks)

@@ -21,7 +21,6 @@ from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.prefill.calibration import (
     calibration_folder,
     check_identity,
-    pair_options,
     read_description,
     weights_fingerprint,
 )
@@ -174,4 +173,6 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
 
 def remedy(pair: LoadedPair) -> str:
     """The command that makes a pair's map."""
-    return f"specprefill calibrate {pair_options(pair.pair)} --text FILES"
+    named = pair.pair
+    options = f"--draft {named.draft} --target {named.target}" if named.name == "custom" else f"--pair {named.name}"
+    return f"specprefill calibrate {options} --text FILES"

@@ -18,9 +18,8 @@ from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan, fate_spans, full_plan
 from specprefill_cli.prefill.modes import shared_scores
-from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
-from specprefill_cli.prefill.selection import select_scored, spread_warnings
+from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Fate, Passage
 from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings
@@ -75,25 +74,22 @@ class Choice:
 
 def choose(session: Session, collection: Collection, question: str, settings: Settings) -> Choice:
     """Choose the text to send for a question. Raises PromptTooLong where the draft cannot read the documents."""
-    # The draft keeps no state for speculation, because nothing is decoded here.
     planned_mode = BASELINE if settings.mode == BASELINE else SELECT
-    request = session.request(collection, question, settings.varied(mode=planned_mode, speculate=OFF))
+    request = session.request(collection, question, settings.varied(mode=planned_mode))
     mode, reason = mode_by_length(settings.mode, request.document_tokens)
     prompt = request.prompt
     if mode == BASELINE:
         plan = full_plan(prompt.length, prompt.document)
         text = evidence_text(collection, whole_sentences(collection, plan, prompt.offsets))
         return Choice(request, mode, reason, text, plan)
-    if SCORERS[request.scorer].uses_draft:
-        check_draft_fits(request)
+    check_draft_fits(request)
     scores = shared_scores(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores, capped=False)
         passages = whole_sentences(collection, selection.plan, prompt.offsets)
         plan = plan_from_passages(collection, passages, selection.plan, prompt.offsets)
         text = evidence_text(collection, passages)
-    warnings = (*selection.warnings, *spread_warnings(request, scores, selection))
-    return Choice(request, mode, reason, text, plan, scores.importance, scores.reused, warnings)
+    return Choice(request, mode, reason, text, plan, scores.importance, scores.reused, selection.warnings)
 
 
 def mode_by_length(mode: str, document_tokens: int) -> tuple[str, str | None]:

@@ -119,7 +119,7 @@ def longest_entry(text: str, place: int, language: str) -> tuple[int, str]:
 def english_of(word: str, language: str) -> str:
     """The English of a word, of its parts, or of a form with the same beginning; else the word as it is."""
     entries, lower = load_glossary(language), word.lower()
-    form = normaliser(language, False)(lower)
+    form = normaliser(language)(lower)
     if not form:
         # A word without a subject has an entry where questions need it.
         return entries.get(lower, "")
@@ -136,7 +136,7 @@ def english_of_parts(form: str, language: str, entries: Mapping[str, str]) -> st
     """The English of a compound's two parts, divided where the second is longest; None where none is known."""
     for cut in range(SHORTEST_PART, len(form) - SHORTEST_PART + 1):
         second = entries.get(form[cut:])
-        first = entries.get(form[:cut]) or entries.get(normaliser(language, False)(form[:cut].removesuffix("s")))
+        first = entries.get(form[:cut]) or entries.get(normaliser(language)(form[:cut].removesuffix("s")))
         if first and second:
             return f"{first} {second}"
     return None

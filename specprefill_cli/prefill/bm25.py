@@ -1,11 +1,9 @@
-"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare identifiers.
-
-Identifiers are codes, numbers and names of code that the documents hold in a few places only.
-"""
+"""The words of a question in the passages of a document: Okapi BM25 by stems, and rare identifiers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,18 +26,22 @@ SHORTEST_NUMBER = 3
 MOST_PLACES = 8
 
 
-def bm25(question: str, text: str, starts: np.ndarray, forms: WordForms) -> np.ndarray:
-    """Okapi BM25 (Robertson and Zaragoza 2009) of passages of a text for a question: [n].
+def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.ndarray:
+    """Okapi BM25 (Robertson and Zaragoza 2009) of the passages of several texts, for a question: [n].
 
-    starts: [n] character at which each passage begins, ascending; it ends where the next begins, the last with the text.
-        A word belongs to the passage that it begins in
-    forms: how words are compared
+    indexes: of each text, how its words are compared and which passages hold them
     """
-    index = word_index(text, starts, forms)
-    norm = K1 * (1 - B + B * index.lengths / max(index.lengths.mean(), 1e-9))
-    scores = np.zeros(len(starts))
-    for word in forms.question_words(question):
-        frequency = index.frequency(word, forms)
+    lengths = np.concatenate([index.lengths for _, index in indexes])
+    norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+    scores = np.zeros(len(lengths))
+    words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
+    for word in sorted(set().union(*words.values())):
+        frequency = np.concatenate(
+            [
+                index.frequency(word, forms) if word in words[forms] else np.zeros(len(index.lengths))
+                for forms, index in indexes
+            ]
+        )
         scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 
@@ -52,10 +54,9 @@ def rarity(frequency: np.ndarray) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class WordIndex:
-    """The words of a text's passages.
+    """The words of a text's passages; lengths: [n] words of each passage.
 
-    lengths: [n] words of each passage; passages: [words] the passage of every occurrence, grouped by word
-    numbers: the number of each word; edges: where the occurrences of each word begin and end in `passages`
+    passages: [words] the passage of every occurrence, by word; numbers: of words; edges: of each word in it
     """
 
     lengths: np.ndarray
@@ -82,7 +83,10 @@ INDEXES: ByteCache[WordIndex] = ByteCache(
 
 
 def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
-    """The words of a text's passages, kept for the next question about it; arguments as in `bm25`."""
+    """The words of a text's passages, kept for the next question about it.
+
+    starts: [n] character at which each passage begins, ascending; a word belongs to that in which it begins
+    """
     starts = np.ascontiguousarray(starts, dtype=np.int64)
 
     def build() -> WordIndex:
@@ -104,22 +108,16 @@ def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
 
 
 def word_scores(question: str, text: str, starts: np.ndarray, language: str | None = None) -> np.ndarray:
-    """Score passages [n] of a text, from characters `starts` [n] on, with BM25 on the stems of the question's content words.
-
-    A question without content words is compared by all its words, as they are.
-    language: of the text, where it is known
-    """
+    """BM25 of passages [n] of a text, from `starts` [n] on, by the stems of the question's content words."""
     forms = WordForms(language or language_of(text))
+    # Without content words all words count, as they are.
     if not forms.question_words(question):
-        forms = WordForms(forms.language, plain=True)
-    return bm25(question, text, starts, forms)
+        forms = WordForms("")
+    return bm25(question, [(forms, word_index(text, starts, forms))])
 
 
 def coverage(question: str, text: str, starts: np.ndarray, language: str | None = None) -> float:
-    """How much of a question a place of a text says in the same words: 0 to 1.
-
-    The share of the question's content words, weighted by their rarity, that occur in a passage or its two neighbours.
-    """
+    """The largest share of a question's content words, by rarity, near a passage: 0 to 1."""
     forms = WordForms(language or language_of(text))
     index = word_index(text, starts, forms)
     total, covered = 0.0, np.zeros(len(starts))
@@ -133,18 +131,16 @@ def coverage(question: str, text: str, starts: np.ndarray, language: str | None 
 
 
 def absent_names(question: str, text: str, starts: np.ndarray) -> float:
-    """The share of names and numbers in a question's last sentence that a text does not hold; 0 without any.
-
-    A name is a word with a capital that does not begin the sentence: only in English is every such word a name, and texts in
-    other languages give 0. Sentences before the last tell of the asker's situation.
-    """
+    """The share of a question's names and numbers that a text lacks; 0 without any, and outside English."""
+    # Only in English is every word with a capital inside a sentence a name.
     if language_of(text) != ENGLISH:
         return 0.0
     index = word_index(text, starts, WordForms(ENGLISH))
+    # Sentences before the last tell of the asker's situation.
     first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
     words = [word for word in others if word[0].isupper()]
     words += [word for word in (first, *others) if any(map(str.isdigit, word))]
-    names = set(map(normaliser(ENGLISH, False), words)) - {""}
+    names = set(map(normaliser(ENGLISH), words)) - {""}
     return sum(name not in index.numbers for name in names) / max(1, len(names))
 
 
@@ -169,10 +165,7 @@ def rare_places(question: str, text: str) -> list[int]:
 
 
 def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
-    """Whether each passage [n] of a text, from characters `starts` [n] on, has part of a sentence or row with an identifier.
-
-    The identifier is a rare one of the question.
-    """
+    """Whether each passage [n] has part of a sentence or row with a rare identifier of the question."""
     holds = np.zeros(len(starts), dtype=bool)
     begins, ends = sentences_of(text).T
     for place in rare_places(question, text):

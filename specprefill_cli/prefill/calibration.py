@@ -1,8 +1,4 @@
-"""Calibration files of a pair: scoring heads of the draft, values of `auto` for the target, and whose files they are.
-
-Scoring heads are the few attention heads of a draft that point at the passage that answers a question. Retrieval heads were
-described in arXiv 2404.15574; `specprefill calibrate --heads` finds them for any draft.
-"""
+"""Calibration files: scoring heads of a draft (arXiv 2404.15574), and values of `auto` for a target."""
 
 from __future__ import annotations
 
@@ -11,9 +7,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
@@ -22,12 +21,6 @@ from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
-from specprefill_cli.record import COMPACT, ORIGINAL
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
 
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
@@ -39,12 +32,7 @@ REMEDY, HEADS_REMEDY = "specprefill calibrate, or delete it", "specprefill calib
 def read_description(
     path: Path, content: str, remedy: str, parse: Callable[[dict[str, Any]], Content]
 ) -> Content | None:
-    """Read a calibration file with `parse`; None where there is no file.
-
-    content: what the file holds, for messages; remedy: the command that makes it
-
-    Raises SpecprefillError for a damaged file.
-    """
+    """Read a file with `parse`; None where there is none. Raises SpecprefillError with the remedy."""
     if not path.is_file():
         return None
     try:
@@ -78,18 +66,8 @@ def calibration_folder(pair: Pair) -> Path:
     return user_folder() / f"{slug(pair.draft)}--{slug(pair.target)}"
 
 
-def pair_options(pair: Pair) -> str:
-    """The options that name a pair on the command line."""
-    return f"--draft {pair.draft} --target {pair.target}" if pair.name == "custom" else f"--pair {pair.name}"
-
-
 def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same.
-
-    Other weights may appear under the same folder or hub id.
-    """
-    import torch
-
+    """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same."""
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
         flat = gather_weight(model, name, parameter).detach().flatten()
@@ -122,12 +100,9 @@ class Head:
 class ScoringHeads:
     """The scoring heads and the identity of a draft.
 
-    lexical: weight of BM25, against 1 for the heads
-    auto_mass: share of the importance that `--keep auto` holds with these heads
-    auto_tokens: length of the documents on which `auto_mass` was tuned; it is a share of so many tokens' importance;
-        None: of all
+    lexical: weight of BM25, against 1 for the heads; default: whether they beat uncalibrated scorers
+    auto_mass, auto_tokens: budget of `--keep auto` with these heads, see `AutoBudget`
     window: previous tokens that a document token must see for these heads to work as well; None: all of them
-    default: whether, on held-out rows, they point at the passage better than the scorers without calibration
     evidence: figures of the search
     """
 
@@ -145,7 +120,7 @@ class ScoringHeads:
 
 
 def draft_identity(draft: LoadedModel) -> dict[str, Any]:
-    """Return the values that identify a draft in a file of heads."""
+    """The values that identify a draft in a file of heads."""
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),
@@ -156,10 +131,7 @@ def draft_identity(draft: LoadedModel) -> dict[str, Any]:
 
 
 def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
-    """The scoring heads in a folder, or None where there are none.
-
-    Raises SpecprefillError when the file is damaged or belongs to another draft.
-    """
+    """The heads in a folder, or None. Raises SpecprefillError for a damaged file, or another draft's."""
 
     def parse(fields: dict[str, Any]) -> ScoringHeads:
         return ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
@@ -187,16 +159,9 @@ class TargetCalibration:
     auto_tokens: int | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.positions not in (None, ORIGINAL, COMPACT):
-            raise ValueError(f"positions '{self.positions}': not {ORIGINAL} or {COMPACT}")
-
 
 def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:
-    """The calibration in a folder; None where there is none for the target's weights. An outline is not checked.
-
-    Raises SpecprefillError when the file is damaged.
-    """
+    """The calibration in a folder; None where it has none for the weights. Raises SpecprefillError."""
     stored = read_description(
         folder / FILE, "a target's calibration", REMEDY, lambda fields: TargetCalibration(**fields)
     )
@@ -207,11 +172,7 @@ def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration
 
 @dataclass
 class CalibratedPair(LoadedPair):
-    """A loaded pair with its calibration.
-
-    scoring_heads: the draft's heads that point at answers; target_calibration: the target's own values of `auto`
-    mode_data: what modes store about the pair, by a name that the mode chooses
-    """
+    """A loaded pair with its calibration; mode_data: what modes store about it, by names that they choose."""
 
     scoring_heads: ScoringHeads | None = None
     target_calibration: TargetCalibration | None = None

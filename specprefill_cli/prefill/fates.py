@@ -16,10 +16,7 @@ GAP_SHARE = 1
 
 @dataclass(frozen=True)
 class Span:
-    """Prompt tokens [start, end) with the same fate.
-
-    risk: None where it was not estimated
-    """
+    """Prompt tokens [start, end) with the same fate; risk: None where it was not estimated."""
 
     start: int
     end: int
@@ -28,7 +25,6 @@ class Span:
 
     @property
     def length(self) -> int:
-        """Tokens of the span."""
         return self.end - self.start
 
 
@@ -48,13 +44,10 @@ class Plan:
     @property
     def kept_tokens(self) -> int:
         """Prompt tokens that the target computes, prefix and suffix included."""
-        start, end = self.document
-        outside = self.prompt_tokens - (end - start)
-        return outside + self.checkpoints + sum(span.length for span in self.spans if span.fate is Fate.RECOMPUTE)
+        return len(self.kept_positions()) + self.checkpoints
 
     @property
     def kept_ratio(self) -> float:
-        """Kept tokens over all prompt tokens."""
         return self.kept_tokens / self.prompt_tokens
 
     def kept_positions(self) -> Tensor:
@@ -87,13 +80,8 @@ class CompactPositions:
 
 
 def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPositions:
-    """Positions below `room` for kept tokens [K], ascending indices in a prompt; the original positions where these fit.
-
-    Raises ValueError where the kept tokens do not fit even without gaps.
-    """
+    """Positions below `room` for kept tokens [K <= room]; the original ones where these fit."""
     count = len(kept)
-    if count > room:
-        raise ValueError(f"{count} kept tokens in {room} positions")
     dropped = prompt_tokens - count
     allowed = min(dropped, room - count)
     order = torch.arange(count)

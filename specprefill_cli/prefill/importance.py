@@ -20,8 +20,7 @@ from specprefill_cli.models.running.passes import QueryCapture
 
 POOL_KERNEL = 13
 Scored = TypeVar("Scored", Tensor, np.ndarray)
-# Attention scores held at once: 4 MiB in float32 on a CPU, so that they are not the peak of a long prompt's memory; more on
-# a GPU, where each block costs kernel launches.
+# Attention scores held at once: few on a CPU, for its memory; more on a GPU, for the launches of kernels.
 CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 
 
@@ -36,10 +35,9 @@ def attention_importance(
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
-    For each captured query, layer and head: softmax in float32 over all keys of the prompt that the query may see, BOS
-    and instruction included; average pooling over neighbouring tokens of the prompt; then the document's part. Maximum
-    over layers and heads; mean over queries. A softmax over the document's keys alone would inflate every head that
-    attends mostly to BOS.
+    For each captured query, layer and head: softmax in float32 over all keys that the query may see (over the
+    document's alone it would inflate heads that attend mostly to BOS); average pooling over neighbouring tokens;
+    then the document's part. Maximum over layers and heads; mean over queries.
 
     positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
     ranks: the processes that hold the other heads, where ranks share the draft
@@ -96,7 +94,7 @@ def query_slices(state: KvCacheState, capture: QueryCapture, prompt_tokens: int,
 
 
 def check_finite(importance: Tensor) -> Tensor:
-    """Return the importance [n]. Raises SpecprefillError when a score is NaN or infinite."""
+    """The importance [n]. Raises SpecprefillError when a score is NaN or infinite."""
     if not torch.isfinite(importance).all():
         raise SpecprefillError(
             "the draft's attention scores are not finite (NaN or Inf): its weights or its dtype are at fault; "
@@ -116,10 +114,9 @@ def usable_layers(windows: Sequence[int | None], prompt_tokens: int) -> list[int
 
 
 def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarray) -> Tensor:
-    """Importance mapped from a tokenizer's tokens to another's, through the characters that they share.
+    """Importance [n] of a tokenizer's tokens as that of another's [m]: the mean over their characters.
 
-    importance: [n]; from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text. A token of the other
-    tokenizer gets the mean over its characters; a character outside all tokens counts as 0.
+    from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text; one outside all tokens counts as 0
     """
     characters = int(max(from_offsets[:, 1].max(initial=0), to_offsets[:, 1].max(initial=0)))
     edges = np.zeros(characters + 1)

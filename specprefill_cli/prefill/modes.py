@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,27 +14,17 @@ from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, o
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.selection import expected_tokens, select_scored, spread_warnings
+from specprefill_cli.prefill.selection import expected_tokens, select_scored
 from specprefill_cli.record import ORIGINAL
 
 
 def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
-    """Rank 0's scores, the same on every rank that prefills this prompt.
-
-    on_every_rank: every rank runs its draft, because it needs the draft's states too; ranks that share the draft always do
-    """
+    """Rank 0's scores, the same on every rank; on_every_rank: each runs its draft, for its states."""
     ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
     on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
-    local_scores: list[Scores] = []
-
-    def score() -> Scores:
-        local_scores.append(scorer.score(request))
-        return replace(local_scores[0], draft_state=None)
-
     if on_every_rank and not ranks.leads:
-        score()
-    scores = ranks.compute_on_rank_0(score)
-    return replace(scores, draft_state=local_scores[0].draft_state) if local_scores else scores
+        scorer.score(request)
+    return ranks.compute_on_rank_0(lambda: scorer.score(request))
 
 
 class FullMode(Mode):
@@ -71,8 +59,6 @@ class SelectMode(Mode):
     name = "select"
     uses_draft = True
     uses_keep = True
-    any_length = True
-    automatic = True
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         scores = shared_scores(request)
@@ -80,7 +66,10 @@ class SelectMode(Mode):
             # Rank 0 decides: processors that round differently could break a near-tie differently.
             selection = request.pair.ranks.compute_on_rank_0(lambda: select_scored(request, scores))
         with request.clock.phase("target_prefill"):
-            compact = compact_positions(request, selection.plan)
+            compact, kept = None, selection.plan.kept_positions()
+            if request.positions != ORIGINAL:
+                room = min(request.prompt_room, (1 + GAP_SHARE) * len(kept))
+                compact = shorten_gaps(kept, request.prompt.length, room)
             logits, state = sparse_prefill(
                 request.target.model, request.prompt.tokens, selection.plan, request.prefill_chunk, compact
             )
@@ -89,30 +78,18 @@ class SelectMode(Mode):
             state=state,
             plan=selection.plan,
             importance=scores.importance,
-            draft_state=scores.draft_state,
             draft_window=request.draft_window if SCORERS[request.scorer].uses_draft else None,
             compact=compact,
             reused=scores.reused,
-            warnings=(*selection.warnings, *spread_warnings(request, scores, selection)),
+            warnings=selection.warnings,
         )
 
     def cost(self, request: PrefillRequest) -> float:
         target = cost_of(request.pair.target).prefill_with_overhead(expected_tokens(request))
         return SCORERS[request.scorer].cost(request, with_overhead=True) + target
 
-    def obstacle(self, request: PrefillRequest) -> str | None:
-        return SCORERS[request.scorer].obstacle(request)
-
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         return expected_tokens(request)
-
-
-def compact_positions(request: PrefillRequest, plan: Plan) -> CompactPositions | None:
-    """The compact positions of a plan's kept tokens; None where they keep their original positions."""
-    if request.positions == ORIGINAL:
-        return None
-    kept = plan.kept_positions()
-    return shorten_gaps(kept, plan.prompt_tokens, min(request.prompt_room, len(kept) + GAP_SHARE * len(kept)))
 
 
 def sparse_prefill(

@@ -10,10 +10,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from specprefill_cli.caches import ByteCache
 from specprefill_cli.models.encoder import DocumentVectors
@@ -24,9 +25,6 @@ from specprefill_cli.models.running.cache import KvCacheState, fork_prefix, new_
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prompting import Prompt
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 # Memory for a model's prefixes where no session decides it.
 DEFAULT_BYTES = 2**30
 # Bytes for the embeddings and the tokens of documents, and of a token: its id is a Python number in a list.
@@ -35,10 +33,9 @@ DRAFT_PREFIX, TARGET_PREFIX, TOKENS = "draft document KV", "target document KV",
 
 
 class PrefixCache:
-    """A model's states of the latest prompts' prefixes and documents, by the token ids of these, and documents' embeddings.
+    """A model's states of the latest prefixes and documents, by token ids, and documents' embeddings.
 
-    Any number of answers may share a state at the same time: each appends to its branch. A model's caches on several
-    ranks have the same `name`.
+    Any number of answers may share a state: each appends to its branch. name: the same on all ranks
     """
 
     def __init__(self, capacity_bytes: int = DEFAULT_BYTES, name: str | None = None) -> None:
@@ -113,7 +110,6 @@ class DocumentCache:
     )
 
     def has_tokens(self, tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-        """Whether a text was tokenised before."""
         return (tokenizer, text) in self.encodings
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
@@ -122,10 +118,7 @@ class DocumentCache:
 
 
 def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
-    """A cache in the memory that `--memory-cache` allows, divided so that draft and target have room for the same documents.
-
-    With several ranks the limit holds for each.
-    """
+    """A cache in the memory that `--memory-cache` allows each rank, for the same documents in both models."""
     total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)

@@ -28,10 +28,7 @@ from specprefill_cli.settings import Settings
 
 @dataclass
 class PhaseClock:
-    """Seconds by phase; `wait` synchronises the devices at the end of each phase.
-
-    A phase begins where the previous phase ended, so that the phases add up to the TTFT.
-    """
+    """Seconds by phase, which add up to the TTFT; wait: synchronises the devices."""
 
     wait: Callable[[], None] = lambda: None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -60,7 +57,6 @@ class PhaseClock:
 
     @property
     def ttft(self) -> float:
-        """Seconds from the start of the first phase to the end of the last."""
         return self.ended - self.started if self.started is not None else 0.0
 
     def phases(self) -> dict[str, float]:
@@ -85,29 +81,21 @@ class EncodedQuestion:
 
     @property
     def document_text(self) -> str:
-        """The text of the document's tokens."""
         return self.collection.text
 
     @property
     def document_tokens(self) -> int:
-        """Tokens of the document in the target's prompt."""
         start, end = self.prompt.document
         return end - start
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillRequest(EncodedQuestion):
-    """A question to prefill.
+    """A question to prefill, with the settings as given, and as fields those that are resolved.
 
-    keep: share of the prompt's tokens that the target computes, None for `auto`
-    chunk_size: document tokens selected together; prefill_chunk: tokens of a forward pass
-    draft_window: previous tokens that a document token sees in the draft; None: all of them
-    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part of a long document
-    settings: unresolved, for options of a single mode
-    positions: where the target computes kept tokens: `original` or `compact`
-    needs_draft_state: whether decoding will need the draft's cache of the prompt
+    draft_gap: positions left free between document and suffix of the draft's prompt, where that is a part
     last_draft_layer: layer up to which the draft must run for any scorer, because the mode reads its input
-    draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold, keep nothing
+    draft_prefixes, target_prefixes: caches of earlier questions about the same document; None: start cold
     """
 
     pair: CalibratedPair
@@ -118,10 +106,8 @@ class PrefillRequest(EncodedQuestion):
     prefill_chunk: int
     draft_window: int | None
     settings: Settings
-    seed: int
     positions: str = ORIGINAL
     max_new_tokens: int = 0
-    needs_draft_state: bool = False
     draft_gap: int = 0
     last_draft_layer: int = 0
     draft_prefixes: PrefixCache | None = None
@@ -169,7 +155,6 @@ class PrefillRequest(EncodedQuestion):
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
     def without_caches(self) -> PrefillRequest:
-        """The request of a cold start."""
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
     def portable(self) -> PrefillRequest:
@@ -182,7 +167,6 @@ class PrefillResult:
     """The target after prefill.
 
     logits: [V] of the last prompt token; importance: [n] of the document's tokens, where they were scored
-    draft_state: the draft's cache of the whole prompt, where the draft ran and decoding needs it
     draft_window: previous tokens that a document token saw in the draft; None: all of them, or no draft ran
     compact: where the target computed kept tokens; None: at their original positions
     reused: cached work of earlier questions that it used, in words; cached_tokens: tokens whose target KV was cached
@@ -193,7 +177,6 @@ class PrefillResult:
     state: KvCacheState
     plan: Plan
     importance: Tensor | None = None
-    draft_state: KvCacheState | None = None
     draft_window: int | None = None
     compact: CompactPositions | None = None
     reused: tuple[str, ...] = ()
@@ -203,7 +186,6 @@ class PrefillResult:
 
     @property
     def answer_position(self) -> int:
-        """Position of the answer's first token."""
         return self.plan.prompt_tokens if self.compact is None else self.compact.end
 
     @property
@@ -217,16 +199,12 @@ class Mode(ABC):
 
     uses_draft: whether it scores the document, and so may run the draft; uses_keep: whether `--keep` matters
     fallback_scorer: choice of `--scorer auto` where the draft has no calibrated heads
-    any_length: whether it takes prompts longer than the target's context
-    automatic: whether `--mode auto` may take it, where `cost` promises a gain over `full`
     """
 
     name: ClassVar[str]
     uses_draft: ClassVar[bool] = False
     uses_keep: ClassVar[bool] = False
     fallback_scorer: ClassVar[str] = "lexical"
-    any_length: ClassVar[bool] = False
-    automatic: ClassVar[bool] = False
 
     @abstractmethod
     def prefill(self, request: PrefillRequest) -> PrefillResult:
@@ -234,10 +212,6 @@ class Mode(ABC):
 
     def cost(self, request: PrefillRequest) -> float | None:
         """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; None: unknown."""
-        return None
-
-    def obstacle(self, request: PrefillRequest) -> str | None:
-        """Why `--mode auto` cannot take this mode for a prompt, or None."""
         return None
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:

@@ -21,8 +21,7 @@ from specprefill_cli.record import Fate
 
 # Most tokens that complete a sentence of a chunk.
 LONGEST_REST = 48
-# What `--keep auto` is assumed to keep, before scoring: the document's tokens in the median of 90 questions about documents of
-# 1,200 to 12,000 tokens, and at most this share of the prompt.
+# Tokens that `--keep auto` is assumed to keep (the median of 90 questions), and the share at most.
 ASSUMED_TOKENS, ASSUMED_KEEP = 96, 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
@@ -31,9 +30,7 @@ FEWEST_CHUNKS = 10
 # Maps a chunk's document tokens [start, end) to the range that is kept for it.
 Widen = Callable[[int, int], tuple[int, int]]
 NO_IMPORTANCE = "every passage of the documents scored 0; kept the first ones: try another --scorer, or --mode full"
-OUTLINE = (
-    "the question is about the whole document: kept headings and first sentences first; --mode full reads all of it"
-)
+OUTLINE = "a question about the whole document: kept headings and first sentences; --mode full reads it all"
 SPREAD = "the evidence is spread over the whole document; raise --keep"
 
 
@@ -68,10 +65,7 @@ def rank_chunks(scores: Tensor) -> Tensor:
 
 
 def chunk_budget(keep: float, prompt_tokens: int, document_tokens: int, chunk_size: int) -> int:
-    """How many chunks a keep ratio allows: prefix and suffix count in the budget, but do not starve the document.
-
-    However long question and instruction are, the document gets half of the keep ratio, and a chunk.
-    """
+    """How many chunks a keep ratio of the prompt allows; the document gets half of it, and a chunk."""
     room = max(keep * prompt_tokens - (prompt_tokens - document_tokens), keep * document_tokens / 2)
     # The small constant keeps 0.1 * 30 in binary floating point from rounding up to a fourth chunk.
     return max(1, min(math.ceil(room / chunk_size - 1e-9), math.ceil(document_tokens / chunk_size)))
@@ -120,10 +114,7 @@ def select(
 def keep_chunks(
     ranked: Tensor, budget: int, tokens: int, chunk_size: int, widen: Widen | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Which document tokens [tokens] are kept (bool), and the chunks [k] that they are kept for, in document order.
-
-    Chunks are taken in order of rank, each widened where that fits the budget of tokens, until a chunk does not fit.
-    """
+    """Which tokens are kept, and for which chunks [k]: by rank, widened where that fits the budget."""
     kept, kept_chunks, room = torch.zeros(tokens, dtype=torch.bool), [], budget
     for chunk in ranked.tolist():
         bounds = chunk * chunk_size, min((chunk + 1) * chunk_size, tokens)
@@ -161,40 +152,34 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
     capped: keep no more than the target's context has room for
     """
-    keep, room, length = request.keep, request.prompt_room, request.prompt.length
-    limit = room - (length - request.document_tokens) if capped and length > room else None
+    keep, room, prompt, text = request.keep, request.prompt_room, request.prompt, request.document_text
+    limit = room - (prompt.length - request.document_tokens) if capped and prompt.length > room else None
     if limit is not None and keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))
-    importance, share = scores.importance, keep
+    importance, share, warnings = scores.importance, keep, scores.warnings
     if keep is None and is_about_everything(request.question):
-        importance, share = outline_importance(importance, request.document_text, request.prompt.offsets), OUTLINE_KEEP
+        importance, share = outline_importance(importance, text, prompt.offsets), OUTLINE_KEEP
+        warnings = (OUTLINE, *warnings)
     selection = select(
         importance,
         keep=share,
         chunk_size=request.chunk_size,
-        prompt_tokens=length,
-        document=request.prompt.document,
+        prompt_tokens=prompt.length,
+        document=prompt.document,
         auto_budget=scores.auto_budget,
         neighbours=scores.neighbours,
         limit=limit,
-        widen=partial(complete_sentences, request.document_text, request.prompt.offsets)
-        if scores.whole_sentences
-        else None,
+        widen=partial(complete_sentences, text, prompt.offsets) if scores.whole_sentences else None,
     )
-    warnings = [*selection.warnings, *([OUTLINE] if share is not keep else []), *scores.warnings]
-    kept, fixed = selection.plan.kept_tokens, length - request.document_tokens
-    amount = f"{kept:,} are kept, {selection.plan.kept_ratio:.3f}"
-    if keep is not None and keep * length < fixed and kept > keep * length + request.chunk_size:
-        warnings.append(
-            f"keep {keep:g}: question and instruction alone take {fixed:,} of {length:,} tokens, so that {amount}"
-        )
-    if limit is not None and keep is not None and keep * length > room:
+    if limit is not None and keep is not None and keep * prompt.length > room:
         target = request.pair.target
-        warnings.append(
-            f"keep {keep:g} of {length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
-            f"{request.max_new_tokens:,} tokens of answer; {amount}"
+        warnings += (
+            f"keep {keep:g} of {prompt.length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
+            f"{request.max_new_tokens:,} tokens of answer; {selection.plan.kept_tokens:,} are kept",
         )
-    return replace(selection, warnings=tuple(warnings))
+    if is_spread(scores, len(selection.chunks), request.chunk_size):
+        warnings += (f"{SPREAD} or use --mode full" if prompt.length <= room else SPREAD,)
+    return replace(selection, warnings=selection.warnings + warnings)
 
 
 def expected_tokens(request: PrefillRequest) -> int:
@@ -211,27 +196,17 @@ def tokens_at(keep: float, request: PrefillRequest) -> int:
     return min(tokens, tokens - document_tokens + kept, request.prompt_room)
 
 
-def spread_ratio(scores: Tensor, kept: int) -> float | None:
-    """How important the next chunks in rank are beside the `kept` best: 0 (not at all) to 1 (as much).
-
-    scores: [chunks], not negative. The mean score of the next `kept` chunks over that of the best; None where a selection
-    drops fewer chunks than it keeps.
-    """
+def spread_ratio(scores: Tensor, kept: int) -> float:
+    """Mean score of the next `kept` chunks in rank over that of the best; 0 if fewer are dropped."""
     kept = max(kept, FEWEST_CHUNKS)
     ordered = torch.sort(scores, descending=True).values
-    if len(ordered) < 2 * kept:
-        return None
     best = float(ordered[:kept].mean())
-    return float(ordered[kept : 2 * kept].mean()) / best if best > 0 else None
+    return float(ordered[kept : 2 * kept].mean()) / best if best > 0 and len(ordered) >= 2 * kept else 0.0
 
 
-def spread_warnings(request: PrefillRequest, scores: Scores, selection: Selection) -> tuple[str, ...]:
-    """Warn where dropped chunks are nearly as important as kept ones, for scorers with a known limit."""
-    if scores.spread_limit is None or not len(selection.chunks):
-        return ()
-    ranked = add_neighbours(chunk_scores(scores.importance, request.chunk_size), scores.neighbours)
-    share = spread_ratio(ranked, len(selection.chunks))
-    if share is None or share <= scores.spread_limit:
-        return ()
-    fits = request.prompt.length <= request.prompt_room
-    return (f"{SPREAD} or use --mode full" if fits else SPREAD,)
+def is_spread(scores: Scores, kept: int, chunk_size: int) -> bool:
+    """Whether dropped chunks are nearly as important as the `kept` ones, for scorers with a known limit."""
+    if scores.spread_limit is None or not kept:
+        return False
+    ranked = add_neighbours(chunk_scores(scores.importance, chunk_size), scores.neighbours)
+    return spread_ratio(ranked, kept) > scores.spread_limit

@@ -14,7 +14,7 @@ import numpy as np
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.document import Collection, Document, Page
 from specprefill_cli.documents.language import WordForms, language_of
-from specprefill_cli.prefill.bm25 import K1, B, WordIndex, rarity, word_index
+from specprefill_cli.prefill.bm25 import WordIndex, bm25, word_index
 from specprefill_cli.prefill.importance import is_about_everything
 from specprefill_cli.record import PLANNED_MODE
 from specprefill_cli.settings import AUTO, OFF, Settings
@@ -30,8 +30,7 @@ VERSION = 1
 def shortlist(collection: Collection, question: str, settings: Settings) -> Collection:
     """The parts of several documents that share most words with a question, of at most `settings.shortlist` characters.
 
-    A part is a section with its two neighbours. Everything is read where the shortlist is off, where the question is about
-    everything or shares no word with any document, and in modes that read the whole prompt.
+    Everything is read for a question about everything or without a shared word, and in modes that read it all.
     """
     documents, limit = collection.documents, settings.shortlist
     limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)
@@ -41,7 +40,7 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     with DiskCache() if collection.kept else nullcontext() as cache:
         indexes = [section_words(document, cache) for document in documents]
     counts = [len(index.lengths) for _, index in indexes]
-    chosen = best_sections(section_scores(indexes, question), counts, int(limit) // SECTION)
+    chosen = best_sections(bm25(question, indexes), counts, int(limit) // SECTION)
     if not chosen.any():
         return collection
     by_document = list(zip(documents, np.split(chosen, np.cumsum(counts)[:-1]), strict=True))
@@ -55,10 +54,7 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
 
 
 def best_sections(scores: np.ndarray, counts: Sequence[int], most: int) -> np.ndarray:
-    """Which sections [n] to read, at most `most`: those of the highest scores, with their neighbours.
-
-    counts: sections of each document
-    """
+    """Which sections [n] to read, at most `most`: the best with their neighbours in the same document."""
     owners, chosen = np.repeat(np.arange(len(counts)), counts), np.zeros(len(scores), dtype=bool)
     for best in np.argsort(-scores, kind="stable"):
         near = np.arange(max(0, best - 1), min(best + 2, len(scores)))
@@ -83,23 +79,6 @@ def parts_of(document: Document, chosen: np.ndarray) -> list[Document]:
         warned = () if parts else document.warnings
         parts.append(Document(document.name, text[start:end], tuple(clipped), warned, int(start)))
     return parts
-
-
-def section_scores(indexes: Sequence[tuple[WordForms, WordIndex]], question: str) -> np.ndarray:
-    """BM25 of the sections of all documents for a question: [n]."""
-    lengths = np.concatenate([index.lengths for _, index in indexes])
-    norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
-    scores = np.zeros(len(lengths))
-    words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
-    for word in sorted({word for found in words.values() for word in found}):
-        frequency = np.concatenate(
-            [
-                index.frequency(word, forms) if word in words[forms] else np.zeros(len(index.lengths))
-                for forms, index in indexes
-            ]
-        )
-        scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
-    return scores
 
 
 def section_words(document: Document, cache: DiskCache | None) -> tuple[WordForms, WordIndex]:

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.documents.language import ENGLISH, frequent_words, says_not_found
+from specprefill_cli.documents.language import ENGLISH, listed_words, says_not_found
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import LIKELY, Passage, Record
 
@@ -82,7 +82,7 @@ def confidence_lines(answer: Record) -> list[str]:
 def highlight(text: str, question: str, answer: str) -> Text:
     """A passage on a single line with the words of question and answer in bold, except function words."""
     line = plain(" ".join(text.split()))
-    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - frequent_words()[ENGLISH]
+    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - listed_words("frequent")[ENGLISH]
     if words:
         pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b"
         line.highlight_regex(re.compile(pattern, re.IGNORECASE), style="bold")

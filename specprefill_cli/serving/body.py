@@ -224,7 +224,7 @@ def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
     """The files that paths stand for, each with its size and times. Raises DocumentError where there are none."""
     stamps = []
     for path in paths:
-        for file in expand_source(path).files:
+        for file in expand_source(path)[0]:
             # A missing file has no stamp. Reading it raises the error.
             with suppress(OSError):
                 status = file.stat()

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specprefill_cli.documents.language import frequent_words, normaliser
+from specprefill_cli.documents.language import listed_words, normaliser
 from specprefill_cli.models.glossary import LONGEST_ENTRY, SUFFIX
 
 # Entries of a glossary; English of an entry: alternatives, words of each.
@@ -169,7 +169,11 @@ class Sources:
 
 def entries_of(code: str, ranked: Iterable[tuple[float, str, Sequence[str]]]) -> dict[str, Sequence[str]]:
     """English by form for the most frequent words; words without a subject are left to `QUESTION_WORDS`."""
-    unspaced, stops, normalise = code in ("zh", "ja"), frequent_words().get(code, frozenset()), normaliser(code, False)
+    unspaced, stops, normalise = (
+        code in ("zh", "ja"),
+        listed_words("frequent").get(code, frozenset()),
+        normaliser(code),
+    )
     entries: dict[str, Sequence[str]] = {}
     for _, word, english in sorted(ranked, key=lambda entry: entry[:2]):
         form = word if unspaced else normalise(word)

@@ -57,43 +57,18 @@ def test_greedy_speculation_matches_plain_decoding(session, mode):
         assert stream.tokens == plain.tokens
         assert answer.answer == unspeculated.answer
         assert answer.generated_tokens == 24
-        for state in (stream.prefilled.state, stream.prefilled.draft_state):
-            if state is not None:
-                assert [layer.get_seq_length() for layer in state.cache.layers] == [state.length] * 3
+        state = stream.prefilled.state
+        assert [layer.get_seq_length() for layer in state.cache.layers] == [state.length] * 3
         assert stream.prefilled.state.positions.tolist() == kept + list(range(length, length + 23))
         if settings.get("proposer") == "draft":
             assert answer.proposer == "draft"
-            # In `select` the draft has read tokens that the target dropped.
             if mode == "full":
                 assert (answer.acceptance_rate == 1) == (session.pair.draft is session.pair.target)
-
-
-def test_the_draft_continues_from_its_prefill_cache(session):
-    settings = Settings(mode="select", scorer="question", keep=0.5, speculate=3, proposer="draft")
-    stream = session.ask(COLLECTION, "When?", settings)
-    state, length = stream.prefilled.draft_state, stream.request.prompt.length
-    assert state.positions.tolist() == list(range(length))
-    keys = state.cache.layers[0].keys.clone()
-    list(stream)
-    assert state.length > length
-    assert torch.equal(state.cache.layers[0].keys[..., :length, :], keys)
-    assert state.positions.tolist() == list(range(state.length))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"speculate": "off"}, {"proposer": "lookup"}, {"max_new_tokens": 1}],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_the_drafts_cache_is_freed_when_unused(random_session, settings):
-    stream, _ = ask(random_session, mode="select", scorer="question", **settings)
-    assert stream.prefilled.draft_state is None
 
 
 def test_a_draft_without_a_cache_prefills_the_prompt_while_decoding(session):
     stream = session.ask(COLLECTION, "When?", Settings(mode="full", speculate=3, proposer="draft", max_new_tokens=8))
     stream.stop_tokens = frozenset()
-    assert stream.prefilled.draft_state is None
     list(stream)
     runner = stream.speculator.proposers[0].runner
     assert runner.state.positions.tolist() == list(range(runner.state.length))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.cleaning import clean_characters, clean_text, normalise_nfc, replace_surrogates
+from specprefill_cli.documents.cleaning import clean_text, normalise_nfc, replace_surrogates
 
 ODD_CHARACTERS = (
     "ab \t\n\r-\u00ad\u200b\u200c\u2060\ufeff\x00\x0c\u2028\ufb01\ufb03\ufb05\ud83d\ude00\u0301\u0323é\u0344"
@@ -30,10 +30,12 @@ def letters(text: str) -> Counter[str]:
         ("e\u0301", "\u00e9"),
         ("\ud83d\ude00 \ud800x", "\U0001f600 \ufffdx"),
         ("\u0646\u200c\u0627", "\u0646\u200c\u0627"),  # the non-joiner is Persian spelling
+        ("a\n\n\nb\n \n\nc", "a\n\n\nb\n \n\nc"),
+        ("a\n\n \n\t\n\n\nb", "a\n\n\nb"),
     ],
 )
-def test_characters_are_cleaned(raw: str, clean: str) -> None:
-    assert clean_characters(raw) == clean
+def test_characters_are_cleaned_and_runs_of_blank_lines_cut_to_two(raw: str, clean: str) -> None:
+    assert clean_text(raw) == clean
 
 
 @given(texts)
@@ -53,10 +55,3 @@ def test_normalising_in_pieces_equals_normalising_at_once(text: str) -> None:
     long_line = text + " x" * 600
     assert normalise_nfc(text) == unicodedata.normalize("NFC", text)
     assert normalise_nfc(long_line) == unicodedata.normalize("NFC", long_line)
-
-
-@pytest.mark.parametrize(
-    ("raw", "clean"), [("a\n\n\nb", "a\n\n\nb"), ("a\n \n\nb", "a\n \n\nb"), ("a\n\n \n\t\n\n\nb", "a\n\n\nb")]
-)
-def test_runs_of_blank_lines_are_cut_to_two(raw: str, clean: str) -> None:
-    assert clean_text(raw) == clean

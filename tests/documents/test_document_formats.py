@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from specprefill_cli.documents import registry
-from specprefill_cli.documents.reader import Limits, SourceFile
+from specprefill_cli.documents.reader import SourceFile
 from specprefill_cli.documents.registry import read_document
 from tests.helpers.document_files import make_pdf, refusal
 
@@ -38,15 +38,15 @@ def test_other_encodings_are_guessed_with_a_warning(text: str, encoding: str) ->
     assert "not UTF-8: read as cp125" in document.warnings[0]
 
 
-def test_text_files_keep_their_lines() -> None:
-    document = read_document(b"roses are red-\r\nish\r\n\r\n\r\n\r\n\r\nviolets", "a.txt")
-    assert document.text == "roses are red-\nish\n\n\nviolets"
+MARKDOWN = "---\ntitle: x\n---\n\n# Head\n\n\n\n\n* o\ufb03ce  \n"
 
 
-def test_markdown_is_kept() -> None:
-    source = "---\ntitle: x\n---\n\n# Head\n\n\n\n\n* o\ufb03ce  \n"
-    document = read_document(source.replace("\n", "\r\n").encode(), "a.md")
-    assert document.text == source
+@pytest.mark.parametrize(
+    ("source", "name", "text"),
+    [("red-\nish\n\n\n\n\nviolets", "a.txt", "red-\nish\n\n\nviolets"), (MARKDOWN, "a.md", MARKDOWN)],
+)
+def test_text_and_markdown_keep_their_lines(source: str, name: str, text: str) -> None:
+    assert read_document(source.replace("\n", "\r\n").encode(), name).text == text
 
 
 PAGE = """<!DOCTYPE html><html><head><title> The
@@ -79,21 +79,17 @@ def test_html_blocks_are_lines_and_cells_have_bars() -> None:
 def test_html_believes_the_declared_encoding(declaration: str, encoding: str, text: str) -> None:
     document = read_document(f"{declaration}<html><body>{text}</body></html>".encode(encoding), "a.html")
     assert (document.text, document.warnings) == (text, ())
-
-
-def test_html_that_declares_no_encoding_of_files_is_guessed() -> None:
-    page = "<meta charset=unicode_escape><html><body>ŘŤĎ</body></html>".encode("iso-8859-2")
+    page = f"<meta charset=unicode_escape><html><body>{text}</body></html>".encode(encoding)
     assert "a guess;" in read_document(page, "a.html").warnings[0]
 
 
-def test_html_with_unclosed_and_stray_tags_keeps_its_text() -> None:
-    page = "<html><body><p>one<p>two</div><div><template>x</div>three<pre> a</body> b<title>late</title>"
-    assert read_document(page.encode(), "a.html").text == "late\n\none\ntwo\nthree\n a\nb"
+STRAY = "<html><body><p>one<p>two</div><div><template>x</div>three<pre> a</body> b<title>late</title>"
+DEEP = "<div>" * 5 * sys.getrecursionlimit()
 
 
-def test_html_deeper_than_the_recursion_limit() -> None:
-    depth = 5 * sys.getrecursionlimit()
-    assert read_document(b"<div>" * depth + b"deep", "a.html").text == "deep"
+@pytest.mark.parametrize(("page", "text"), [(STRAY, "late\n\none\ntwo\nthree\n a\nb"), (DEEP + "x", "x")])
+def test_html_with_unclosed_stray_and_deep_tags_keeps_its_text(page: str, text: str) -> None:
+    assert read_document(page.encode(), "a.html").text == text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +122,7 @@ def test_refusals_name_the_format_of_the_file(data: bytes, name: str, words: str
     "text", ["GGUF is a file format.", "ID3 splits on gain.", "BZh and gzip compared", "GIF89a: why"]
 )
 def test_text_that_starts_like_a_signature_is_text(text: str) -> None:
-    assert read_document(text.encode(), "a.txt", Limits()).text == text
+    assert read_document(text.encode(), "a.txt").text == text
     assert "not a .txt file" in refusal(text.encode() + b"\x00", "a.txt")
 
 
@@ -140,8 +136,8 @@ def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.Monk
 
 
 def test_size_limits() -> None:
-    assert "larger than 4 bytes" in refusal(b"12345", "a.txt", Limits(max_bytes=4))
-    assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", Limits(max_characters=4))
+    assert "larger than 4 bytes" in refusal(b"12345", "a.txt", max_bytes=4)
+    assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", max_characters=4)
 
 
 def test_content_comes_before_the_suffix() -> None:

@@ -3,14 +3,12 @@
 import io
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from specprefill_cli.documents import collect
 from specprefill_cli.documents.collect import expand_source, read_collection, read_documents
-from specprefill_cli.documents.reader import Limits
 from specprefill_cli.errors import DocumentError
 from tests.helpers.document_files import make_pdf
 
@@ -53,40 +51,27 @@ def test_the_same_file_is_read_once(folder: Path) -> None:
 
 
 def test_a_pattern_follows_no_links_to_folders(folder: Path) -> None:
-    assert expand_source("**/s*/**/*.t?t").files == [Path("docs/sub/c.txt")]
+    assert expand_source("**/s*/**/*.t?t")[0] == [Path("docs/sub/c.txt")]
     os.symlink("..", "docs/sub/up")
     os.symlink("../../docs", "docs/sub/again")
     texts = [Path("docs", *parts) for parts in (["a.txt"], ["sub", "c.txt"], ["z.txt"])]
-    assert expand_source("docs/**/*.txt").files == texts
-    assert expand_source("docs/**").files == sorted([Path("docs/B.MD"), Path("docs/notes.bin"), *texts])
+    assert expand_source("docs/**/*.txt")[0] == texts
+    assert expand_source("docs/**")[0] == sorted([Path("docs/B.MD"), Path("docs/notes.bin"), *texts])
     assert names("docs") == DOCUMENTS
-    assert expand_source("do*/**t").files == [Path("docs/a.txt"), Path("docs/z.txt")]
+    assert expand_source("do*/**t")[0] == [Path("docs/a.txt"), Path("docs/z.txt")]
 
 
-@pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
-    """Give the process a standard input."""
-
-    def connect(data: bytes) -> io.BytesIO:
-        stream = io.BytesIO(data)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
-        return stream
-
-    return connect
-
-
-def test_standard_input_is_read_once(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe(make_pdf(["Alpha"]))
+def test_standard_input_is_read_once_up_to_the_limit_and_one_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(make_pdf(["Alpha"]))))
     (document,) = read_documents(["-", "-"])
     assert (document.name, document.text) == ("stdin", "Alpha")
     monkeypatch.setattr("sys.stdin", None)
     assert refusal("-") == "stdin: standard input is empty; pipe a document into it"
-
-
-def test_standard_input_is_read_up_to_the_limit_and_one_byte(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "LIMITS", Limits(max_bytes=10))
-    stream = pipe(b"x" * 100)
-    assert len(collect.read_standard_input()) == stream.tell() == 11
+    monkeypatch.setattr(collect.LIMITS, "max_bytes", 10)
+    stream = io.BytesIO(b"x" * 100)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+    assert refusal("-").startswith("stdin: larger than 10 bytes")
+    assert stream.tell() == 11
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from specprefill_cli.settings import Settings
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskCache:
-    """An empty cache; `specprefill cache` lists it."""
     monkeypatch.setenv("SPECPREFILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SPECPREFILL_MODELS", str(tmp_path / "models"))
     return DiskCache()
@@ -36,14 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder docs/ of three pages; `a.html` has a warning."""
     monkeypatch.chdir(tmp_path)
     Path("docs").mkdir()
-    for name, body in (("a", "one <del>old</del>"), ("b", "two"), ("c", "three")):
-        Path(f"docs/{name}.html").write_text(f"<html><body>{body}", encoding="utf-8")
+    for name, body in (("a", b"\xc3\xb6" * 4 + b"\xff"), ("b", b"two"), ("c", b"three")):
+        Path(f"docs/{name}.html").write_bytes(b"<html><body>" + body)
     return tmp_path / "docs"
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the documents that a reader parses."""
     names: list[str] = []
     read = collect.read_document
     monkeypatch.setattr(
@@ -60,7 +58,7 @@ def test_only_changed_files_are_read_again(folder: Path, parsed: list[str], cach
     again = read_collection(["docs"], keep=True, step=steps.append)
     assert parsed[3:] == ["docs/b.html"]
     assert steps[0] == "reading file 1 of 3: docs/b.html"
-    assert [document.text for document in again.documents] == ["four", "three", "one"]
+    assert [document.text for document in again.documents] == ["four", "three", "öööö\ufffd"]
     assert again.documents[2].warnings == first.documents[0].warnings != ()
     assert again.documents[2].pages == first.documents[0].pages
 

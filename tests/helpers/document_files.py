@@ -17,7 +17,7 @@ from fpdf import FPDF
 from fpdf.enums import EncryptionMethod
 from PIL import Image
 
-from specprefill_cli.documents.reader import Limits
+from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.errors import DocumentError
 
@@ -71,10 +71,13 @@ def raw_pdf(content: str, *, annotations: Sequence[str] = (), font: str = "", to
     return f"{data}{end}startxref\n{len(data)}\n%%EOF".encode("latin-1")
 
 
-def refusal(data: bytes, name: str, limits: Limits | None = None) -> str:
-    """The error message for a document that is refused."""
-    with pytest.raises(DocumentError) as caught:
-        read_document(data, name, limits or Limits())
+def refusal(data: bytes, name: str, **limits: int) -> str:
+    """The error message for a document that is refused, beyond other limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        for limit, value in limits.items():
+            patch.setattr(LIMITS, limit, value)
+        with pytest.raises(DocumentError) as caught:
+            read_document(data, name)
     assert caught.value.exit_code == 1
     assert str(caught.value).isprintable()
     return str(caught.value)

@@ -12,7 +12,6 @@ def caching(session, **options):
 
 
 def shorten_context(session, draft, target=None):
-    """Replace the context of the session's models."""
     pair = session.pair
     models = {"draft": replace(pair.draft, context=draft), "target": replace(pair.target, context=target or draft)}
     return replace(session, pair=replace(pair, **models))

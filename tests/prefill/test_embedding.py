@@ -27,7 +27,6 @@ QUESTION = "How long do I have to send it back and get my money?"
 
 @pytest.fixture
 def encodings(monkeypatch):
-    """A list of all encoded texts."""
     texts, encode = [], Encoder.document_vectors
 
     def record_and_encode(self, text, starts):

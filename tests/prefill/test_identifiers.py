@@ -23,9 +23,7 @@ TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x):
 )
 def test_identifiers_are_found_whole(question: str, found: list[str]) -> None:
     assert rare_places(question, TEXT) == sorted(map(TEXT.index, found))
-
-
-def test_an_identifier_in_many_places_is_not_rare() -> None:
+    # An identifier in many places is not rare.
     assert len(rare_places("What is B7?", "B7 is here. " * MOST_PLACES)) == MOST_PLACES
     assert rare_places("What is B7?", "B7 is here. " * (MOST_PLACES + 1)) == []
 

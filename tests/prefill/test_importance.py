@@ -15,7 +15,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.study.controls import cache_of
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.passes import QueryCapture
-from specprefill_cli.prefill.bm25 import bm25
+from specprefill_cli.prefill.bm25 import bm25, word_index, word_scores
 from specprefill_cli.prefill.importance import attention_importance, transfer
 from specprefill_cli.prefill.registry import SCORERS
 from tests.helpers.architectures import ARCHITECTURES, WINDOW
@@ -101,7 +101,8 @@ def test_bm25_matches_values_computed_by_hand():
     text = "red RED dog, blue cat reddish fox"
     # Each word is a token; the chunks hold three, two and two words.
     offsets = np.array([[0, 3], [4, 7], [8, 11], [13, 17], [18, 21], [21, 22], [22, 29], [30, 33]])
-    scores = bm25("The red fox, a fox?", text, offsets[::3, 0], WordForms("en", plain=True))
+    forms = WordForms("")
+    scores = bm25("The red fox, a fox?", [(forms, word_index(text, offsets[::3, 0], forms))])
     idf = np.log(1 + 2.5 / 1.5)
     norms = [1.2 * (0.25 + 0.75 * count / (7 / 3)) for count in (3, 2, 2)]
     assert scores[0] == pytest.approx(idf * 2 * 2.2 / (2 + norms[0]))
@@ -111,8 +112,7 @@ def test_bm25_matches_values_computed_by_hand():
 
 def test_bm25_treats_characters_as_words_in_unspaced_scripts():
     text = "会議は月曜日です。" * 30 + "家賃は五万円です。" + "天気は晴れです。" * 30
-    offsets = np.array([[place, place + 1] for place in range(len(text))])
-    scores = bm25("家賃はいくらですか", text, offsets[::8, 0], WordForms("ja"))
+    scores = word_scores("家賃はいくらですか", text, np.arange(0, len(text), 8))
     assert abs(int(scores.argmax()) * 8 - text.index("家賃")) <= 8
 
 
@@ -132,7 +132,6 @@ def test_transfer_preserves_total_importance_over_characters(from_cuts, to_cuts,
 
 
 def test_transfer_averages_tokens_that_share_a_character():
-    """Byte-level tokens of one character share its character range."""
     importance = torch.tensor([0.2, 0.4, 0.6])
     transferred = transfer(importance, np.array([[0, 1], [1, 2], [1, 2]]), np.array([[0, 2]]))
     torch.testing.assert_close(transferred, torch.tensor([(0.2 + 0.5) / 2]))

@@ -125,7 +125,6 @@ def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
     scores = SCORERS[scorer].score(request)
     assert scores.importance.shape == (request.document_tokens,)
     assert torch.isfinite(scores.importance).all()
-    assert scores.draft_state is None
     assert torch.equal(scores.importance, SCORERS[scorer].score(request).importance)
 
 
@@ -144,14 +143,11 @@ def test_scoring_in_parts_costs_as_much_per_token_however_long_the_document(rand
     assert costs[0] == pytest.approx(costs[1], rel=0.1)
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 400))
-def test_compact_positions_keep_order_and_distances_and_fit(flags, room):
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(0, 400))
+def test_compact_positions_keep_order_and_distances_and_fit(flags, spare):
     chosen = torch.tensor(flags)
     kept, total = chosen.nonzero()[:, 0], len(flags)
-    if len(kept) > room:
-        with pytest.raises(ValueError, match="kept tokens"):
-            shorten_gaps(kept, total, room)
-        return
+    room = len(kept) + spare
     compact = shorten_gaps(kept, total, room)
     assert compact.end == min(total, room)
     assert 0 <= compact.factor <= 1
@@ -193,7 +189,7 @@ def test_positions_where_the_original_ones_fit(random_session, positions, keep):
         assert result.answer_position == result.plan.prompt_tokens
 
 
-def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
+def test_keep_is_capped_by_the_targets_context_with_a_warning_and_auto_says_why(random_session):
     session = shorten_context(random_session, 400)
     result = MODES["select"].prefill(request_for(session, scorer="lexical", keep=0.9))
     assert result.plan.kept_tokens <= 400 - 16
@@ -201,10 +197,7 @@ def test_keep_is_capped_by_the_targets_context_with_a_warning(random_session):
     automatic = MODES["select"].prefill(request_for(session, scorer="random"))
     assert automatic.plan.kept_tokens < 400 / 2
     assert automatic.warnings == ()
-
-
-def test_auto_takes_select_and_says_why(random_session):
-    mode, reason = automatic_mode(request_for(shorten_context(random_session, 400)))
+    mode, reason = automatic_mode(request_for(session))
     assert mode == "select"
     assert "tokens with 16 of answer do not fit random-llama-1's context of 400" in reason
 

@@ -17,7 +17,6 @@ SLIDING_WINDOW_ONLY = "mistral"
 
 
 def ask(session, question, collection=COLLECTION, **settings):
-    """Return the finished stream, and the answer."""
     stream = session.ask(collection, question, Settings(**{"max_new_tokens": 6, "keep": 0.4, **settings}))
     return stream, stream.finished()
 
@@ -37,17 +36,6 @@ def test_reuse_does_not_change_answers(random_session, mode, reused):
         assert first.tokens == second.tokens
         assert cold.reused == []
         assert warm.reused == ([TOKENS, reused] if number else [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["question", "heads", "paper"])
-def test_speculation_from_a_cached_state_gives_the_same_answer(random_session, scorer):
-    shared = caching(random_session)
-    settings = {"mode": "select", "scorer": scorer, "speculate": 4, "proposer": "draft", "max_new_tokens": 16}
-    for question in QUESTIONS:
-        first, second = (ask(session, question, **settings)[0] for session in (random_session, shared))
-        torch.testing.assert_close(first.prefilled.importance, second.prefilled.importance, atol=1e-5, rtol=1e-4)
-        assert first.tokens == second.tokens
 
 
 def test_a_state_with_fewer_layers_is_not_reused_when_more_are_needed(random_session):

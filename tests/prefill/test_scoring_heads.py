@@ -117,11 +117,8 @@ def make_sightings(good, count=60, heads=6, chunks=40, seed=0, lexical=False):
     return cases
 
 
-def test_search_finds_the_informative_head_and_ignores_noise():
+def test_search_finds_and_combines_the_informative_heads():
     assert search_heads(make_sightings({4: (0, 1)}), heads=2) == (Head(2, 0, 1.0),)
-
-
-def test_search_combines_complementary_heads():
     chosen = search_heads(make_sightings({1: (0, 0.5), 5: (0.5, 1)}), heads=3)
     assert chosen == (Head(0, 1, 0.5), Head(1, 2, 0.5))
 

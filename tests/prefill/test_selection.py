@@ -23,7 +23,6 @@ from specprefill_cli.prefill.selection import (
     select,
     select_scored,
     spread_ratio,
-    spread_warnings,
 )
 from specprefill_cli.record import Fate
 from specprefill_cli.settings import Settings
@@ -86,6 +85,7 @@ def test_keeps_the_best_chunks_and_breaks_ties_by_position():
 def test_long_question_does_not_starve_the_document():
     long = choose(torch.rand(6_001), 0.1, prefix=20, suffix=620)
     assert long.plan.kept_tokens - 640 >= 300
+    assert choose(torch.empty(0), 0.3, prefix=10, suffix=10).plan.kept_tokens == 20
 
 
 @given(importances.map(lambda scores: scores + 0.01), st.floats(0.05, 1))
@@ -107,10 +107,6 @@ def test_auto_keep_does_not_grow_with_unimportant_text():
     tuned = AutoBudget(share=0.5, tokens=640)
     assert count_kept(576, tuned) == count_kept(6336, tuned) == 64
     assert count_kept(6336, AutoBudget(share=0.5)) > 1000
-
-
-def test_empty_document_keeps_only_prefix_and_suffix():
-    assert choose(torch.empty(0), 0.3, prefix=10, suffix=10).plan.kept_tokens == 20
 
 
 def test_chunks_gain_score_from_their_neighbours():
@@ -161,7 +157,6 @@ NAMES = ("Anna Berg", "Tom Hale", "Ruth Okoro", "Ivan Petrov", "Mia Lund", "Omar
 
 
 def plant(facts, seed):
-    """Insert facts at random places of prose."""
     generator = random.Random(seed)
     sentences = list(PROSE_SENTENCES)
     for fact in facts:
@@ -180,16 +175,14 @@ def warnings(session, collection, question, **settings):
 
 
 @pytest.mark.parametrize("animal", ["heron", "badger", "whale"])
-def test_planted_needles_do_not_warn(tiny_session, animal):
+def test_planted_counts_and_lists_warn_and_needles_do_not(tiny_session, animal):
+    for question in (f"How many people saw a {animal} near the harbour?", f"List all who saw a {animal}."):
+        assert warnings(tiny_session, sightings(animal), question) == [f"{SPREAD} or use --mode full"]
+        # A scorer without a limit.
+        assert not warnings(tiny_session, sightings(animal), question, scorer="random")
     collection = plant([f"The secret code of the {animal} tower is 7315"], seed=1)
     for keep in (0.05, 0.1, 0.2, None):
         assert not warnings(tiny_session, collection, f"What is the secret code of the {animal} tower?", keep=keep)
-
-
-@pytest.mark.parametrize("animal", ["heron", "badger", "whale"])
-def test_planted_counts_and_lists_warn(tiny_session, animal):
-    for question in (f"How many people saw a {animal} near the harbour?", f"List all who saw a {animal}."):
-        assert warnings(tiny_session, sightings(animal), question) == [f"{SPREAD} or use --mode full"]
 
 
 def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
@@ -197,12 +190,7 @@ def test_a_document_beyond_the_context_is_not_sent_to_full(tiny_session):
     request = tiny_session.request(collection, "How many?", Settings(mode="select", keep=0.1, max_new_tokens=16))
     assert request.prompt.length > request.target.context
     scores = Scores(importance=torch.ones(request.document_tokens), spread_limit=0.57)
-    assert spread_warnings(request, scores, select_scored(request, scores)) == (SPREAD,)
-
-
-def test_scorers_without_a_spread_limit_do_not_warn(tiny_session):
-    question = "How many people saw a heron near the harbour?"
-    assert not warnings(tiny_session, sightings("heron"), question, scorer="random")
+    assert SPREAD in select_scored(request, scores).warnings
 
 
 def test_spread_of_one_peak_and_of_equal_scores():
@@ -211,5 +199,4 @@ def test_spread_of_one_peak_and_of_equal_scores():
     assert spread_ratio(peak, 10) < 0.05
     assert spread_ratio(torch.ones(100), 10) == 1.0
     assert spread_ratio(peak, 2) == spread_ratio(peak, 10)
-    assert spread_ratio(torch.ones(100), 60) is None
-    assert spread_ratio(torch.zeros(100), 10) is None
+    assert spread_ratio(torch.ones(100), 60) == spread_ratio(torch.zeros(100), 10) == 0

@@ -12,7 +12,7 @@ from torch import Tensor
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.machine.cost import cost_of, relative_time
 from specprefill_cli.models.running.adapter import prefill, run, window_layers
-from specprefill_cli.models.running.cache import KvCacheState, layer_count, rollback
+from specprefill_cli.models.running.cache import KvCacheState, layer_count
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.importance import attention_importance, transfer, usable_layers
@@ -27,11 +27,7 @@ DEFAULT_WINDOW = 4_096
 
 
 class AttentionScorer(Scorer):
-    """Runs the draft over the prompt and scores document tokens by the attention of a few queries.
-
-    A subclass says which tokens of the prompt are queries, and how many decoded tokens join them.
-    neighbours, spread_limit: as in `Scores`
-    """
+    """The attention of a few queries scores; neighbours, spread_limit: as in `Scores`."""
 
     uses_draft = True
     looks_ahead = True
@@ -63,12 +59,8 @@ class AttentionScorer(Scorer):
             return layer_count(request.draft.model) - 1
         return max(request.last_draft_layer, *self.layers(request))
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
-        """Read the prompt and score the document.
-
-        Returns the importance [n] of the draft's document tokens, float32 on the CPU; the draft's cache of the prompt and
-        the look-ahead tokens, None where the document was divided; and whether an earlier question left the document's KV.
-        """
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, bool]:
+        """The importance [n] of the draft's document tokens, and whether a cache held their KV."""
         prompt = request.draft_prompt
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
@@ -78,21 +70,18 @@ class AttentionScorer(Scorer):
             importance = attention_importance(
                 state, capture, positions, prompt.length, prompt.document, layers, request.draft_share.ranks
             )
-        return importance, state, cached
+        return importance, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         """Last changes to the importance [n], now of the target's document tokens."""
         return importance
 
     def auto_budget(self, request: PrefillRequest) -> AutoBudget:
-        """The budget of `--keep auto`."""
         return AutoBudget()
 
     def score(self, request: PrefillRequest) -> Scores:
         """Score with a single run of the draft. Raises SpecprefillError like `layers`, and for scores that are not finite."""
-        importance, state, cached = self.score_document(request)
-        if state is not None:
-            rollback(state, request.draft_prompt.length)
+        importance, cached = self.score_document(request)
         with request.clock.phase("scoring"):
             if request.draft_prompt is not request.prompt:
                 importance = transfer(importance, request.draft_prompt.offsets, request.prompt.offsets)
@@ -102,15 +91,10 @@ class AttentionScorer(Scorer):
             auto_budget=self.auto_budget(request),
             neighbours=self.neighbours,
             spread_limit=self.spread_limit,
-            # Decoding needs keys and values of every layer.
-            draft_state=state
-            if request.needs_draft_state and self.last_layer(request) == layer_count(request.draft.model) - 1
-            else None,
             reused=(DRAFT_PREFIX,) if cached else (),
         )
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """For `auto`, `DEFAULT_WINDOW`."""
         return DEFAULT_WINDOW if setting == AUTO else super().window(pair, setting)
 
     def prefill(self, request: PrefillRequest) -> tuple[KvCacheState, QueryCapture, bool]:
@@ -124,17 +108,13 @@ class AttentionScorer(Scorer):
             cached = state.length
             logits = self.read(request, state, capture, last_layer)
             store_prefix()
-        if logits is not None:
+        if self.looks_ahead:
             with clock.phase("look_ahead"):
                 look_ahead(request, logits, state, capture, self.decoded_queries(request.look_ahead))
         return state, capture, cached > 0
 
-    def read(
-        self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int
-    ) -> Tensor | None:
-        """Run the draft over the tokens that the state lacks; return the last token's logits [V] if the whole draft ran."""
-        prompt = request.draft_prompt
-        tokens, positions = prompt.tokens, torch.arange(prompt.length)
+    def read(self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int) -> Tensor:
+        """Run the draft over the tokens that the state lacks; return logits [V] if the whole draft runs."""
         read = partial(
             prefill,
             request.draft.model,
@@ -143,21 +123,19 @@ class AttentionScorer(Scorer):
             capture=capture,
             local_window=request.local_window,
         )
+        prompt, start = request.draft_prompt, state.length
+        tokens, positions, end = prompt.tokens, torch.arange(prompt.length), prompt.document[1]
         if request.draft_gap:
             # A pass of its own: attention to a local window is fastest over positions without a gap.
-            end = prompt.document[1]
-            part = slice(state.length, end)
-            read(tokens[part], positions[part], last_layer=last_layer)
+            read(tokens[start:end], positions[start:end], last_layer=last_layer)
             positions[end:] += request.draft_gap
-        tokens, positions = tokens[state.length :], positions[state.length :]
-        logits, _ = read(tokens, positions, last_layer=None if self.looks_ahead else last_layer)
-        return logits if self.looks_ahead else None
+        rest = slice(state.length, None)
+        return read(tokens[rest], positions[rest], last_layer=None if self.looks_ahead else last_layer)[0]
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
 
-        with_overhead: add the fixed cost of passes; where the speed of draft and target was measured, return the FLOPs that
-            the target computes in that time
+        with_overhead: with the fixed cost of passes, in the target's FLOPs where both speeds were measured
         """
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
@@ -175,7 +153,6 @@ class AttentionScorer(Scorer):
         return time_ratio * flops * request.pair.ranks.size / request.pair.draft_ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """Why not: a context that is too short for the prompt, or layers that see too little of it."""
         draft, reach = request.draft, request.draft_reach
         if reach + self.decoded_queries(request.look_ahead) > draft.context:
             return f"the draft's context of {draft.context:,} tokens is too short for the prompt"

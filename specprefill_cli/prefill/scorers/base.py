@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.bm25 import word_scores
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.request import PrefillRequest
@@ -23,10 +22,8 @@ NEIGHBOURS = 0.5
 class AutoBudget:
     """The budget of `--keep auto`: the fewest chunks that hold a share of the importance's mass.
 
-    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks where it is None
-
-    Unimportant text grows with the document, the evidence for an answer does not. So in a longer document, a share counts
-    only the best chunks, up to the document length on which it was tuned.
+    share: of the mass of the best chunks with `tokens` document tokens together, or of all chunks (None):
+        unimportant text grows with the document, the evidence for an answer does not
     """
 
     share: float = 0.6
@@ -40,7 +37,6 @@ class Scores:
     neighbours: weight of a chunk's two neighbours in its rank
     whole_sentences: whether a kept chunk brings the rest of the sentences that it cuts, within the same budget of tokens
     spread_limit: `spread_ratio` of chunks above which the evidence is spread over the document; None where it is unknown
-    draft_state: the draft's cache of the whole prompt, where the scorer ran the draft and decoding needs it
     reused: cached work of earlier questions that it used, in words
     warnings: what the user should know about the choice
     """
@@ -50,7 +46,6 @@ class Scores:
     neighbours: float = 0.0
     whole_sentences: bool = False
     spread_limit: float | None = None
-    draft_state: KvCacheState | None = None
     reused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -97,11 +92,9 @@ class LexicalScorer(Scorer):
 def lexical_importance(request: PrefillRequest) -> Tensor:
     """BM25 of each document token's chunk, in the target's tokens: [n], float32."""
     starts = request.chunk_starts
-    return (
-        request.of_tokens(word_scores(request.question, request.document_text, starts))
-        if len(starts)
-        else torch.zeros(0)
-    )
+    if not len(starts):
+        return torch.zeros(0)
+    return request.of_tokens(word_scores(request.question, request.document_text, starts))
 
 
 class RandomScorer(Scorer):
@@ -111,12 +104,7 @@ class RandomScorer(Scorer):
 
     def score(self, request: PrefillRequest) -> Scores:
         with request.clock.phase("scoring"):
-            tokens, size = request.document_tokens, request.chunk_size
-            generator = torch.Generator().manual_seed(question_seed(request))
-            chunks = torch.rand(-(-tokens // size), generator=generator)
-            return Scores(importance=chunks.repeat_interleave(size)[:tokens])
-
-
-def question_seed(request: PrefillRequest) -> int:
-    """The question's own seed, so that questions about the same document do not all get the same chunks."""
-    return request.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
+            # Questions about the same document do not all get the same chunks.
+            seed = request.settings.seed ^ zlib.crc32(request.question.encode("utf-8", "replace"))
+            chunks = torch.rand(len(request.chunk_starts), generator=torch.Generator().manual_seed(seed))
+            return Scores(importance=request.of_tokens(chunks.numpy()))

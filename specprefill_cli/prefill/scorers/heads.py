@@ -1,30 +1,20 @@
-"""Scorer `heads`: only the draft's scoring heads, mixed with BM25.
-
-The draft runs no layer above them, and does not look ahead. It reads a document beyond its context in parts.
-"""
+"""Scorer `heads`: the draft's scoring heads, mixed with BM25; no layer above them runs."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.running.adapter import window_layers
-from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.calibration import HEADS_REMEDY, CalibratedPair, ScoringHeads
-from specprefill_cli.prefill.importance import blend, check_finite, pool, usable_layers
+from specprefill_cli.prefill.importance import blend, check_finite, pool
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import AttentionScorer
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, lexical_importance
-from specprefill_cli.prefill.scorers.parts import (
-    CoreScores,
-    cached_parts,
-    document_parts,
-    normalise_cores,
-    score_core,
-)
+from specprefill_cli.prefill.scorers.parts import CoreScores, cached_parts, document_parts, normalise_cores, score_core
 from specprefill_cli.prompting import Prompt
 from specprefill_cli.settings import AUTO
 
@@ -43,23 +33,24 @@ class HeadsScorer(AttentionScorer):
 
     def layers(self, request: PrefillRequest) -> Sequence[int]:
         """Layers of the scoring heads. Raises SpecprefillError where none are known, or none sees the whole prompt."""
-        draft, length = request.draft, request.draft_reach
-        usable = usable_layers(window_layers(draft.config), length)
-        layers = sorted({head.layer for head in required_heads(request).heads if head.layer in usable})
+        layers = sorted({head.layer for head in required_heads(request).heads} & {*super().layers(request)})
         if not layers:
             raise SpecprefillError(
-                f"--scorer heads: the layers of draft {draft.name} that hold its scoring heads attend to a window shorter "
-                f"than this prompt of {length} tokens; use --scorer question"
+                f"--scorer heads: the layers of draft {request.draft.name} that hold its scoring heads attend to a "
+                f"window shorter than this prompt of {request.draft_reach} tokens; use --scorer question"
             )
         return layers
 
-    def score_document(self, request: PrefillRequest) -> tuple[Tensor, KvCacheState | None, bool]:
+    def score_document(self, request: PrefillRequest) -> tuple[Tensor, bool]:
         parts = document_parts(request)
         # The first part lies farthest from the question: a layer that sees it from there sees every part.
         first_request = parts[0].cut_request(request)
-        layers = {
-            layer: heads for layer in self.layers(first_request) if (heads := weights_of_local_heads(request, layer))
-        }
+        usable, local = self.layers(first_request), request.draft_share.queries
+        # Weights by layer and number among the heads that this rank holds, ascending.
+        layers: defaultdict[int, dict[int, float]] = defaultdict(dict)
+        for head in sorted(required_heads(request).heads, key=lambda head: (head.layer, head.head)):
+            if head.layer in usable and head.head in local:
+                layers[head.layer][head.head - local.start] = head.weight
         requests = cached_parts(request, parts, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
@@ -79,7 +70,7 @@ class HeadsScorer(AttentionScorer):
             for heads, *cores_of_layer in zip(layers.values(), *scores, strict=True):
                 importance += normalise_cores(cores_of_layer, torch.tensor(list(heads.values())))
             importance = check_finite(pool(request.draft_share.ranks.summed(importance)[None])[0])
-        return importance, state if len(parts) == 1 else None, any_cached
+        return importance, any_cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
         weight = required_heads(request).lexical
@@ -97,7 +88,6 @@ class HeadsScorer(AttentionScorer):
         return AutoBudget(share=heads.auto_mass, tokens=heads.auto_tokens)
 
     def window(self, pair: CalibratedPair, setting: str | int) -> int | None:
-        """For `auto`, the calibrated window of the heads."""
         if setting == AUTO and pair.scoring_heads is not None:
             return pair.scoring_heads.window
         return super().window(pair, setting)
@@ -108,18 +98,10 @@ class HeadsScorer(AttentionScorer):
         return len(parts) * super().cost(parts[0].cut_request(request), with_overhead)
 
     def obstacle(self, request: PrefillRequest) -> str | None:
-        """A question that leaves no room for the document, or layers that see too little."""
         context, prompt = request.draft.context, request.draft_prompt
         if prompt.length - len(prompt.offsets) + request.chunk_size > context:
             return f"the draft's context of {context:,} tokens is too short for the question"
         return super().obstacle(document_parts(request)[0].cut_request(request))
-
-
-def weights_of_local_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
-    """Weights of the scoring heads of a layer that this rank holds, by their number among the rank's heads, ascending."""
-    share = request.draft_share.queries
-    weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}
-    return {head - share.start: weights[head] for head in sorted(weights) if head in share}
 
 
 def required_heads(request: PrefillRequest) -> ScoringHeads:

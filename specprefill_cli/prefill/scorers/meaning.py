@@ -1,17 +1,17 @@
-"""Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the draft's heads.
+"""Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the heads.
 
-The bundled sentence encoder compares meanings; a document's vectors do not depend on the question, so they are kept for the next
-question about it. The heads find what a question says in the document's words, the encoder what it says in other words: the more
-of its words stand together, the more the heads count. Documents in other languages than English are compared word by word in
-English, and by their own words; where none is in English, the bundled draft, which reads nothing else, does not run.
+The heads find what a question says in the document's words, the encoder what it says in other words: the more of
+its words stand together, the more the heads count. Other languages than English are compared word by word in
+English, and by their own words; where none is English, the bundled draft, which reads nothing else, does not run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ from specprefill_cli.prefill.scorers.heads import HeadsScorer
 
 # Document tokens of a piece that has a vector, whatever `chunk_size` is: longer pieces say less about where the answer is.
 PIECE = 32
-# Factors of the similarities of pieces and of sentences before the softmax: cosines lie close together. That of pieces is
-# the factor of the encoder's training.
+# Factors of the similarities of pieces (as in the encoder's training) and of sentences before the softmax.
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
 # Part of their keys on disk: raise it with another encoder or glossary.
@@ -71,32 +70,10 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     offsets = request.prompt.offsets
     if not len(offsets):
         return torch.zeros(0)
-    encoder = load_encoder(request.pair.target.device)
-    starts = offsets[::PIECE, 0]
-    cache = request.draft_prefixes
-    english = gloss_documents(request.collection)
-
-    def compute() -> DocumentVectors:
-        if english is None:
-            return encoder.document_vectors(request.document_text, starts)
-        return encoder.document_vectors(english.text, starts, english.places)
-
-    def find_or_compute() -> DocumentVectors:
-        if not request.collection.kept:
-            return compute()
-        with DiskCache() as disk:
-            key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
-            with suppress(SafetensorError, TypeError):
-                return DocumentVectors(**load(disk.find(key) or b""))
-            vectors = compute()
-            disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
-        return vectors
-
-    vectors = find_or_compute() if cache is None else cache.embeddings.find_or(identity(request), find_or_compute)
-    question, sentence_starts = (
-        encoder.question_vectors(english_question(request)),
-        sentences_of(request.document_text)[:, 0],
-    )
+    cache, compute = request.draft_prefixes, partial(document_vectors, request)
+    vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
+    question = load_encoder(request.pair.target.device).question_vectors(english_question(request))
+    sentence_starts = sentences_of(request.document_text)[:, 0]
     pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
     if not len(sentence_starts):
         return pieces
@@ -105,13 +82,28 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     return blend(pieces, sentences[sentence_of], 1.0)
 
 
+def document_vectors(request: PrefillRequest) -> DocumentVectors:
+    """The vectors of a document's pieces and words, from the disk if they are kept there."""
+    encoder, english = load_encoder(request.pair.target.device), gloss_documents(request.collection)
+    starts, kept = request.prompt.offsets[::PIECE, 0], request.collection.kept
+    passage = (request.document_text, starts) if english is None else (english.text, starts, english.places)
+    key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
+    with DiskCache() if kept else nullcontext() as disk:
+        with suppress(SafetensorError, TypeError):
+            return DocumentVectors(**load((disk and disk.find(key)) or b""))
+        vectors = encoder.document_vectors(*passage)
+        if disk is not None:
+            disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
+    return vectors
+
+
 def english_question(request: PrefillRequest) -> str:
     """The English of a question."""
     return gloss(request.question, language_of(request.question, language_of(request.document_text))).text
 
 
 def has_vectors(request: PrefillRequest) -> bool:
-    """Whether a cache holds the document's vectors."""
+    """Whether the memory holds the document's vectors."""
     return request.draft_prefixes is not None and identity(request) in request.draft_prefixes.embeddings
 
 
@@ -156,7 +148,10 @@ class BlendScorer(HeadsScorer):
             mixed = blend(meaning, lexical_importance(request), covered)
         else:
             mixed = blend(meaning, super().finish(request, importance), HEADS_WEIGHT * covered)
-        return with_identifiers(request, with_english_words(request, mixed))
+        mixed = with_english_words(request, mixed)
+        # Chunks with a rare identifier of the question come first: `B077` and `B078` mean the same.
+        holds = request.of_tokens(hold_rare_identifier(request.question, request.document_text, request.chunk_starts))
+        return mixed + holds * mixed.topk(min(request.chunk_size, len(mixed))).values.mean()
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
         foreign = set(request.collection.languages) - {ENGLISH}
@@ -181,9 +176,3 @@ def with_english_words(request: PrefillRequest, importance: Tensor) -> Tensor:
         return importance
     passages = english_question(request), english.text, english.starts(request.chunk_starts), ENGLISH
     return importance + coverage(*passages) * to_distribution(request.of_tokens(word_scores(*passages)))
-
-
-def with_identifiers(request: PrefillRequest, importance: Tensor) -> Tensor:
-    """Importance [n] that ranks the chunks with a rare identifier of the question first: `B077` and `B078` mean the same."""
-    holds = request.of_tokens(hold_rare_identifier(request.question, request.document_text, request.chunk_starts))
-    return importance + holds * importance.topk(min(request.chunk_size, len(importance))).values.mean()

@@ -1,13 +1,10 @@
-"""Parts of a long document, which the draft reads in turn, and a single softmax over all of them.
-
-A document that fits the draft's context is a single part.
-"""
+"""Parts of a document beyond the draft's context, read in turn, and a single softmax over all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -61,7 +58,7 @@ class Part:
         if self.end - self.start == len(request.draft_prompt.offsets):
             return request
         prompt = self.cut_prompt(request.draft_prompt)
-        return replace(request, draft_prompt=prompt, draft_gap=self.gap, needs_draft_state=False)
+        return replace(request, draft_prompt=prompt, draft_gap=self.gap)
 
 
 def divide_document(tokens: int, size: int, room: int) -> tuple[Part, ...]:
@@ -98,7 +95,7 @@ def document_parts(request: PrefillRequest) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreScores:
-    """How strongly the queries of some heads of a layer attend to a part's core, before the softmax.
+    """Attention of some heads of a layer to a part's core, before the softmax.
 
     weights: [heads, Q, core] exp(score - largest); largest: [heads, Q] the largest score of each query
     masses: [2, heads, Q] log-sum-exp of the scores: of the core, and of prefix and suffix
@@ -109,7 +106,6 @@ class CoreScores:
     masses: Tensor
 
     def cpu(self) -> CoreScores:
-        """The same on the CPU."""
         return CoreScores(weights=self.weights.cpu(), largest=self.largest.cpu(), masses=self.masses.cpu())
 
 
@@ -135,11 +131,8 @@ def score_core(
 
 
 def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor:
-    """Importance [n] of a document, from a single softmax over the cores of all parts, prefix and suffix.
-
-    The attention of each head is averaged over the queries and counts with its weight [heads]. Every part
-    holds prefix and suffix; they count once, with the mean over parts.
-    """
+    """Importance [n]: the mean over queries of a single softmax over all parts, by weights of heads."""
+    # Every part holds prefix and suffix; they count once, with the mean over parts.
     cores, shared = torch.stack([part.masses for part in parts], 1).logsumexp(1)
     normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(parts))).log())
     query_weights = head_weights[:, None].to(normalisers) / normalisers.shape[1]
@@ -152,17 +145,13 @@ def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor
 
 
 def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) -> list[PrefillRequest]:
-    """The request of each part, without a cache beyond its limit, so that a document does not evict its own parts.
+    """The request of each part, without a cache where this is too small: the parts would evict one another.
 
     layers: how many of the draft's layers hold KV
     """
-    requests, prefixes = [part.cut_request(request) for part in parts], request.draft_prefixes
-    if prefixes is None or len(parts) == 1:
+    prefixes, draft, requests = request.draft_prefixes, request.draft, [part.cut_request(request) for part in parts]
+    tokens = sum(cut.draft_prompt.length + HEADROOM for cut in requests)
+    needed = cache_bytes(draft.config, tokens, draft.model.dtype) * layers // layer_count(draft.model)
+    if prefixes is None or len(parts) == 1 or needed <= prefixes.capacity_bytes:
         return requests
-    draft = request.draft
-    sizes = (cache_bytes(draft.config, cut.draft_prompt.length + HEADROOM, draft.model.dtype) for cut in requests)
-    needed = accumulate(size * layers // layer_count(draft.model) for size in sizes)
-    return [
-        cut if total <= prefixes.capacity_bytes else replace(cut, draft_prefixes=None)
-        for cut, total in zip(requests, needed, strict=True)
-    ]
+    return [replace(cut, draft_prefixes=None) for cut in requests]
