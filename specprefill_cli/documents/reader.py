@@ -1,7 +1,9 @@
-"""The interface of a file format's reader, its input, and its limits of size."""
+"""The interface of a file format's reader, its input, and its limits of size and time."""
 
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from threading import Thread
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.errors import DocumentError, document_error, one_line
@@ -9,11 +11,12 @@ from specprefill_cli.errors import DocumentError, document_error, one_line
 
 @dataclass(kw_only=True)
 class Limits:
-    """Guards against files that would exhaust memory: a file beyond a limit is refused, never cut."""
+    """Guards against files that would exhaust memory or time: a file beyond a limit is refused, never cut."""
 
     max_bytes: int = 256 * 2**20  # size of the file, in bytes
     max_characters: int = 20_000_000  # characters of the extracted text
     max_growth: int = 200 * 2**20  # bytes that an archive gains by unpacking: XML takes several times as much
+    max_seconds: float = 120.0  # without a further page
 
 
 LIMITS = Limits()
@@ -78,6 +81,26 @@ class SourceFile:
             self.check_room(characters)
             page_lines.append(line.rstrip())
         return clean_text("\n".join(page_lines)).strip("\n")
+
+
+def read_in_time(read: Callable[[SourceFile], None], file: SourceFile) -> None:
+    """Read a file in a daemon thread: Python cannot kill a late parser. Raises its errors, and DocumentError when it is late."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(read(file))
+        except BaseException as error:  # raised again in the caller's thread
+            outcome.set_exception(error)
+
+    Thread(target=run, name="document-reader", daemon=True).start()
+    pages = -1
+    while not wait([outcome], LIMITS.max_seconds).done:
+        if len(file.texts) == pages:
+            late = f"no further page within {LIMITS.max_seconds:g} s ({pages:,} read)"
+            raise file.error(late, "save it anew with another program")
+        pages = len(file.texts)
+    outcome.result()
 
 
 # Yields the text of each page in order, or raises `DocumentError`; any other error is reported as a damaged file.

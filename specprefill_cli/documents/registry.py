@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from specprefill_cli.documents import containers, extras, html, office, pdf, text, xlsx
 from specprefill_cli.documents.document import Document, join_pages
-from specprefill_cli.documents.reader import LIMITS, Reader, SourceFile
+from specprefill_cli.documents.reader import LIMITS, Reader, SourceFile, read_in_time
 from specprefill_cli.documents.text import BOM_ENCODINGS
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
@@ -57,7 +57,7 @@ def read_document(data: bytes, name: str, step: Callable[[str], None] = lambda _
     if len(data) > LIMITS.max_bytes:
         raise document_error(name, f"larger than {LIMITS.max_bytes:,} bytes", "split it into smaller files")
     file = SourceFile(data, name, step, read_attached=read_file)
-    read_file(file)
+    read_in_time(read_file, file)
     joined, ranges = join_pages(file.texts)
     if not joined.strip():
         raise document_error(name, "it holds no text", "give a file with text in it")

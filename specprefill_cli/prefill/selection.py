@@ -171,11 +171,16 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
         limit=limit,
         widen=partial(complete_sentences, text, prompt.offsets) if scores.whole_sentences else None,
     )
+    kept, fixed = selection.plan.kept_tokens, prompt.length - request.document_tokens
+    if keep is not None and keep * prompt.length < fixed and kept > keep * prompt.length + request.chunk_size:
+        warnings += (
+            f"keep {keep:g}: question and instruction alone take {fixed:,} of {prompt.length:,} tokens; {kept:,} are kept",
+        )
     if limit is not None and keep is not None and keep * prompt.length > room:
         target = request.pair.target
         warnings += (
             f"keep {keep:g} of {prompt.length:,} tokens does not fit {target.name}'s context of {target.context:,} with "
-            f"{request.max_new_tokens:,} tokens of answer; {selection.plan.kept_tokens:,} are kept",
+            f"{request.max_new_tokens:,} tokens of answer; {kept:,} are kept",
         )
     if is_spread(scores, len(selection.chunks), request.chunk_size):
         warnings += (f"{SPREAD} or use --mode full" if prompt.length <= room else SPREAD,)

@@ -89,3 +89,11 @@ def test_chunks_cover_the_document_and_the_record_survives_json(planner):
     assert {tuple(chunk["pages"]) for chunk in chunks} == {(1,)}
     assert max(chunks, key=lambda chunk: chunk["importance"])["fate"] == "recompute"
     assert set(record["estimates"][0]) == {"keep", "kept_tokens", "kept_ratio", "speedup", "ttft_seconds"}
+
+
+@pytest.mark.parametrize(("question", "warned"), [("Why?", False), ("Why is the north gate open? " * 40, True)])
+def test_a_question_that_pushes_the_total_above_the_keep_ratio_is_warned_of(random_session, question, warned):
+    settings = Settings(mode="select", scorer="lexical", keep=0.1, max_new_tokens=2)
+    answer = random_session.ask(collection_of("The north gate opens at nine. " * 100), question, settings).finished()
+    assert (answer.kept_ratio > 0.15) == warned
+    assert any("question and instruction alone take" in warning for warning in answer.warnings) == warned

@@ -1,5 +1,6 @@
 """PDFs: text by page, and failures."""
 
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,9 @@ from fpdf.enums import EncryptionMethod
 from pypdfium2 import PdfiumError
 
 from specprefill_cli.documents import extras
+from specprefill_cli.documents.reader import LIMITS, SourceFile
 from specprefill_cli.documents.registry import read_document
+from specprefill_cli.errors import DocumentError
 from tests.helpers import document_files
 from tests.helpers.document_files import make_pdf, page_texts
 
@@ -138,3 +141,18 @@ def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception)
 
     monkeypatch.setattr("pypdfium2.PdfDocument", refuse)
     monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
+
+
+def test_a_file_whose_pages_stop_coming_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    released, add_page = Event(), SourceFile.add_page
+
+    def stop_after_two(file: SourceFile, text: str) -> None:
+        add_page(file, text)
+        if len(file.texts) == 2:
+            released.wait()
+
+    monkeypatch.setattr(SourceFile, "add_page", stop_after_two)
+    monkeypatch.setattr(LIMITS, "max_seconds", 0.3)
+    with pytest.raises(DocumentError, match=r"no further page within 0.3 s \(2 read\)"):
+        read_document(make_pdf(TEXTS), "report.pdf")
+    released.set()

@@ -22,7 +22,7 @@ from specprefill_cli.models.running.supported import model_class
 SAMPLED, UNPACKED = 16, "unpacked_samples"
 # Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
 ROUNDED_ROWS = 64
-# Most rows that are multiplied unrounded, and where torch's product needs the rows of an int8 matrix to begin: elsewhere it faults.
+# Most rows that are multiplied unrounded, and where torch's product wants the rows of a matrix to begin: elsewhere it faults.
 WHOLE_ROWS, ALIGNMENT = 4, 16
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
