@@ -29,8 +29,7 @@ IN_CONFIGURATION = "rope_"
 class NamedTensor:
     """A tensor of the file and the name of the parameter that it becomes.
 
-    heads: of a query or key projection whose rows are in another order than transformers', else 0
-    offset: what is added to each value
+    heads: of a query or key projection whose rows `in_halves` must reorder, else 0; offset: what is added to each value
     """
 
     name: str
@@ -64,6 +63,7 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
     tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
     parameters = {name: parameter for name, parameter in model.state_dict().items() if name not in tied}
     expected = {names.get_name(name, try_suffixes=(".weight", ".bias")): name for name in parameters}
+    rotated = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     found = []
     for tensor in reader.tensors:
         if tensor.name.startswith(IN_CONFIGURATION):
@@ -77,23 +77,13 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
             dequantize(tensor.data[:1], tensor.tensor_type)
         except NotImplementedError as error:
             raise refuse(reader, f"the tensor {tensor.name} of the type {tensor.tensor_type.name}") from error
-        found.append(NamedTensor(name, tensor, rotated_heads(tensor.name, config), added_offset(name, config)))
+        heads = rotated.get(tensor.name.split(".")[-2], 0) if architecture == "llama" else 0
+        # transformers adds 1 to Gemma's norms in each pass, the file states the sum.
+        offset = -1.0 if architecture == "gemma3" and name.endswith("norm.weight") else 0.0
+        found.append(NamedTensor(name, tensor, heads, offset))
     if expected:
         raise refuse(reader, f"a file without the tensor {next(iter(expected))}")
     return found
-
-
-def rotated_heads(name: str, config: dict[str, Any]) -> int:
-    """The heads of a projection whose rows `in_halves` must reorder: queries and keys of llama files."""
-    if config["model_type"] != "llama":
-        return 0
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    return heads.get(name.split(".")[-2], 0)
-
-
-def added_offset(name: str, config: dict[str, Any]) -> float:
-    """What a parameter is above the file's value: transformers adds 1 to Gemma's norms in each pass, the file states the sum."""
-    return -1.0 if config["model_type"] == "gemma3_text" and name.endswith("norm.weight") else 0.0
 
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:
@@ -114,8 +104,7 @@ def unpacked(
     Returns each of these tensors for all rows.
     """
     data = named.tensor.data
-    columns = int(named.tensor.shape[0]) if named.is_matrix else 1
-    step = max(1, BLOCK_WEIGHTS // columns) if named.is_matrix else len(data)
+    step = max(1, BLOCK_WEIGHTS * len(data) // named.count)
 
     def block(start: int) -> tuple[Tensor, ...]:
         values = dequantize(data[start : start + step], named.tensor.tensor_type)
@@ -133,7 +122,7 @@ def stored_tensors(
     done = 0
     with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for tensor in named:
-            convert = pack_rows if packed and tensor.is_matrix else as_bfloat16
+            convert = pack_rows if packed and tensor.is_matrix else lambda values: (values.bfloat16(),)
             if lora is None:
                 parts = unpacked(tensor, convert, pool)
             else:
@@ -143,11 +132,6 @@ def stored_tensors(
             yield from zip(names, parts, strict=True)
             done += tensor.count
             report(done)
-
-
-def as_bfloat16(values: Tensor) -> tuple[Tensor]:
-    """The values in bfloat16."""
-    return (values.to(torch.bfloat16),)
 
 
 def shards(tensors: Iterator[tuple[str, Tensor]], size: int) -> Iterator[dict[str, Tensor]]:
