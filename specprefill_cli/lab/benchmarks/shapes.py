@@ -29,11 +29,10 @@ from specprefill_cli.models.machine.placement import (
     prefer_one_gpu,
 )
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
-from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.models.running.supported import model_class
-from specprefill_cli.models.sources.hub import model_source, quiet_library
+from specprefill_cli.models.sources.hub import quiet_library
 from specprefill_cli.models.sources.pairs import Pair
-from specprefill_cli.models.sources.refs import BUNDLED
+from specprefill_cli.models.sources.refs import BUNDLED, ModelRef
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
@@ -71,7 +70,7 @@ def named_config(name: str, role: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     if name == TINY:
-        config = AutoConfig.from_pretrained(model_source(f"{BUNDLED}{role}"))
+        config = AutoConfig.from_pretrained(**ModelRef(f"{BUNDLED}{role}").source())
     else:
         config = AutoConfig.for_model(**published_shapes()[name])
     config.max_position_embeddings = CONTEXT

@@ -99,7 +99,7 @@ def default_pair() -> str:
     sizes = {name: file.stat().st_size for name, file in files.items() if file is not None}
     room = psutil.virtual_memory().available / MEMORY_OF_FILE
     fitting = [name for name in sorted(sizes, key=sizes.__getitem__) if sizes[name] <= room]
-    return fitting[-1] if fitting else SMOLLM2 if smollm2.is_available() else "tiny"
+    return fitting[-1] if fitting else SMOLLM2 if smollm2.package_file() else "tiny"
 
 
 def runs_from_gguf(pair: Pair) -> bool:
@@ -135,7 +135,7 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
     if name not in PAIRS:
         raise UsageError(f"pair '{name}': unknown; known are {', '.join(PAIRS)}, or give --draft and --target")
     pair = on_this_machine(PAIRS[name])
-    if name == SMOLLM2 and target is None and not smollm2.is_available():
+    if name == SMOLLM2 and target is None and smollm2.package_file() is None:
         pair = replace(pair, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
     if target is not None:
         # A foreign target needs its own chat template; the named pair's prompt suits its own target alone.

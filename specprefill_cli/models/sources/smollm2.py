@@ -27,8 +27,3 @@ def package_file() -> Path | None:
         return None
     places = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
     return next((place for place in places if place.is_file()), None)
-
-
-def is_available() -> bool:
-    """Whether the package is on this machine."""
-    return package_file() is not None
