@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,8 +23,6 @@ FIRST_SOUND_MPS = Version("2.11")
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.
 SMALLEST_BFLOAT16_HIDDEN = 512
-# Rows of the trial's product, as many as `select` typically keeps; its runs in each dtype; by how much bfloat16 must win.
-TRIAL_ROWS, TRIAL_RUNS, TRIAL_GAIN = 128, 3, 1.2
 
 
 @dataclass(frozen=True)
@@ -148,33 +144,22 @@ def how_to_place(placement: Placement) -> dict[str, Any]:
     return {"distributed_config": DistributedConfig(tp_size=placement.shards)}
 
 
-def explain_undivided(
-    placement: Placement, config: PretrainedConfig, name: str, quantized: bool, optional: bool
-) -> str | None:
-    """Why a model must be whole on every rank, or None.
-
-    optional: whether it may be whole: a draft may, a target may not
-
-    Raises SpecprefillError for a target that cannot be divided.
-    """
-    ranks, (_, key_value_heads) = placement.shards, head_counts(config)
-    if ranks == 1:
-        return None
-    if divides_heads(config) and key_value_heads % ranks:
-        reason = f"its key-value heads ({key_value_heads}) cannot be divided evenly among {ranks} ranks"
-        if optional:
-            return reason
-        fitting = [str(number) for number in range(1, key_value_heads + 1) if key_value_heads % number == 0]
-        raise SpecprefillError(f"{name}: {reason}; use --tensor-parallel {' or '.join(fitting)}")
-    if optional and quantized:
-        return "its weights are quantised"
-    if optional and not getattr(config.get_text_config(), "base_model_tp_plan", None):
-        return "transformers has no plan to divide it"
-    return None
+def check_divisible(placement: Placement, config: PretrainedConfig, name: str) -> None:
+    """Raises SpecprefillError for a target whose key-value heads cannot be divided evenly among its ranks."""
+    ranks, heads = placement.shards, ModelCost.of(config).key_value_heads
+    plan = getattr(config.get_text_config(), "base_model_tp_plan", None) or {}
+    # With fused projections (Phi-3) every rank computes all heads.
+    is_divided = any(style == "colwise" and part.endswith(("k_proj", "qkv_proj")) for part, style in plan.items())
+    if is_divided and heads % ranks:
+        fitting = [str(number) for number in range(1, heads + 1) if heads % number == 0]
+        raise SpecprefillError(
+            f"{name}: its key-value heads ({heads}) cannot be divided evenly among {ranks} ranks; use --tensor-parallel "
+            f"{' or '.join(fitting)}"
+        )
 
 
 def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> torch.dtype:
-    """The dtype of a name; `auto` is bfloat16 on a GPU, and on a CPU where a trial finds it faster.
+    """The dtype of a name; `auto` is bfloat16 on a GPU, and for models of some size on a CPU that multiplies it.
 
     config: of a text model, or of the text part of a model
 
