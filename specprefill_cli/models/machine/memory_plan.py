@@ -53,11 +53,6 @@ def kv_bytes(pair: LoadedPair, setting: str | float) -> int:
     return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
 
 
-def answers_bytes(pair: LoadedPair, setting: str | float) -> int:
-    """Bytes for the KV and the largest pass of concurrent answers; setting: of `--memory-cache`."""
-    return kv_bytes(pair, setting) or kv_bytes(pair, AUTO)
-
-
 def free_memory(device: torch.device) -> int:
     """Bytes available to new tensors on a device, torch's cached blocks included."""
     if device.type == "cuda":
@@ -67,22 +62,15 @@ def free_memory(device: torch.device) -> int:
 
 
 def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
-    """`choose_pass_size` for a model; assumes that layers and cache are spread evenly over its devices."""
-    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
-    free = min(map(free_memory, loaded.devices))
-    largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
-    return choose_pass_size(free, cache, pass_bytes(loaded), largest)
+    """The largest power of two of tokens that fits PASS_SHARE of the memory that the prompt's cache leaves.
 
-
-def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
-    """The largest power of two of tokens, from SMALLEST to `largest`, that fits PASS_SHARE of the free memory.
-
-    free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
-    token_bytes: bytes of a token in a pass (`pass_bytes`)
-
-    Powers of two, so that slightly different free memory seldom changes the grouping of sums, and with it their last bits.
+    Layers and cache are taken to be spread evenly over the devices. Powers of two, so that slightly different free memory
+    seldom changes the grouping of sums, and with it their last bits.
     """
-    fitting = int(PASS_SHARE * max(0, free - cache)) // token_bytes
+    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
+    room = max(0, min(map(free_memory, loaded.devices)) - cache)
+    fitting = int(PASS_SHARE * room) // pass_bytes(loaded)
+    largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
     return min(largest, max(SMALLEST, 1 << max(0, fitting.bit_length() - 1)))
 
 
