@@ -222,7 +222,7 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the mode once on a short prompt, against lazy initialisation; measure what `auto` and speculation need."""
+        """Run the mode once on a short prompt, against lazy initialisation; measure what `--mode auto` needs."""
         if settings.mode in self.warmed or (self.single and self.pair.target.device == "cpu"):
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
@@ -230,11 +230,6 @@ class Session:
         modes = automatic_modes() if settings.mode == AUTO else (settings.mode,)
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
-            prefilled = self.prefill(mode, request)
+            self.prefill(mode, request)
         if settings.mode == AUTO:
             measure_passes(self.pair, request.prefill_chunk)
-        if adapts(settings):
-            pair, position = self.pair, prefilled.answer_position
-            draft = draft_runner(pair, prefilled, position) if draft_may_propose(settings, pair) else None
-            target = SequenceRunner(pair.loaded_target.model, prefilled.state, position, pair.ranks)
-            self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))

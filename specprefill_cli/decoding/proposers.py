@@ -181,11 +181,6 @@ def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
     )
 
 
-def adapts(settings: Settings) -> bool:
-    """Whether measured costs decide how much is proposed: not for sampled answers, which a seed must repeat."""
-    return settings.speculate == AUTO and settings.temperature == 0 and settings.max_new_tokens > 1
-
-
 def proposer_warnings(settings: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:
     """A warning where the draft was named as proposer, and its context has no room from position `length` on."""
     if not names_draft(settings) or length < request.draft.context:
