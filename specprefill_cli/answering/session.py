@@ -16,8 +16,8 @@ from specprefill_cli.answering.resolve import (
     resolve_scorer,
 )
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.decoding.proposers import adapts, check_proposer, draft_may_propose, proposer_warnings
-from specprefill_cli.decoding.runner import SequenceRunner, draft_runner, prefill_shard
+from specprefill_cli.decoding.proposers import check_proposer, proposer_warnings
+from specprefill_cli.decoding.runner import prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, StopFilter
 from specprefill_cli.decoding.speculation import SpeculationState
 from specprefill_cli.distributed import Ranks, Shard
@@ -31,9 +31,8 @@ from specprefill_cli.models.machine.placement import choose_placement, place_of_
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
-from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
-from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
+from specprefill_cli.prefill.registry import MODES, SCORERS, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prompting import Template, encode_prompt, load_template
@@ -69,7 +68,7 @@ def open_session(
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    with ranks.run_on_all_ranks(partial(open_shard, settings, with_draft, calibrated)):
+    with ranks.run_on_all_ranks(partial(open_shard, settings, calibrated)):
         loaded = load_pair(named_pair, placement, settings, with_draft, target_weights, ranks)
         pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
@@ -85,16 +84,11 @@ def open_session(
     return session
 
 
-def open_shard(settings: Settings, draft: bool, calibrated: bool, shard: Shard) -> None:
-    """On another rank: load its shard of the pair."""
+def open_shard(settings: Settings, calibrated: bool, shard: Shard) -> None:
+    """On another rank: load its shard of the target."""
     shard.close()
     settings = settings.varied(prompt=BUILT_IN_TEMPLATE)
-    shard.session = open_session(settings, draft, calibrated=calibrated, ranks=shard.ranks)
-
-
-def score_shard(request: PrefillRequest, shard: Shard) -> None:
-    """On another rank: score a prompt."""
-    shared_scores(replace(request, pair=shard.session.pair, clock=PhaseClock()))
+    shard.session = open_session(settings, draft=False, calibrated=calibrated, ranks=shard.ranks)
 
 
 @dataclass(kw_only=True)
@@ -189,9 +183,8 @@ class Session:
             return MODES[mode].prefill(request)
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Score a prompt without prefilling the target, on every rank; the request has no caches."""
-        with self.pair.ranks.run_on_all_ranks(partial(score_shard, request.portable())):
-            return shared_scores(request)
+        """Score a prompt without prefilling the target."""
+        return SCORERS[request.scorer].score(request)
 
     def answer(
         self, prepared: ResolvedQuestion, prefilled: PrefillResult, stop_texts: Sequence[str] = ()

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.runner import DRAFT, SequenceRunner, prefilled_draft
+from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import Proposal, Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.passes import ForwardGenerator
 from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.settings import AUTO, OFF, Settings
@@ -125,19 +126,19 @@ def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
     """The draft after the prompt. If prefill left no cache, it first reads what the target's cache holds."""
-    pair, draft, length = request.pair, request.draft, prefilled.answer_position
-    ready = prefilled.draft_state
+    draft, length, ready = request.draft, prefilled.answer_position, prefilled.draft_state
     # The state grows while decoding; these are its slots now.
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
     def open_runner() -> SequenceRunner:
-        if ready is None:
-            return prefilled_draft(draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length)
-        return SequenceRunner(draft.model, ready, length, pair.draft_ranks, DRAFT)
+        state = ready
+        if state is None:
+            _, state = prefill(draft.model, tokens, positions, request.prefill_chunk)
+        return SequenceRunner(draft.model, state, length)
 
-    small, large = cost_of(draft), cost_of(pair.target)
-    # Ranks divide the target's pass, and the draft's where they share it.
-    share = pair.ranks.size / pair.draft_ranks.size
+    small, large = cost_of(draft), cost_of(request.pair.target)
+    # Ranks divide the target's pass.
+    share = request.pair.ranks.size
     target_pass = large.pass_flops(1, length) + large.overhead_flops()
     return DraftProposer(
         open_runner,

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.importance import layer_attention
@@ -54,30 +53,26 @@ def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
     )
 
 
-def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Tensor:
-    """Relative squared errors [pairs, C] of pairs (mapped, native) of tensors [heads, C, d]; float32 on the CPU.
-
-    ranks: each holds some of the heads
-    """
-    rows = [
-        torch.stack([(mapped.float() - native.float()).square().sum((0, 2)), native.float().square().sum((0, 2))]).cpu()
-        for mapped, native in pairs
-    ]
-    errors, norms = ranks.summed(torch.stack(rows)).unbind(1)
-    return errors / norms.clamp(min=1e-12)
+def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Relative squared errors [pairs, C] of pairs (mapped, native) of tensors [heads, C, d]; float32 on the CPU."""
+    rows = []
+    for mapped, native in pairs:
+        error = (mapped.float() - native.float()).square().sum((0, 2))
+        rows.append((error / native.float().square().sum((0, 2)).clamp(min=1e-12)).cpu())
+    return torch.stack(rows)
 
 
 def attention_output_error(
-    mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None], ranks: Ranks = ALONE
+    mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None]
 ) -> Tensor:
     """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
 
     mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: of these tokens
-    windows: per layer, its sliding window, or None; ranks: each holds some of the heads
+    windows: per layer, its sliding window, or None
     """
     output = partial(causal_output, queries)
     pairs = ((output(layer, mapped, window), output(layer, computed, window)) for layer, window in enumerate(windows))
-    return relative_errors(pairs, ranks)
+    return relative_errors(pairs)
 
 
 def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | None) -> Tensor:
@@ -116,11 +111,11 @@ def attention_mass(
 
     Pooled over neighbouring tokens like importance; windows: per layer, its sliding window, or None
     """
-    heads = [list(range(capture.layer(layer).shape[0])) for layer in range(len(windows))]
-    rows = (
-        layer_attention(state, capture, layer, heads[layer], document, window) for layer, window in enumerate(windows)
-    )
-    return torch.stack([row.mean(0) for row in rows])
+    rows = []
+    for layer, window in enumerate(windows):
+        heads = range(len(capture.layer(layer)))
+        rows.append(layer_attention(state, capture, layer, heads, document, window).mean(0))
+    return torch.stack(rows)
 
 
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specprefill_cli.prefill.fates import Plan, fate_spans
-from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import rank_chunks
 from specprefill_cli.record import Fate, GateVerdict
 from specprefill_cli.settings import OFF
@@ -22,7 +20,7 @@ RECOMPUTE, ACCEPT, DROP = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The calibrated limit for accepting the KV of a map. Raises ValueError for impossible values.
+    """The calibrated limit for accepting the KV of a map.
 
     threshold: the largest remaining risk up to which the mean KL of the first token to `full` stays within `target`
     (nats); 0 where there is none, and nothing can be accepted
@@ -36,10 +34,6 @@ class Gate:
     n: int
     auroc: float | None
     smallest_risks: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold < math.inf:
-            raise ValueError(f"gate with threshold {self.threshold}")
 
     def smallest_risk(self, share: float) -> float:
         """The smallest remaining risk of any calibration prompt with at least `share` of it recomputed; 0 if unknown.
@@ -134,18 +128,6 @@ def drop_riskiest(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
 def remaining_risk(risks: Tensor, fates: Tensor) -> float:
     """Summed risk of the accepted chunks."""
     return float(risks[fates == ACCEPT].sum())
-
-
-def plan_from_fates(request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
-    """The plan of chunk fates [chunks] with their risks; computed tokens outside recomputed chunks are checkpoints.
-
-    computed: prompt tokens that the target has computed already
-    """
-    prompt, size = request.prompt, request.chunk_size
-    start, end = prompt.document
-    inside = computed[(computed >= start) & (computed < end)]
-    checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
-    return Plan(prompt.length, prompt.document, fate_spans(fates, FATES, risks, size, prompt.document), checkpoints)
 
 
 def chunk_tokens(chunks: Tensor, chunk_size: int, document: tuple[int, int]) -> Tensor:

@@ -7,7 +7,7 @@ norm and rotary embedding, and its values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.request import PrefillRequest
 
-ALL_COLUMNS = slice(None)
 # Tokens that are mapped together: their inputs are joined in float32, and a whole prompt's would exceed its KV.
 ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
@@ -57,7 +56,6 @@ class KvMap:
     embedding: whether the target's embedding, as its first layer's attention gets it, is an input
     gate: how much risk may remain in KV that it has mapped, where that was calibrated
     window: previous tokens that a token saw in the draft during the fit, and must see in use; None: all
-    placed: by layer, device, dtype and columns, the weights of keys and of values that were used there
     """
 
     fits: tuple[LayerFit, ...]
@@ -65,36 +63,26 @@ class KvMap:
     gate: Gate | None = None
     embedding: bool = False
     window: int | None = None
-    placed: dict[tuple[int, torch.device, torch.dtype, int | None, int | None], tuple[Tensor, ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     @property
     def draft_layers(self) -> tuple[int, ...]:
         """All draft layers that some target layer reads, ascending."""
         return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
 
-    def apply(
-        self, layer: int, states: Mapping[int, Tensor], embedded: Tensor, columns: slice = ALL_COLUMNS
-    ) -> tuple[Tensor, Tensor]:
-        """Raw keys and values of a target layer: [N, kv_heads * head_size] each, or the given columns of them.
+    def apply(self, layer: int, states: Mapping[int, Tensor], embedded: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw keys and values of a target layer: [N, kv_heads * head_size] each.
 
         states: per draft layer [N, draft_hidden]; embedded: the target's embedding [N, target_hidden]
         """
         fit = next(fit for fit in self.fits if fit.layer == layer)
         inputs = ([embedded] if self.embedding else []) + [states[number] for number in fit.draft_layers]
-        device, dtypes = inputs[0].device, {part.dtype for part in inputs}
         # Products of bfloat16 states need no float32, which takes several times as long on a CPU.
-        dtype = torch.bfloat16 if dtypes == {torch.bfloat16} else torch.float32
-        place = (layer, device, dtype, columns.start, columns.stop)
-        if place not in self.placed:
-            parts = self.weights[layer].chunk(2, dim=-1)
-            self.placed[place] = tuple(part[:, columns].to(device, dtype) for part in parts)
-        pieces = []
+        dtype = torch.bfloat16 if all(part.dtype is torch.bfloat16 for part in inputs) else torch.float32
+        weight, pieces = self.weights[layer].to(inputs[0].device, dtype), []
         for first in range(0, len(inputs[0]), ROWS):
-            joined = torch.cat([part[first : first + ROWS].to(device, dtype) for part in inputs], dim=-1)
-            pieces.append([joined @ weight[:-1] + weight[-1] for weight in self.placed[place]])
-        keys, values = map(torch.cat, zip(*pieces, strict=True))
+            joined = torch.cat([part[first : first + ROWS].to(weight.device, dtype) for part in inputs], dim=-1)
+            pieces.append(joined @ weight[:-1] + weight[-1])
+        keys, values = torch.cat(pieces).chunk(2, dim=-1)
         return keys, values
 
 
@@ -132,8 +120,7 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         weights = {fit.layer: tensors[f"{NAME}.{fit.layer}"] for fit in fits}
         # Without a gate any risk is accepted.
         gate = Gate(**stored["gate"]) if stored.get("gate") else None
-        # Maps of version 1 do not read the embedding.
-        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False), fields["window"])
+        kv_map = KvMap(fits, weights, gate, stored["embedding"], fields["window"])
         return KvCalibration(fields["identity"], fields["rows"], kv_map)
 
     path = folder / DESCRIPTION
@@ -159,7 +146,9 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
     """The pair's map. Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible."""
     pair, target = request.pair, request.pair.target
     calibration = None
-    if not SCORERS[request.scorer].uses_draft:
+    if pair.ranks.size > 1:
+        reason = "this mode runs in a single process; leave out --tensor-parallel, or use --mode select"
+    elif not SCORERS[request.scorer].uses_draft:
         reason = f"this mode needs a scorer that runs the draft, not --scorer {request.scorer}"
     elif not pair.same_tokenizer:
         reason = f"{request.draft.name} and {target.name} have different tokenizers; use --mode select"

@@ -17,7 +17,6 @@ from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan, fate_spans, full_plan
-from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored, spread_warnings
@@ -86,7 +85,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
         return Choice(request, mode, reason, text, plan)
     if SCORERS[request.scorer].uses_draft:
         check_draft_fits(request)
-    scores = shared_scores(request)
+    scores = SCORERS[request.scorer].score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores, capped=False)
         passages = whole_sentences(collection, selection.plan, prompt.offsets)

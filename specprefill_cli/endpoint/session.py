@@ -72,7 +72,7 @@ def open_chooser(settings: Settings, target: str) -> Session:
     check_names(settings)
     check_possible(settings)
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
-    placement = draft_placement(choose_placement(settings.devices), None)
+    placement = draft_placement(choose_placement(settings.devices))
     draft = load_model(pair_names.draft, placement, settings.dtype, settings.offline)
     outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
     pair = CalibratedPair(pair=pair_names, target=outline, draft=draft)

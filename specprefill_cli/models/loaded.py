@@ -53,7 +53,6 @@ class LoadedModel:
     context: the longest prompt it was made for, in tokens
     pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
     flops_per_second: of a long pass, where it was measured
-    tp_fallback_reason: why every rank has all of it, where ranks share the other model
     """
 
     name: str
@@ -63,7 +62,6 @@ class LoadedModel:
     stop_tokens: frozenset[int]
     pass_tokens: float | None = None
     flops_per_second: float | None = None
-    tp_fallback_reason: str | None = None
 
     @property
     def config(self) -> PretrainedConfig:
@@ -80,8 +78,6 @@ class LoadedModel:
     @property
     def warnings(self) -> list[str]:
         """Reasons why it is slower than it could be."""
-        if self.tp_fallback_reason is not None:
-            return [f"{self.name}: {self.tp_fallback_reason}; every rank runs all of it"]
         places = list((getattr(self.model, "hf_device_map", None) or {}).values())
         on_cpu = places.count("cpu")
         if not on_cpu:
@@ -113,7 +109,7 @@ class LoadedPair:
 
     The target is an outline for `plan` and `passages`: then no mode can prefill.
 
-    ranks: the processes that share the models
+    ranks: the processes that share the target; rank 0 alone has a draft
     """
 
     pair: Pair
@@ -134,11 +130,6 @@ class LoadedPair:
         if self.draft is None:
             raise SpecprefillError(f"{self.pair.draft}: the draft is not loaded; use --mode full or --scorer lexical")
         return self.draft
-
-    @property
-    def draft_ranks(self) -> Ranks:
-        """The processes that share the draft: ALONE where each of `ranks` has all of it."""
-        return self.ranks if self.draft is not None and self.draft.shards > 1 else ALONE
 
     @cached_property
     def same_tokenizer(self) -> bool:

@@ -16,27 +16,8 @@ from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, o
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.selection import expected_tokens, select_scored, spread_warnings
+from specprefill_cli.prefill.selection import Selection, expected_tokens, select_scored, spread_warnings
 from specprefill_cli.record import ORIGINAL
-
-
-def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
-    """Rank 0's scores, the same on every rank that prefills this prompt.
-
-    on_every_rank: every rank runs its draft, because it needs the draft's states too; ranks that share the draft always do
-    """
-    ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
-    on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
-    local_scores: list[Scores] = []
-
-    def score() -> Scores:
-        local_scores.append(scorer.score(request))
-        return replace(local_scores[0], draft_state=None)
-
-    if on_every_rank and not ranks.leads:
-        score()
-    scores = ranks.compute_on_rank_0(score)
-    return replace(scores, draft_state=local_scores[0].draft_state) if local_scores else scores
 
 
 class FullMode(Mode):
@@ -75,10 +56,17 @@ class SelectMode(Mode):
     automatic = True
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
-        scores = shared_scores(request)
-        with request.clock.phase("selection"):
-            # Rank 0 decides: processors that round differently could break a near-tie differently.
-            selection = request.pair.ranks.compute_on_rank_0(lambda: select_scored(request, scores))
+        draft_state: KvCacheState | None = None
+
+        def choose() -> tuple[Scores, Selection]:
+            nonlocal draft_state
+            scores = SCORERS[request.scorer].score(request)
+            draft_state = scores.draft_state
+            with request.clock.phase("selection"):
+                return replace(scores, draft_state=None), select_scored(request, scores)
+
+        # Rank 0 alone has the draft, and decides: processors that round differently could break a near-tie differently.
+        scores, selection = request.pair.ranks.compute_on_rank_0(choose)
         with request.clock.phase("target_prefill"):
             compact = compact_positions(request, selection.plan)
             logits, state = sparse_prefill(
@@ -89,7 +77,7 @@ class SelectMode(Mode):
             state=state,
             plan=selection.plan,
             importance=scores.importance,
-            draft_state=scores.draft_state,
+            draft_state=draft_state,
             draft_window=request.draft_window if SCORERS[request.scorer].uses_draft else None,
             compact=compact,
             reused=scores.reused,

@@ -119,14 +119,11 @@ def test_sliding_window_layers_cost_less():
     assert windowed.reading_flops(2_000, 5) < full.reading_flops(2_000, 5)
 
 
-def test_draft_run_on_every_rank_counts_once_per_rank(random_session, monkeypatch):
+def test_the_other_ranks_wait_for_the_draft(random_session):
     request = request_for(random_session, mode="select", scorer="question")
     scorer = SCORERS["question"]
     shared = replace(request, pair=replace(request.pair, ranks=SimpleNamespace(size=4)))
     assert scorer.cost(shared) == 4 * scorer.cost(request) > 0
-    # Ranks that share the draft do its work once.
-    monkeypatch.setattr(request.draft.model, "_tp_size", 4)
-    assert scorer.cost(shared) == scorer.cost(request)
 
 
 def test_mixture_of_experts_costs_only_active_experts():
@@ -190,35 +187,12 @@ def test_a_draft_that_computes_more_slowly_costs_its_time(tiny_request):
     assert scorer.cost(request) == operations
 
 
-def test_ranks_do_not_divide_the_fixed_cost_of_a_look_ahead_pass(tiny_request):
-    """Eight ranks share both models: each pass of the draft takes them all as long as it takes one."""
-    request, pair, shared = tiny_request, tiny_request.pair, SimpleNamespace(size=8)
-    cost = cost_of(pair.draft)
-    single = step_cost(request)
-    assert single == pytest.approx(cost.pass_flops(1, request.prompt.length) + cost.overhead_flops(), rel=1e-6)
-    draft, target = (replace(loaded, model=DividedModel(loaded.model, 8)) for loaded in (pair.draft, pair.target))
-    divided = replace(pair, draft=draft, target=target, ranks=shared)
-    assert divided.draft_ranks.size == 8
-    assert step_cost(replace(request, pair=divided)) == pytest.approx(single + 7 * cost.overhead_flops(), rel=1e-6)
-    # A whole draft on every rank: each computes everything.
-    undivided = replace(pair, ranks=shared)
-    assert step_cost(replace(request, pair=undivided)) == pytest.approx(8 * single, rel=1e-6)
-
-
-def step_cost(request):
-    """What one more look-ahead token costs."""
-    fewer = replace(request, look_ahead=request.look_ahead - 1)
-    return SCORERS["question"].cost(request, True) - SCORERS["question"].cost(fewer, True)
-
-
-class DividedModel:
-    """A model as ranks that share it see it."""
-
-    def __init__(self, model, ranks):
-        self.model, self._tp_size = model, ranks
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
+def test_a_look_ahead_token_costs_a_pass_of_the_draft(tiny_request):
+    cost = cost_of(tiny_request.pair.draft)
+    requests = (tiny_request, replace(tiny_request, look_ahead=tiny_request.look_ahead - 1))
+    longer, shorter = (SCORERS["question"].cost(request, True) for request in requests)
+    expected = cost.pass_flops(1, tiny_request.prompt.length) + cost.overhead_flops()
+    assert longer - shorter == pytest.approx(expected, rel=1e-6)
 
 
 def test_passes_are_measured_once_and_on_gpus_only(pair, clock, monkeypatch):

@@ -120,7 +120,7 @@ def test_rejects_checkpoint_with_missing_weights(llama, capfd):
     weights = load_file(llama / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "layers.1." not in name}
     save_file(kept | {"\x1b[31mmore": torch.zeros(1)}, llama / "model.safetensors", {"format": "pt"})
-    with pytest.raises(SpecprefillError, match=r"lacks weights \(model\.layers\.1\..* and 6 more\)"):
+    with pytest.raises(SpecprefillError, match=r"lacks 9 weights, such as model\.layers\.1\."):
         load_model(str(llama), CPU, "auto", offline=True)
     assert "\x1b" not in "".join(capfd.readouterr())
 
@@ -181,10 +181,6 @@ def test_a_cpu_with_the_instructions_computes_larger_models_in_bfloat16(monkeypa
     monkeypatch.setattr(placement, "cpu_has_bfloat16", lambda: instructions)
     assert choose_dtype("auto", CPU, transformers.LlamaConfig(hidden_size=hidden)) is dtype
     assert choose_dtype("float32", CPU, transformers.LlamaConfig(hidden_size=hidden)) is torch.float32
-
-
-def test_the_trial_measures_a_ratio():
-    assert 0 < placement.bfloat16_gain(64, 128) < 1_000
 
 
 def test_dtype_and_devices_are_chosen_or_rejected():

@@ -89,10 +89,3 @@ def test_one_gpu_is_filled_before_a_model_is_spread(monkeypatch):
     assert prefer_one_gpu(auto, 1_601) is auto
     chosen = Placement({"": "cuda:3"})
     assert prefer_one_gpu(chosen, 10**12) is chosen
-
-
-@pytest.mark.parametrize(("free", "gpu"), [((300, 1_000), 0), ((200, 1_000), 1)])
-def test_draft_joins_the_targets_first_gpu_unless_that_is_nearly_full(monkeypatch, free, gpu):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 10_000))
-    auto = Placement("auto", {0: 800, 1: 1_600})
-    assert draft_placement(auto, near=0) == Placement({"": f"cuda:{gpu}"})

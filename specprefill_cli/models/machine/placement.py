@@ -12,12 +12,10 @@ from transformers import DistributedConfig, PretrainedConfig
 
 from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.machine.head_division import divides_heads, head_counts
+from specprefill_cli.models.machine.cost import ModelCost
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
 from specprefill_cli.models.machine.quantization import checkpoint_method, cpu_has_bfloat16
 
-# A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
-NEARLY_FULL = 0.25
 # Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
 FIRST_SOUND_MPS = Version("2.11")
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
@@ -124,17 +122,11 @@ def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
     return placement if gpu is None else Placement({"": f"cuda:{gpu}"})
 
 
-def draft_placement(placement: Placement, near: int | None = None) -> Placement:
-    """Where a draft goes: on GPU `near`, which has the target's first layers, or on the emptiest if that is nearly full.
-
-    A draft is too small to be spread over GPUs that work in turn; ranks share it like the target.
-    """
+def draft_placement(placement: Placement) -> Placement:
+    """Where a draft goes: whole on the emptiest GPU, because it is too small to be spread over GPUs or ranks."""
     if placement.device_map != "auto":
-        return placement
-    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
-    roomiest = max(free, key=free.__getitem__)
-    gpu = near if near is not None and free.get(near, 0) >= NEARLY_FULL * free[roomiest] else roomiest
-    return Placement({"": f"cuda:{gpu}"})
+        return replace(placement, shards=1)
+    return Placement({"": f"cuda:{max(placement.gpus, key=lambda gpu: torch.cuda.mem_get_info(gpu)[0])}"})
 
 
 def how_to_place(placement: Placement) -> dict[str, Any]:
@@ -171,24 +163,8 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
     if placement.device_map is not None:
         recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
         return torch.bfloat16 if recent or config.model_type.startswith("gemma") else torch.float16
-    hidden = config.hidden_size
-    if hidden < SMALLEST_BFLOAT16_HIDDEN or not cpu_has_bfloat16():
-        return torch.float32
-    gain = bfloat16_gain(hidden, getattr(config, "intermediate_size", None) or 4 * hidden)
-    return torch.bfloat16 if gain >= TRIAL_GAIN else torch.float32
-
-
-@cache
-def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
-    """By what factor bfloat16 beats float32 when this CPU multiplies matrices of a model's size, by a short trial."""
-    times = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        rows = torch.ones(TRIAL_ROWS, hidden_size, dtype=dtype)
-        weight = torch.ones(intermediate_size, hidden_size, dtype=dtype)
-        product = partial(torch.nn.functional.linear, rows, weight)
-        # The first product also chooses and prepares a kernel.
-        times[dtype] = min(timeit.repeat(product, repeat=1 + TRIAL_RUNS, number=1)[1:])
-    return times[torch.float32] / times[torch.bfloat16]
+    is_large = config.hidden_size >= SMALLEST_BFLOAT16_HIDDEN
+    return torch.bfloat16 if is_large and cpu_has_bfloat16() else torch.float32
 
 
 def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:

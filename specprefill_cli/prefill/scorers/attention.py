@@ -75,9 +75,7 @@ class AttentionScorer(Scorer):
             layers, queries = self.layers(request), self.query_tokens(prompt)
             decoded = capture.layer(layers[0]).shape[1] - len(queries)
             positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
-            importance = attention_importance(
-                state, capture, positions, prompt.length, prompt.document, layers, request.draft_share.ranks
-            )
+            importance = attention_importance(state, capture, positions, prompt.length, prompt.document, layers)
         return importance, state, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
@@ -154,7 +152,7 @@ class AttentionScorer(Scorer):
         return logits if self.looks_ahead else None
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
+        """FLOPs of the draft's run on all ranks together: the others wait while rank 0 runs the draft.
 
         with_overhead: add the fixed cost of passes; where the speed of draft and target was measured, return the FLOPs that
             the target computes in that time
@@ -172,7 +170,7 @@ class AttentionScorer(Scorer):
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
         time_ratio = relative_time(draft, request.pair.target) if with_overhead else 1.0
-        return time_ratio * flops * request.pair.ranks.size / request.pair.draft_ranks.size
+        return time_ratio * flops * request.pair.ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Why not: a context that is too short for the prompt, or layers that see too little of it."""
@@ -213,8 +211,7 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: KvCacheState, cap
     """Decode up to `steps` tokens greedily, keeping the queries of each; stop where the draft ends its answer."""
     draft = request.draft
     for step in range(steps):
-        # Ranks that share the draft must decode the same tokens.
-        token = request.pair.draft_ranks.broadcast(int(logits.argmax()))
+        token = int(logits.argmax())
         if token in draft.stop_tokens:
             break
         capture.positions = torch.tensor([request.draft_prompt.length + step])

@@ -57,9 +57,7 @@ class HeadsScorer(AttentionScorer):
         parts = document_parts(request)
         # The first part lies farthest from the question: a layer that sees it from there sees every part.
         first_request = parts[0].cut_request(request)
-        layers = {
-            layer: heads for layer in self.layers(first_request) if (heads := weights_of_local_heads(request, layer))
-        }
+        layers = {layer: weights_of_heads(request, layer) for layer in self.layers(first_request)}
         requests = cached_parts(request, parts, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
@@ -78,7 +76,7 @@ class HeadsScorer(AttentionScorer):
             importance = torch.zeros(len(request.draft_prompt.offsets))
             for heads, *cores_of_layer in zip(layers.values(), *scores, strict=True):
                 importance += normalise_cores(cores_of_layer, torch.tensor(list(heads.values())))
-            importance = check_finite(pool(request.draft_share.ranks.summed(importance)[None])[0])
+            importance = check_finite(pool(importance[None])[0])
         return importance, state if len(parts) == 1 else None, any_cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
@@ -115,11 +113,10 @@ class HeadsScorer(AttentionScorer):
         return super().obstacle(document_parts(request)[0].cut_request(request))
 
 
-def weights_of_local_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
-    """Weights of the scoring heads of a layer that this rank holds, by their number among the rank's heads, ascending."""
-    share = request.draft_share.queries
+def weights_of_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
+    """Weights of the scoring heads of a layer, by their number, ascending."""
     weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}
-    return {head - share.start: weights[head] for head in sorted(weights) if head in share}
+    return dict(sorted(weights.items()))
 
 
 def required_heads(request: PrefillRequest) -> ScoringHeads:
