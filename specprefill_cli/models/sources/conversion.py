@@ -16,10 +16,10 @@ from pathlib import Path
 
 from specprefill_cli.caches import Entry
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
+from specprefill_cli.models.sources.lora import read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
-# Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
+# Part of a folder's name: raise it when a file or the bundled adapter would give other weights or another tokenizer.
 VERSION = 2
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
@@ -70,9 +70,8 @@ class Conversion:
     @cached_property
     def folder(self) -> Path:
         """Where the model is once it is converted."""
-        adapter = adapter_hash(self.adapter)[:12] if self.adapter is not None else "plain"
-        form = "int8-" if self.packed else ""
-        return models_folder() / f"{self.file.stem[:60]}-{self.stamp[:12]}-{adapter}-{form}v{VERSION}"
+        form = f"{'adapted' if self.adapter else 'plain'}{'-int8' if self.packed else ''}"
+        return models_folder() / f"{self.file.stem[:60]}-{self.stamp[:12]}-{form}-v{VERSION}"
 
     @property
     def done(self) -> bool:
@@ -94,21 +93,14 @@ class Conversion:
         """
         if self.done:
             return
-        from filelock import FileLock, Timeout
+        from filelock import FileLock
 
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(f"{self.folder}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                step(0, "waiting for another process that converts it")
-                lock.acquire()
-            try:
+            # Another process may be converting it.
+            with FileLock(f"{self.folder}.lock"):
                 if not self.done:
                     self.replace_folder(step)
-            finally:
-                lock.release()
         except OSError as error:
             raise SpecprefillError(
                 f"{self.folder.parent}: the converted model cannot be stored there ({error.strerror or error}); make room, "

