@@ -40,11 +40,11 @@ def run_pass(step: ForwardInput) -> Tensor:
 
 
 def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
-    """Run passes of the same model as a packed pass; return the logits of each, or its error."""
+    """Run passes of the same model, all ending at the same layer, as a packed pass; return the logits of each, or its error."""
     if len(passes) > 1:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
-        with suppress(Exception):
-            return [*run_packed(passes)]
+        with suppress(Exception), extend_states(passes):
+            return [*forward(passes)]
     outcomes: list[Tensor | Exception] = []
     for step in passes:
         try:
@@ -52,15 +52,6 @@ def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
         except Exception as error:
             outcomes.append(error)
     return outcomes
-
-
-def run_packed(passes: Sequence[ForwardInput]) -> list[Tensor]:
-    """Run passes of the same model, all ending at the same layer, as a packed pass; return what `run` would for each.
-
-    A pass that fails leaves all states as they were.
-    """
-    with extend_states(passes):
-        return forward(passes)
 
 
 @contextmanager
