@@ -73,21 +73,7 @@ class LoadedModel:
 
     @cached_property
     def devices(self) -> frozenset[torch.device]:
-        return frozenset(parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Reasons why it is slower than it could be."""
-        places = list((getattr(self.model, "hf_device_map", None) or {}).values())
-        on_cpu = places.count("cpu")
-        if not on_cpu:
-            return []
-        if on_cpu == len(places):
-            return [f"{self.name}: no part of it fits the GPUs; all of it runs on the CPU"]
-        return [
-            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass copies them slowly from main "
-            "memory: use more GPUs, or a smaller pair"
-        ]
+        return frozenset(parameter.device for parameter in self.model.parameters())
 
     @property
     def shards(self) -> int:

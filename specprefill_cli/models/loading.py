@@ -127,7 +127,7 @@ def load_model(
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
     with load_errors(name, offline, packed), quiet_library():
         source = source_of(name, offline, packed)
-        check_memory(outline.config, name, placement, chosen_dtype)
+        check_memory(outline.config, name, placement, chosen_dtype, quantization)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
             placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)

@@ -92,21 +92,15 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
 
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
-        flat = gather_weight(model, name, parameter).detach().flatten()
+        flat = gather_weight(parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def gather_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
-    """A whole weight, even if it is divided among ranks (all of which must call this) or offloaded by accelerate."""
-    if hasattr(parameter, "full_tensor"):
-        return parameter.full_tensor()
-    if parameter.is_meta:
-        module, _, weight = name.rpartition(".")
-        hook: Any = model.get_submodule(module)._hf_hook
-        return hook.weights_map[weight]
-    return parameter
+def gather_weight(parameter: Tensor) -> Tensor:
+    """A whole weight, even if it is divided among ranks (all of which must call this)."""
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
 @dataclass(frozen=True)

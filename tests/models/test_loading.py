@@ -193,6 +193,18 @@ def test_dtype_and_devices_are_chosen_or_rejected():
             choose_placement(devices)
 
 
+def test_one_gpu_is_filled_before_a_model_is_spread(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: ((gpu + 1) * 1_000, 10_000))
+    auto = placement.spread([0, 1])
+    assert (auto.gpus, auto.max_memory) == ((0, 1), {0: 800, 1: 1_600})
+    assert placement.draft_placement(auto) == Placement({"": "cuda:1"})
+    for needed, chosen in ((800, Placement({"": "cuda:0"})), (801, Placement({"": "cuda:1"})), (1_601, auto)):
+        assert placement.prefer_one_gpu(auto, needed) == chosen
+    assert placement.prefer_one_gpu(CPU, 1) == CPU
+    with pytest.raises(SpecprefillError, match=r"m: its weights take .* GiB of memory are free; use a smaller model"):
+        placement.check_memory(SMALL, "m", auto, torch.bfloat16)
+
+
 def test_the_bundled_draft_chooses_for_pairs_from_the_hub_unless_their_own_is_needed(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     hub_draft = PAIRS["qwen3-8b"].draft

@@ -14,7 +14,7 @@ from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.machine.cost import ModelCost
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
-from specprefill_cli.models.machine.quantization import checkpoint_method, cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, cpu_has_bfloat16
 
 # Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
 FIRST_SOUND_MPS = Version("2.11")
@@ -28,12 +28,12 @@ class Placement:
     """Where a model is loaded.
 
     device_map: for accelerate ("auto", or a device for the module ""); None: the CPU
-    max_memory: bytes that accelerate may use on each GPU number, and on "cpu"
+    max_memory: bytes that accelerate may use on each GPU, by its number
     shards: ranks that each hold a part of a model
     """
 
     device_map: str | dict[str, str] | None
-    max_memory: dict[int | str, int] | None = None
+    max_memory: dict[int, int] | None = None
     shards: int = 1
 
     @property
@@ -50,11 +50,11 @@ class Placement:
             return ()
         if isinstance(self.device_map, dict):
             return (int(self.device_map[""].partition(":")[2]),)
-        return tuple(place for place in self.max_memory or () if isinstance(place, int))
+        return tuple(self.max_memory or ())
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto` (all GPUs, and main memory for the rest), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
+    """Placement for `auto` (all GPUs, or the CPU where there is none), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
 
     accelerate spreads a model over several GPUs where a single GPU is too small (see `prefer_one_gpu`). `auto` never takes
     an Apple GPU: no measurement supports it.
@@ -62,9 +62,7 @@ def choose_placement(devices: str) -> Placement:
     Raises UsageError for a device that is not there.
     """
     if devices == "auto":
-        if torch.cuda.is_available():
-            return spread(range(torch.cuda.device_count()), with_cpu=True)
-        return Placement(None)
+        return spread(range(torch.cuda.device_count())) if torch.cuda.is_available() else Placement(None)
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
         return Placement(None)
@@ -102,23 +100,14 @@ def place_of_rank(devices: str, ranks: Ranks) -> Placement:
     return Placement({"": f"cuda:{ranks.local}"} if torch.cuda.is_available() else None, shards=ranks.size)
 
 
-def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
-    """Placement over several GPUs.
-
-    with_cpu: layers that do not fit stay in main memory, and are copied to a GPU in every pass
-    """
-    free: dict[int | str, int] = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
-    if with_cpu:
-        free["cpu"] = free_memory(torch.device("cpu"))
-    return Placement("auto", {place: int(WEIGHTS_SHARE * available) for place, available in free.items()})
+def spread(gpus: Iterable[int]) -> Placement:
+    """Placement over several GPUs."""
+    return Placement("auto", {gpu: int(WEIGHTS_SHARE * torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus})
 
 
 def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
     """Narrow a spread placement to the first GPU with room for `needed` bytes, if any: a pass over several waits for copies."""
-    if placement.device_map != "auto":
-        return placement
-    limits = placement.max_memory or {}
-    gpu = next((gpu for gpu in placement.gpus if limits[gpu] >= needed), None)
+    gpu = next((gpu for gpu, room in (placement.max_memory or {}).items() if room >= needed), None)
     return placement if gpu is None else Placement({"": f"cuda:{gpu}"})
 
 
@@ -167,12 +156,16 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
     return torch.bfloat16 if is_large and cpu_has_bfloat16() else torch.float32
 
 
-def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
-    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
-    # The bytes of packed weights are not known before loading.
-    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
+def check_memory(
+    config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype, quantization: str = NONE
+) -> None:
+    """Raises SpecprefillError for weights that fit neither the GPUs of a spread placement nor, on a CPU, main memory."""
+    # On a CPU the bytes of packed weights are not known before loading.
+    on_cpu = placement.device_type == "cpu" and placement.shards == 1 and checkpoint_method(config) is None
+    if not on_cpu and not placement.max_memory:
         return
-    needed, free = weight_bytes(config, dtype), free_memory(torch.device("cpu"))
+    needed = weight_bytes(config, dtype, quantization)
+    free = sum(placement.max_memory.values()) if placement.max_memory else free_memory(torch.device("cpu"))
     if needed > free:
         raise SpecprefillError(
             f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "

@@ -184,11 +184,8 @@ def layer_count(model: PreTrainedModel) -> int:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module computes: on the device of its weights, or where accelerate moves them for each pass."""
-    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
-    if device is None:
-        return next(chain(module.parameters(), module.buffers())).device
-    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    """Where a module computes: on the device of its weights."""
+    return next(chain(module.parameters(), module.buffers())).device
 
 
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:

@@ -32,18 +32,12 @@ def check_config(config: PretrainedConfig, name: str) -> None:
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError for a model that does not run specprefill's attention, or does not fit its devices."""
+    """Raises SpecprefillError for a model that does not run specprefill's attention."""
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
         raise SpecprefillError(
             f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
-        )
-    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if "disk" in places:
-        raise SpecprefillError(
-            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
-            "smaller model"
         )
 
 

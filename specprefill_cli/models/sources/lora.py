@@ -102,7 +102,7 @@ def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[st
 def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
     """Change a model's weights in place, each in float32 before it is rounded to its dtype.
 
-    Raises SpecprefillError for an adapter of another model, and for weights that are quantised, divided or offloaded.
+    Raises SpecprefillError for an adapter of another model, and for weights that are quantised or divided.
     """
     from torch.nn import Linear
 
@@ -113,9 +113,9 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
         if not isinstance(layer, Linear):
             raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
         weight = layer.weight
-        if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
+        if not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
             raise SpecprefillError(
-                f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization "
-                "and --tensor-parallel, or use more --devices"
+                f"adapter {adapter.name}: only whole, unquantised weights can take it; leave out --quantization and "
+                "--tensor-parallel"
             )
         weight.data = adapter.merged(name, weight.data).to(weight.dtype)
