@@ -42,7 +42,6 @@ class ModelOutline:
 
     @property
     def devices(self) -> frozenset[torch.device]:
-        """Empty: nothing of it is loaded."""
         return frozenset()
 
 
@@ -91,9 +90,7 @@ class LoadedModel:
 
 @dataclass
 class LoadedPair:
-    """Draft and target, loaded; `draft` is None for modes and scorers that run without it.
-
-    The target is an outline for `plan` and `passages`: then no mode can prefill.
+    """Draft and target, loaded; `draft` is None where it is not needed, the target an outline for `plan` and `passages`.
 
     ranks: the processes that share the target; rank 0 alone has a draft
     """

@@ -27,10 +27,10 @@ TIMES = 2
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Sizes that determine the cost of a forward pass; `windows` comes from `adapter.window_layers`.
+    """Sizes that determine the cost of a forward pass; its figures are for all ranks together.
 
     overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
-    ranks: how many ranks divide its operations, but not the fixed cost; the figures here are for all ranks together
+    ranks: how many divide its operations, but not the fixed cost
     """
 
     layers: int
@@ -79,10 +79,8 @@ class ModelCost:
 
         layers: count only so many layers, from the first on (None: all)
         """
-        layers_by_window = Counter(self.windows[:layers])
-        pairs = sum(
-            count * attended_pairs(tokens, past, window, local_window) for window, count in layers_by_window.items()
-        )
+        counts = Counter(self.windows[:layers])
+        pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in counts.items())
         return 4.0 * pairs * self.heads * self.head_size
 
     def reading_flops(
@@ -100,10 +98,7 @@ class ModelCost:
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
     def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
-        """Prefill as `adapter.prefill` does it: the last token may run apart.
-
-        past: previous tokens, whose keys and values are in the cache
-        """
+        """Prefill as `adapter.prefill` does it: the last token may run apart. past: previous tokens, in the cache."""
         if not last_token_runs_apart(tokens, self.layers, self.overhead_tokens):
             return self.pass_flops(tokens, past, local_window)
         last = replace(self, layers=1, windows=self.windows[-1:])
@@ -121,11 +116,9 @@ class ModelCost:
 
 def active_width(text: PretrainedConfig) -> int:
     """Width of the gated MLP that a token passes through: in a mixture of experts, of all its active experts together."""
-    experts = getattr(text, "num_experts_per_tok", None)
-    if not experts:
-        return text.intermediate_size
-    width = experts * (getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
-    return width + (getattr(text, "shared_expert_intermediate_size", None) or 0)
+    width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
+    shared = getattr(text, "shared_expert_intermediate_size", None) or 0
+    return (getattr(text, "num_experts_per_tok", None) or 1) * width + shared
 
 
 def attended_pairs(tokens: int, past: int, window: int | None, local_window: LocalWindow | None = None) -> float:
@@ -177,10 +170,7 @@ def on_gpu(loaded: LoadedModel | ModelOutline) -> bool:
 
 
 def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
-    """Store a model's speed in a pass over `tokens` tokens, and the fixed cost of a pass.
-
-    A pass over a single token computes next to nothing: its time is the fixed cost, stored as the tokens computed meanwhile.
-    """
+    """Store a model's speed in a pass over `tokens` tokens, and the fixed cost: the time of a pass over a single token."""
     cost = cost_of(loaded)
     loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
     loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)

@@ -28,10 +28,10 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
 def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
-    """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows.
+    """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows both models.
 
-    `auto` is the smaller of the two models' sizes; a model without loaded weights has none. Models that rotate keys by the
-    length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
+    Models that rotate keys by the length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of
+    a cache must be rotated alike.
     """
     loaded: list[Any] = [model for model in (pair.target, pair.draft) if hasattr(model, "model")]
     if any(rotation_depends_on_length(model.config) for model in loaded):
@@ -42,10 +42,7 @@ def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
 
 
 def kv_bytes(pair: LoadedPair, setting: str | float) -> int:
-    """Bytes of documents' KV that `--memory-cache` allows between questions.
-
-    The target's KV is spread evenly over its devices, so that the fullest device decides.
-    """
+    """Bytes of documents' KV that `--memory-cache` allows between questions; the fullest of the target's devices decides."""
     if setting != AUTO:
         return int(float(setting) * GIBIBYTE)
     limit = int(KV_SHARE * min(map(free_memory, pair.devices), default=0) * len(pair.target.devices))
@@ -75,13 +72,10 @@ def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
 
 
 def pass_bytes(loaded: LoadedModel) -> int:
-    """Bytes of a token in a pass at its peak, inside a layer, without weights and cache.
-
-    Two hidden states (the residual and its normed copy), and the larger of attention and MLP. Attention: queries before
-    and after rotation, keys and values twice (their copies in the cache are counted there), and the mixed values. MLP:
-    the gate, its activation and the other branch.
-    """
+    """Bytes of a token in a pass at its peak, inside a layer, without weights and cache."""
     cost = cost_of(loaded)
+    # Two hidden states, and the larger of attention (queries before and after rotation, keys and values twice, the mixed
+    # values) and MLP (the gate, its activation and the other branch).
     attention = cost.head_size * (3 * cost.heads + 4 * cost.key_value_heads)
     return loaded.model.dtype.itemsize * (2 * cost.hidden_size + max(attention, 3 * cost.intermediate_size))
 

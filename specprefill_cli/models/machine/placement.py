@@ -56,8 +56,7 @@ class Placement:
 def choose_placement(devices: str) -> Placement:
     """Placement for `auto` (all GPUs, or the CPU where there is none), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
 
-    accelerate spreads a model over several GPUs where a single GPU is too small (see `prefer_one_gpu`). `auto` never takes
-    an Apple GPU: no measurement supports it.
+    `auto` never takes an Apple GPU: no measurement supports it.
 
     Raises UsageError for a device that is not there.
     """
@@ -88,10 +87,7 @@ def choose_placement(devices: str) -> Placement:
 
 
 def place_of_rank(devices: str, ranks: Ranks) -> Placement:
-    """Placement of a rank's part of the target: on the GPU of its number, or on the CPU where there is none.
-
-    Raises UsageError for devices chosen by name.
-    """
+    """Where a rank's part of the target goes: to the GPU of its number, if any. Raises UsageError for devices named."""
     if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
         raise UsageError(
             f"--devices {devices}: with tensor parallelism each rank takes the GPU of its number; leave it out, and "
@@ -143,13 +139,11 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
     """The dtype of a name; `auto` is bfloat16 on a GPU, and for models of some size on a CPU that multiplies it.
 
     config: of a text model, or of the text part of a model
-
-    On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma:
-    its hidden states exceed the range of float16.
     """
     if name != "auto":
         return getattr(torch, name)
     if placement.device_map is not None:
+        # No fused attention takes bfloat16 before Ampere; Gemma's hidden states exceed the range of float16.
         recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
         return torch.bfloat16 if recent or config.model_type.startswith("gemma") else torch.float16
     is_large = config.hidden_size >= SMALLEST_BFLOAT16_HIDDEN

@@ -110,26 +110,15 @@ def prefill(
 ) -> tuple[Tensor, KvCacheState]:
     """Run tokens [N] at positions [N], `pass_size` at a time; return the last token's logits [V], and the state.
 
-    last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
-    runs to the end, and in the others the last layer computes only keys and values
-    options: other fields of `ForwardInput`
+    last_layer: as in `ForwardInput`, of every pass; None: only the last pass runs to the end; options: its other fields
     """
     state = new_state(len(tokens)) if state is None else state
     logits, layers, count = torch.empty(0), layer_count(model), len(tokens)
     overhead = pass_overhead(device_of(model.get_input_embeddings()).type)
     apart = last_layer is None and last_token_runs_apart(count, layers, overhead)
     for start, end in pairwise(sorted({*range(0, count, pass_size), count - apart, count})):
-        pass_slice = slice(start, end)
-        pause_before_pass()
-        step = ForwardInput(
-            model=model,
-            tokens=tokens[pass_slice],
-            positions=positions[pass_slice],
-            state=state,
-            last_layer=layers - 1 if last_layer is None and end < count else last_layer,
-            **options,
-        )
-        logits = run_pass(step)
+        last = layers - 1 if last_layer is None and end < count else last_layer
+        logits = run(model, tokens[start:end], positions[start:end], state, last_layer=last, **options)
     return logits, state
 
 

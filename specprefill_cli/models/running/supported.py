@@ -42,11 +42,7 @@ def check_model(model: PreTrainedModel, name: str) -> None:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """The context in tokens; with YaRN (arXiv 2309.00071), the extended context.
-
-    With YaRN many configurations state the original length. With `dynamic` scaling all do, and that is the limit here.
-    With other kinds of scaling they state the extended length.
-    """
+    """The context in tokens; with YaRN (arXiv 2309.00071) the extended one, where many configurations state the original."""
     text = config.get_text_config()
     stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
     rotary = getattr(text, "rope_parameters", None) or {}
@@ -62,8 +58,7 @@ def model_class(config: PretrainedConfig) -> Any:
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
-    for mapping in mappings:
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
         if type(config) in mapping:
             return mapping[type(config)]
     raise ValueError(f"transformers has no causal language model for the type {config.model_type}")
