@@ -26,7 +26,6 @@ from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.machine.cost import measure_passes
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import automatic_modes
@@ -215,7 +214,7 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the mode once on a short prompt, against lazy initialisation; measure what `--mode auto` needs."""
+        """Run the mode once on a short prompt, against lazy initialisation."""
         if settings.mode in self.warmed or (self.single and self.pair.target.device == "cpu"):
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
@@ -224,5 +223,3 @@ class Session:
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
             self.prefill(mode, request)
-        if settings.mode == AUTO:
-            measure_passes(self.pair, request.prefill_chunk)

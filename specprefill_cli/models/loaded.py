@@ -28,8 +28,6 @@ class ModelOutline:
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     device: str
-    pass_tokens: None = None
-    flops_per_second: None = None
     shards: int = 1
 
     @property
@@ -50,8 +48,6 @@ class LoadedModel:
     """A model ready to run.
 
     context: the longest prompt it was made for, in tokens
-    pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
-    flops_per_second: of a long pass, where it was measured
     """
 
     name: str
@@ -59,8 +55,6 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     context: int
     stop_tokens: frozenset[int]
-    pass_tokens: float | None = None
-    flops_per_second: float | None = None
 
     @property
     def config(self) -> PretrainedConfig:

@@ -1,35 +1,26 @@
-"""Cost of a prefill in floating-point operations (FLOPs); on a GPU, speed and fixed cost of passes are measured."""
+"""Cost of a prefill in floating-point operations (FLOPs)."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import torch
-
-from specprefill_cli.models.running.adapter import prefill, synchronize, window_layers
+from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.running.packed import last_token_runs_apart, pass_overhead
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
-
-# Tokens of the pass that measures speed: a small draft fills a large GPU only with thousands.
-LONGEST = 8_192
-# Passes to time: the first of a length loads libraries and takes memory.
-TIMES = 2
+    from specprefill_cli.models.loaded import LoadedModel, ModelOutline
 
 
 @dataclass(frozen=True)
 class ModelCost:
     """Sizes that determine the cost of a forward pass; its figures are for all ranks together.
 
-    overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
+    overhead_tokens: the fixed cost of a pass in tokens, as assumed
     ranks: how many divide its operations, but not the fixed cost
     """
 
@@ -42,7 +33,6 @@ class ModelCost:
     vocabulary: int
     overhead_tokens: int
     windows: tuple[int | None, ...]
-    pass_tokens: float | None = None
     ranks: int = 1
 
     @classmethod
@@ -106,8 +96,7 @@ class ModelCost:
 
     def overhead_flops(self) -> float:
         """The fixed cost of a pass, in FLOPs: what all ranks could compute in that time."""
-        tokens = self.overhead_tokens if self.pass_tokens is None else self.pass_tokens
-        return self.ranks * self.linear_flops(tokens)
+        return self.ranks * self.linear_flops(self.overhead_tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of a pass, in FLOPs."""
@@ -141,48 +130,4 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
 def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
     """The cost model of a model on its device."""
-    cost = ModelCost.of(loaded.config, loaded.device.partition(":")[0])
-    return replace(cost, pass_tokens=loaded.pass_tokens, ranks=loaded.shards)
-
-
-def relative_time(draft: LoadedModel | ModelOutline, target: LoadedModel | ModelOutline) -> float:
-    """FLOPs of the target in the time of a FLOP of the draft; 1 unless the speed of draft and target was measured."""
-    if draft.flops_per_second is None or target.flops_per_second is None:
-        return 1.0
-    return target.flops_per_second / draft.flops_per_second
-
-
-def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Measure and store speed and fixed cost of each model on a GPU, unless they are known.
-
-    Models that several ranks share keep the assumed cost. longest: tokens that a pass may have
-    """
-    if pair.ranks.size > 1:
-        return
-    for loaded in (pair.target, pair.draft):
-        if loaded is not None and loaded.pass_tokens is None and on_gpu(loaded):
-            measure(cast("LoadedModel", loaded), min(longest, LONGEST, loaded.context), clock)
-
-
-def on_gpu(loaded: LoadedModel | ModelOutline) -> bool:
-    """Whether a part of a model is on a GPU."""
-    return any(device.type != "cpu" for device in loaded.devices)
-
-
-def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
-    """Store a model's speed in a pass over `tokens` tokens, and the fixed cost: the time of a pass over a single token."""
-    cost = cost_of(loaded)
-    loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
-    loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)
-
-
-def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of TIMES passes over `tokens` tokens."""
-    seconds = []
-    for _ in range(TIMES):
-        synchronize(loaded.devices)
-        start = clock()
-        prefill(loaded.model, torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), tokens)
-        synchronize(loaded.devices)
-        seconds.append(clock() - start)
-    return min(seconds)
+    return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), ranks=loaded.shards)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.machine.cost import cost_of, relative_time
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.adapter import prefill, run, window_layers
 from specprefill_cli.models.running.cache import KvCacheState, layer_count, rollback
 from specprefill_cli.models.running.passes import QueryCapture
@@ -154,8 +154,7 @@ class AttentionScorer(Scorer):
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: the others wait while rank 0 runs the draft.
 
-        with_overhead: add the fixed cost of passes; where the speed of draft and target was measured, return the FLOPs that
-            the target computes in that time
+        with_overhead: add the fixed cost of passes
         """
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
@@ -169,8 +168,7 @@ class AttentionScorer(Scorer):
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
-        time_ratio = relative_time(draft, request.pair.target) if with_overhead else 1.0
-        return time_ratio * flops * request.pair.ranks.size
+        return flops * request.pair.ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         """Why not: a context that is too short for the prompt, or layers that see too little of it."""
