@@ -82,8 +82,6 @@ def list_devices() -> Iterator[Check]:
             free, total = torch.cuda.mem_get_info(number)
             name = torch.cuda.get_device_name(number)
             yield Check(f"cuda:{number}", State.OK, f"{name}, {format_bytes(free)} of {format_bytes(total)} free")
-    elif torch.backends.mps.is_available():
-        yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
     else:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
 

@@ -45,7 +45,7 @@ hypothesis.settings.load_profile("patient")
 
 def pytest_addoption(parser):
     group = parser.getgroup("specprefill")
-    group.addoption("--device", default="cpu", help="device of tests/models/test_device.py: cpu, cuda, mps or auto")
+    group.addoption("--device", default="cpu", help="device of tests/models/test_device.py: cpu, cuda or auto")
     group.addoption("--dtype", default="float32", help="dtype of tests/models/test_device.py")
 
 

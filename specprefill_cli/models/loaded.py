@@ -21,7 +21,7 @@ from specprefill_cli.models.sources.tokenizers import fingerprint
 class ModelOutline:
     """A model without its weights: enough to plan a prefill and to check a pair.
 
-    device: where its weights would go, as a type ("cpu", "cuda", "mps")
+    device: where its weights would go, as a type ("cpu", "cuda")
     """
 
     name: str

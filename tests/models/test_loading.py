@@ -44,7 +44,7 @@ def test_folder_loads_with_our_attention(llama):
     torch.testing.assert_close(logits, expected)
 
 
-@pytest.mark.parametrize(("kind", "hip", "expected"), [("cuda", None, 1), ("cuda", "6.4", 0), ("mps", None, 0)])
+@pytest.mark.parametrize(("kind", "hip", "expected"), [("cuda", None, 1), ("cuda", "6.4", 0), ("cpu", None, 0)])
 def test_cudnn_attention_is_disabled_on_nvidia_gpus_only(monkeypatch, kind, hip, expected):
     calls = []
     monkeypatch.setattr(torch.version, "hip", hip)
@@ -186,7 +186,6 @@ def test_a_cpu_with_the_instructions_computes_larger_models_in_bfloat16(monkeypa
 def test_dtype_and_devices_are_chosen_or_rejected():
     assert choose_dtype("float16", CPU, SMALL) is torch.float16
     assert choose_dtype("auto", CPU, SMALL) is torch.float32
-    assert choose_dtype("auto", Placement({"": "mps"}), SMALL) is torch.bfloat16
     assert choose_placement("cpu").device_map is None
     for devices in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):

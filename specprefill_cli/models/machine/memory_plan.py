@@ -67,7 +67,7 @@ def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
     cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
     room = max(0, min(map(free_memory, loaded.devices)) - cache)
     fitting = int(PASS_SHARE * room) // pass_bytes(loaded)
-    largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
+    largest = LARGEST_ON_CPU if any(device.type == "cpu" for device in loaded.devices) else LARGEST
     return min(largest, max(SMALLEST, 1 << max(0, fitting.bit_length() - 1)))
 
 

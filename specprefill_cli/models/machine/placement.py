@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from packaging.version import Version
 from transformers import DistributedConfig, PretrainedConfig
 
 from specprefill_cli.distributed import Ranks
@@ -16,8 +15,6 @@ from specprefill_cli.models.machine.cost import ModelCost
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
 from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, cpu_has_bfloat16
 
-# Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
-FIRST_SOUND_MPS = Version("2.11")
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.
 SMALLEST_BFLOAT16_HIDDEN = 512
@@ -38,25 +35,19 @@ class Placement:
 
     @property
     def device_type(self) -> str:
-        """The kind of device: "cpu", "cuda" or "mps"."""
-        if isinstance(self.device_map, dict):
-            return self.device_map[""].partition(":")[0]
+        """The kind of device: "cpu" or "cuda"."""
         return "cpu" if self.device_map is None else "cuda"
 
     @property
     def gpus(self) -> tuple[int, ...]:
         """Numbers of its CUDA devices."""
-        if self.device_type != "cuda":
-            return ()
         if isinstance(self.device_map, dict):
             return (int(self.device_map[""].partition(":")[2]),)
         return tuple(self.max_memory or ())
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto` (all GPUs, or the CPU where there is none), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
-
-    `auto` never takes an Apple GPU: no measurement supports it.
+    """Placement for `auto` (all GPUs, or the CPU where there is none), `cpu`, or a list such as `cuda:0,cuda:1`.
 
     Raises UsageError for a device that is not there.
     """
@@ -65,12 +56,6 @@ def choose_placement(devices: str) -> Placement:
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
         return Placement(None)
-    if names == ["mps"] and torch.backends.mps.is_available():
-        if Version(torch.__version__) < FIRST_SOUND_MPS:
-            raise UsageError(
-                f"--devices mps: needs torch {FIRST_SOUND_MPS} or newer, this is {torch.__version__}; use cpu"
-            )
-        return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for name in names:
         device_type, _, number = name.partition(":")

@@ -151,5 +151,3 @@ def synchronize(used_devices: Iterable[torch.device]) -> None:
     for device in used_devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        elif device.type == "mps":
-            torch.mps.synchronize()

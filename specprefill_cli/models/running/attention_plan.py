@@ -41,7 +41,7 @@ class LocalWindow:
 class AttentionDevice:
     """Properties of a device that decide between fused attention kernels.
 
-    kind: "cpu", "cuda" (ROCm too) or "mps"; capability: of a CUDA device, such as (9, 0)
+    kind: "cpu" or "cuda" (ROCm too); capability: of a CUDA device, such as (9, 0)
     flash_works: whether flash attention takes grouped heads and a lower-right causal bias, as tried on the device
     """
 
@@ -137,9 +137,9 @@ def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask 
     """The mask of a cache's last tokens if the device has a kernel that needs no tensor for it, else None."""
     if queries == 1:
         return Mask.NONE
-    if queries == keys and device.kind != "mps":
+    if queries == keys:
         return Mask.CAUSAL
-    return Mask.LOWER_RIGHT if device.kind == "cuda" and device.has_flash else None
+    return Mask.LOWER_RIGHT if device.has_flash else None
 
 
 def expand_kv_heads(mask: Mask | None, device: AttentionDevice) -> bool:
@@ -147,10 +147,8 @@ def expand_kv_heads(mask: Mask | None, device: AttentionDevice) -> bool:
 
     Of CUDA's fused kernels only flash attention reads grouped heads, and it takes no mask tensor.
     """
-    if device.kind == "cuda":
-        return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)
-    # On MPS, attention over grouped heads would materialise all scores.
-    return device.kind == "mps"
+    grouped = mask in (Mask.NONE, Mask.LOWER_RIGHT) or (mask is Mask.CAUSAL and device.has_flash)
+    return device.kind == "cuda" and not grouped
 
 
 def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
