@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TokenizersBackend,
@@ -36,15 +36,11 @@ from specprefill_cli.models.machine.quantization import (
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.running.int8 import STORED, load_packed, quantize_on_cpu
 from specprefill_cli.models.running.supported import check_config, check_model, model_class
-from specprefill_cli.models.sources.hub import adapter_folder, load_errors, quiet_library, source_of
+from specprefill_cli.models.sources.hub import adapter_folder, load_errors, quiet_library
 from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
-
-# Tokenizer classes of transformers that the checkpoint's own tokenizer.json replaces: the first (taken if the package
-# mistral-common is installed) gives no character offsets; the second splits digits like GPT-2, not like SmolLM2.
-REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
 
 
 def load_pair(
@@ -62,46 +58,37 @@ def load_pair(
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
     dtype, offline, quantization = settings.dtype, settings.offline, settings.quantization
-    packed = stores_packed(quantization, placement.device_type, placement.shards)
+    placement = replace(placement, packed=stores_packed(quantization, placement.device_type, placement.shards))
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(quantization, placement.device_type, placement.shards)
         # Read the adapter first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
         on_gpu = quantization if placement.device_type == "cuda" and quantization != AUTO else NONE
-        target = load_model(pair.target, placement, dtype, offline, on_gpu, packed)
+        target = load_model(pair.target, placement, dtype, offline, on_gpu)
         if adapter is not None:
             merge_adapter(target.model, adapter)
-        if quantization == "int8" and packed and checkpoint_method(target.config) is None:
+        if quantization == "int8" and placement.packed and checkpoint_method(target.config) is None:
             quantize_on_cpu(target.model)
     else:
-        target = load_outline(pair.target, placement, offline, packed)
+        target = load_outline(pair.target, placement, offline)
     draft = None
     if with_draft:
-        draft = load_model(pair.draft, draft_placement(placement), dtype, offline, packed=packed)
+        draft = load_model(pair.draft, draft_placement(placement), dtype, offline)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft, ranks)
 
 
-def load_outline(name: str, placement: Placement, offline: bool, packed: bool = False) -> ModelOutline:
+def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
-
-    packed: whether a large GGUF file is kept in int8
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
-    with load_errors(name, offline, packed):
-        source = source_of(name, offline, packed)
+    with load_errors(name, offline, placement.packed) as source:
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        if type(tokenizer).__name__ in REPLACED:
-            tokenizer = TokenizersBackend.from_pretrained(**source)
-    if not getattr(tokenizer, "is_fast", False):
-        raise SpecprefillError(
-            f"{name}: its tokenizer gives no character offsets (not a 'fast' tokenizer); "
-            "use a checkpoint that has a tokenizer.json"
-        )
+        # The checkpoint's own tokenizer.json: a model's class may split text in another way, or give no character offsets.
+        tokenizer = TokenizersBackend.from_pretrained(**source)
     return ModelOutline(name, config, tokenizer, placement.device_type)
 
 
@@ -111,22 +98,19 @@ def load_model(
     dtype: str,
     offline: bool,
     quantization: str = NONE,
-    packed: bool = False,
 ) -> LoadedModel:
     """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
-    packed: whether a large GGUF file is kept and run in int8
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
-    outline = load_outline(name, placement, offline, packed)
+    outline = load_outline(name, placement, offline)
     method = checkpoint_method(outline.config)
     check_divisible(placement, outline.config, name)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
-    with load_errors(name, offline, packed), quiet_library():
-        source = source_of(name, offline, packed)
+    with load_errors(name, offline, placement.packed) as source, quiet_library():
         check_memory(outline.config, name, placement, chosen_dtype, quantization)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)

@@ -26,12 +26,13 @@ class Placement:
 
     device_map: for accelerate ("auto", or a device for the module ""); None: the CPU
     max_memory: bytes that accelerate may use on each GPU, by its number
-    shards: ranks that each hold a part of a model
+    shards: ranks that each hold a part of a model; packed: whether large GGUF files are kept and run in int8
     """
 
     device_map: str | dict[str, str] | None
     max_memory: dict[int, int] | None = None
     shards: int = 1
+    packed: bool = False
 
     @property
     def device_type(self) -> str:

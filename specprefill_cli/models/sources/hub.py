@@ -139,13 +139,13 @@ def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
 
 
 @contextmanager
-def load_errors(name: str, offline: bool, packed: bool = False) -> Iterator[None]:
-    """Turn transformers' errors on loading a model into a SpecprefillError with cause and remedy."""
+def load_errors(name: str, offline: bool, packed: bool) -> Iterator[dict[str, Any]]:
+    """Yield `source_of` a model; turn errors on loading it into a SpecprefillError with cause and remedy."""
     from safetensors import SafetensorError
     from torch import OutOfMemoryError
 
     try:
-        yield
+        yield source_of(name, offline, packed)
     except OutOfMemoryError as error:
         raise SpecprefillError(
             f"{name}: does not fit the memory of its device ({first_line(error)}); use a smaller model, --dtype bfloat16, or "
