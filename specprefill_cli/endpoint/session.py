@@ -112,7 +112,7 @@ class EndpointStream(TextStream):
         draft, prompt_tokens = self.request.draft, self.reply.prompt_tokens
         server_count = f"; the endpoint counts {prompt_tokens:,} in the sent text" if prompt_tokens else ""
         warnings = [
-            *(*self.collection.warnings, *draft.warnings, *self.prefilled.warnings),
+            *(*self.collection.warnings, *self.prefilled.warnings),
             f"tokens are counted with {draft.name}'s tokenizer{server_count}; kept text is sent as prose, without its original "
             "positions, draft KV or speculation",
         ]

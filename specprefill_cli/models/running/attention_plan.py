@@ -127,7 +127,7 @@ def plan_attention(
     is_plain = trailing and window is None and not limited
     mask = choose_fused_mask(len(queries), len(keys), device) if is_plain else None
     if mask is not None:
-        segments = (Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask),)
+        segments: tuple[Segment, ...] = (Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask),)
     else:
         segments = tuple(plan_masked_segments(queries, keys, window, local_window, limited, trailing))
     return AttentionPlan(segments, expand_kv_heads(mask, device))

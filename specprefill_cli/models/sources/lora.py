@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import SpecprefillError, first_line
 
@@ -17,18 +17,10 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
-# Allowed values of these settings, if present: other kinds of adapter compute something else than W + scale x B A.
-PLAIN: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "fan_in_fan_out": (False,),
-    "use_dora": (False,),
-    "use_rslora": (False,),
-    "lora_bias": (False,),
-    "modules_to_save": (None, []),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-}
+# Settings that are like this, or not set: other kinds of adapter compute something else than W + scale x B A.
+PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
+    ("fan_in_fan_out", "use_dora", "use_rslora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +71,8 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
         raise SpecprefillError(
             f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
         ) from error
-    for key, allowed in PLAIN.items():
-        if key in config and config[key] not in allowed:
+    for key, plain in PLAIN.items():
+        if config.get(key) and config[key] != plain:
             raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")
     return LoraAdapter(name=name, scale=alpha / rank, factors=pair_factors(tensors, rank, name))
 

@@ -87,13 +87,12 @@ def default_pair() -> str:
     """The name of the pair `auto`: the largest whose GGUF file is here and fits the memory, else `smollm2` or `tiny`."""
     import psutil
 
-    files = {
-        pair.name: ModelRef(pair.target).file for pair in map(on_this_machine, PAIRS.values()) if runs_from_gguf(pair)
-    }
-    sizes = {name: file.stat().st_size for name, file in files.items() if file is not None}
+    pairs = filter(runs_from_gguf, map(on_this_machine, PAIRS.values()))
+    files = ((pair.name, ModelRef(pair.target).file) for pair in pairs)
+    sizes = {name: file.stat().st_size for name, file in files if file is not None}
     room = psutil.virtual_memory().available / MEMORY_OF_FILE
-    fitting = [name for name in sorted(sizes, key=sizes.__getitem__) if sizes[name] <= room]
-    return fitting[-1] if fitting else SMOLLM2 if smollm2.package_file() else "tiny"
+    fallback = SMOLLM2 if smollm2.package_file() else "tiny"
+    return max((name for name in sizes if sizes[name] <= room), key=sizes.__getitem__, default=fallback)
 
 
 def runs_from_gguf(pair: Pair) -> bool:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 ANCHOR = "\n"
 # Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the next word.
 LINE_ENDS = r"|\s*[\r\n]+|"
+# Steps of a tokenizer that never merges across lines which begin with a letter.
+SPLITTING: tuple[dict[str, Any], ...] = (
+    {"type": "Split", "behavior": "Isolated", "invert": False},
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+)
 # Characters of a piece: long enough that starting a piece costs nothing, short enough that the cores finish together.
 PIECE_SIZE = 4_096
 # Pieces encoded in a call: the library's result takes several times the memory of ids and ranges.
@@ -92,15 +97,10 @@ def splits_at_lines(encoder: Tokenizer) -> bool:
     before each text) might merge across lines.
     """
     steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
-    if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
-        return False
-    split, byte_level = steps
     return (
-        LINE_ENDS in split["pattern"].get("Regex", "")
-        and split["behavior"] == "Isolated"
-        and not split["invert"]
-        and not byte_level["add_prefix_space"]
-        and not byte_level["use_regex"]
+        len(steps) == len(SPLITTING)
+        and all(needed.items() <= step.items() for needed, step in zip(SPLITTING, steps, strict=True))
+        and LINE_ENDS in steps[0]["pattern"].get("Regex", "")
         and parse_state(encoder.normalizer).get("type", "NFC") == "NFC"
     )
 
