@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from threading import Thread
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
+
+    from specprefill_cli.distributed.launch import RankProcesses
 
 # Seconds for rank 0 to raise the error that this rank has raised, or for the launcher to find the process that has ended.
 GRACE = 3.0
@@ -60,14 +61,6 @@ class Command:
     work: Work
 
 
-class OtherRanks(Protocol):
-    """The processes of ranks 1, 2, ... watcher: the thread that ends the run when any of them ends."""
-
-    watcher: Thread
-
-    def close(self) -> None: ...
-
-
 @dataclass(eq=False)
 class Ranks:
     """This process among those that share the models; without the others, it is rank 0 of 1 and sends nothing.
@@ -82,7 +75,7 @@ class Ranks:
     local: int = 0
     store: Store | None = None
     group: ProcessGroup | None = None
-    processes: OtherRanks | None = None
+    processes: RankProcesses | None = None
     commands: int = 0
 
     @property

@@ -59,10 +59,7 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
 
 @dataclass(frozen=True)
 class Inspection:
-    """The findings at checkpoint tokens: attention mass and estimated error of every document token, [layers, n] each.
-
-    computed: prompt tokens, ascending, that the target has computed
-    """
+    """Attention mass and estimated error of every document token, [layers, n] each; computed: prompt tokens that are exact."""
 
     mass: Tensor
     errors: Tensor
@@ -119,8 +116,7 @@ def recompute(
 ) -> Tensor:
     """Run tokens [N] and put their keys and values into slots [N], ascending, of a filled cache.
 
-    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
-    an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
+    Returns the logits [V] of the last token in float32; without `logits` the pass ends with the last layer's values.
     """
     last_layer = None if logits else layer_count(model) - 1
     positions = state.positions[slots]
@@ -150,10 +146,7 @@ def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
 
 @dataclass(frozen=True, kw_only=True)
 class MappedPrompt:
-    """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
-
-    state: the target's cache; risks: [chunks]
-    """
+    """A prompt before any chunk is recomputed. state: the target's cache; risks: of its chunks."""
 
     scores: Scores
     state: KvCacheState
@@ -171,10 +164,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:
-    """Score with the draft, and fill a target cache from the draft's states.
-
-    The draft starts cold and reads up to the map's last layer, because the map needs these states of all tokens.
-    """
+    """Score with the draft, cold because the map needs its states of all tokens, and fill a target cache from them."""
     last_layer = max(kv_map.draft_layers, default=0)
     drafted = replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)
     with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:

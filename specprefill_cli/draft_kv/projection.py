@@ -109,10 +109,7 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
 
 
 def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
-    """The map in a folder, or None where there is none.
-
-    Raises SpecprefillError when the files are damaged or belong to another pair.
-    """
+    """The map in a folder, if any. Raises SpecprefillError when the files are damaged or belong to another pair."""
 
     def parse(fields: dict[str, Any]) -> KvCalibration:
         tensors, stored = load_file(folder / WEIGHTS), fields["maps"][NAME]
