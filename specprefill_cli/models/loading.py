@@ -8,7 +8,6 @@ from pathlib import Path
 from transformers import (
     AutoConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     TokenizersBackend,
 )
 
@@ -140,12 +139,7 @@ def load_model(
 def finished(name: str, model: PreTrainedModel, outline: ModelOutline) -> LoadedModel:
     """The loaded model, checked."""
     check_model(model, name)
-    stops = stop_tokens(model, outline.tokenizer)
-    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops)
-
-
-def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids that end an answer: those of the generation configuration and of the tokenizer."""
     configured = model.generation_config.eos_token_id
-    ids = configured if isinstance(configured, list) else [configured]
-    return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)
+    ids = [*(configured if isinstance(configured, list) else [configured]), outline.tokenizer.eos_token_id]
+    stops = frozenset(number for number in ids if number is not None)
+    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops)

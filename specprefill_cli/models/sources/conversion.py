@@ -48,11 +48,9 @@ def converted_models() -> list[Entry]:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A GGUF file with its adapter, and the folder that they become.
+    """A GGUF file, stamped with a hash of what identifies it, and the folder that it becomes.
 
-    stamp: hash of what identifies the file
-    packed: whether its matrices are stored in int8
-    adapter: the folder of an adapter to merge, or None
+    packed: whether its matrices are stored in int8; adapter: the folder of an adapter to merge, or None
     """
 
     file: Path
@@ -148,17 +146,14 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     settings = config | {"quantization_config": STORED} if packed else config
     for name, content in (("config.json", settings), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    count = sum(tensor.count for tensor in named)
-    free, size = shutil.disk_usage(folder).free, count * (1 if packed else 2)
+    size = sum(tensor.count for tensor in named) * (1 if packed else 2)
+    free = shutil.disk_usage(folder).free
     if size > free:
         raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")
 
-    def report(done: int) -> None:
-        step(100 * done // count, "unpacking the weights")
-
     places: dict[str, str] = {}
     try:
-        for number, shard in enumerate(shards(stored_tensors(named, packed, lora, report), SHARD_BYTES)):
+        for number, shard in enumerate(shards(stored_tensors(named, packed, lora, step), SHARD_BYTES)):
             name = f"model-{number:05}.safetensors"
             save_file(shard, folder / name, metadata={"format": "pt"})
             places |= dict.fromkeys(shard, name)

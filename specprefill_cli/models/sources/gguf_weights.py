@@ -87,22 +87,14 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
 
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:
-    """Rows [heads x size, ...] of a query or key projection, in the order of transformers' rotation.
-
-    llama.cpp rotates pairs of neighbouring rows, transformers pairs of rows half a head apart.
-    """
+    """Rows [heads x size, ...] reordered: llama.cpp rotates neighbouring rows, transformers rows half a head apart."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) if heads else rows
 
 
 def unpacked(
     named: NamedTensor, convert: Callable[[Tensor], tuple[Tensor, ...]], pool: ThreadPoolExecutor
 ) -> list[Tensor]:
-    """A tensor's values converted block by block.
-
-    convert: from float32 rows [n, ...] to tensors with the same rows
-
-    Returns each of these tensors for all rows.
-    """
+    """The tensors that `convert` makes from float32 rows [n, ...], block by block, for all rows of a tensor."""
     data = named.tensor.data
     step = max(1, BLOCK_WEIGHTS * len(data) // named.count)
 
@@ -116,10 +108,10 @@ def unpacked(
 
 
 def stored_tensors(
-    named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, report: Callable[[int], None]
+    named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, step: Callable[[int, str], None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names and values as they are stored. report: called with the count of values that are done."""
-    done = 0
+    """Names and values as they are stored. step: called with the percent done."""
+    done, count = 0, sum(tensor.count for tensor in named)
     with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for tensor in named:
             convert = pack_rows if packed and tensor.is_matrix else lambda values: (values.bfloat16(),)
@@ -131,7 +123,7 @@ def stored_tensors(
             names = [tensor.name] if len(parts) == 1 else [f"{tensor.module}{end}" for end in (PACKED, SCALES)]
             yield from zip(names, parts, strict=True)
             done += tensor.count
-            report(done)
+            step(100 * done // count, "unpacking the weights")
 
 
 def shards(tensors: Iterator[tuple[str, Tensor]], size: int) -> Iterator[dict[str, Tensor]]:

@@ -26,8 +26,7 @@ class ModelNotHere(SpecprefillError):
 def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
-    Raises ModelNotHere for a model that is not on this machine and cannot be fetched;
-    SpecprefillError for a name that is no folder and cannot be a hub id.
+    Raises ModelNotHere for a model that is nowhere, SpecprefillError for a name that is no folder and cannot be a hub id.
     """
     ref = ModelRef(name)
     if ref.is_local or ref.file is not None:
@@ -69,10 +68,7 @@ def reachable(endpoint: str) -> bool:
 
 
 def adapter_folder(name: str, offline: bool) -> Path:
-    """The folder of an adapter: `name` itself, or the cached files of a hub id, downloaded where that is allowed.
-
-    Raises SpecprefillError where it is not here and cannot be fetched.
-    """
+    """The folder of an adapter: `name` itself, or that of a hub id. Raises SpecprefillError where it cannot be fetched."""
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import snapshot_download

@@ -25,10 +25,7 @@ PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class LoraAdapter:
-    """The change of some weights as a product of two thin matrices.
-
-    name: in messages; scale: alpha / rank; factors: A [rank, in] and B [out, rank] in float32, by name of the linear layer
-    """
+    """The change of weights: scale (alpha / rank) times B [out, rank] A [rank, in], factors in float32 by name of the layer."""
 
     name: str
     scale: float
@@ -54,7 +51,6 @@ class LoraAdapter:
                 raise self.misfit(f"the model has no layer {module}")
 
     def misfit(self, reason: str) -> SpecprefillError:
-        """The error for an adapter of another model."""
         return SpecprefillError(f"adapter {self.name}: {reason}; give the adapter of this model")
 
 

@@ -91,11 +91,7 @@ def piece_starts(text: str, size: int) -> Sequence[int]:
 
 @lru_cache(maxsize=8)
 def splits_at_lines(encoder: Tokenizer) -> bool:
-    """Whether a letter that begins a line always begins a word of the tokenizer, whatever precedes it.
-
-    That holds for byte-level BPE after a single split at a pattern with LINE_ENDS. Others (a text as a word, a space put
-    before each text) might merge across lines.
-    """
+    """Whether a letter that begins a line always begins a word: in byte-level BPE after a split at a pattern with LINE_ENDS."""
     steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
     return (
         len(steps) == len(SPLITTING)
@@ -112,10 +108,7 @@ def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokenizer without its added tokens, so that it reads them as text.
-
-    transformers' `split_special_tokens` exempts tokens not flagged as special (`<think>`, `<tool_call>`).
-    """
+    """The tokenizer without its added tokens, so that it reads them as text, even those not special (`<think>`)."""
     original = tokenizer.backend_tokenizer
     # The model is shared: only its added tokens stay behind.
     encoder = Tokenizer(original.model)
@@ -128,8 +121,7 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the anchor for a tokenizer that puts a space before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded after the anchor, so that no space is added; the anchor's tokens are removed. Where the
-    anchor merges with the piece's first character, the piece keeps the space.
+    A piece of a prompt is encoded after the anchor, whose tokens are removed, so that no space is added.
     """
     encoder = data_encoder(tokenizer)
     plain = encoder.encode("x", add_special_tokens=False).ids
@@ -161,9 +153,6 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 def agreed_tokenizer(
     target: str, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
-
-    The tokenizer of a published draft and that of the file may differ in form alone; models share KV only with equal ones.
-    """
+    """The tokenizer of a target: its own, but for a GGUF file the draft's, where they differ in form alone."""
     is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
     return draft_tokenizer if ModelRef(target).kind in (Kind.FILE, Kind.HUB_FILE) and is_shared else target_tokenizer
