@@ -27,6 +27,7 @@ from specprefill_cli.documents.document import Collection, Document, one_page_do
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
+from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import automatic_modes
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
@@ -157,7 +158,7 @@ class Session:
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
         """Start the TTFT's clock and tokenise the prompt, also for a draft that may run and has its own tokenizer."""
-        question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
+        question, pair, clock = clean_question(question), self.pair, PhaseClock(partial(synchronize, self.pair.devices))
         cache = DocumentCache() if self.cache is None else self.cache
         with cache.encoding, clock.phase("tokenize"):
             reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()

@@ -10,7 +10,6 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.models.running.supported import context_length
 from specprefill_cli.models.sources.pairs import Pair
@@ -19,16 +18,12 @@ from specprefill_cli.models.sources.tokenizers import fingerprint
 
 @dataclass
 class ModelOutline:
-    """A model without its weights: enough to plan a prefill and to check a pair.
-
-    device: where its weights would go, as a type ("cpu", "cuda")
-    """
+    """A model without its weights, to plan a prefill and to check a pair. device: the type of that where they would go."""
 
     name: str
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     device: str
-    shards: int = 1
 
     @property
     def context(self) -> int:
@@ -45,10 +40,7 @@ class ModelOutline:
 
 @dataclass
 class LoadedModel:
-    """A model ready to run.
-
-    context: the longest prompt it was made for, in tokens
-    """
+    """A model ready to run. context: the longest prompt it was made for, in tokens."""
 
     name: str
     model: PreTrainedModel
@@ -67,15 +59,6 @@ class LoadedModel:
     @cached_property
     def devices(self) -> frozenset[torch.device]:
         return frozenset(parameter.device for parameter in self.model.parameters())
-
-    @property
-    def shards(self) -> int:
-        """How many ranks share its weights."""
-        return getattr(self.model, "_tp_size", None) or 1
-
-    @property
-    def dtype(self) -> str:
-        return str(self.model.dtype).removeprefix("torch.")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -119,7 +102,3 @@ class LoadedPair:
     def devices(self) -> frozenset:
         """All devices that the pair runs on."""
         return self.target.devices | (self.draft.devices if self.draft is not None else frozenset())
-
-    def wait(self) -> None:
-        """Synchronise the devices of draft and target."""
-        synchronize(self.devices)

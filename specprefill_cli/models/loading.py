@@ -105,7 +105,6 @@ def load_model(
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
     outline = load_outline(name, placement, offline)
-    method = checkpoint_method(outline.config)
     check_divisible(placement, outline.config, name)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
@@ -115,7 +114,7 @@ def load_model(
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
             placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)
         avoid_cudnn(placement.device_type)
-        if method == STORED["quant_method"]:
+        if checkpoint_method(outline.config) == STORED["quant_method"]:
             model = load_packed(Path(source["pretrained_model_name_or_path"]), outline.config, chosen_dtype, ATTENTION)
             return finished(name, model, outline)
         model, report = model_class(outline.config).from_pretrained(

@@ -37,7 +37,7 @@ SMALL = transformers.LlamaConfig(hidden_size=64)
 def test_folder_loads_with_our_attention(llama):
     loaded = load_model(str(llama), CPU, "auto", offline=True)
     assert loaded.model.config._attn_implementation == ATTENTION
-    assert (loaded.context, loaded.dtype, loaded.device) == (4_096, "float32", "cpu")
+    assert (loaded.context, loaded.model.dtype, loaded.device) == (4_096, torch.float32, "cpu")
     assert loaded.tokenizer.eos_token_id in loaded.stop_tokens
     logits, _ = prefill(loaded.model, torch.arange(3, 30), torch.arange(27), 100)
     expected, _ = prefill(build_model("llama"), torch.arange(3, 30), torch.arange(27), 100)

@@ -55,7 +55,11 @@ def families():
 
 
 @given(
-    st.lists(st.sampled_from([*"aZ7 /.\n\r\t\u00e9\u0301\U0001f980", "\n\n", "open\n", "'s"]), max_size=60).map("".join)
+    st.lists(
+        # Normalisation makes one character of two, and two of a Devanagari letter.
+        st.sampled_from([*"aZ7 /.\n\r\t\u00e9e\u0301\u0958\u0344\u212a\U0001f980", "\n\n", "open\n", "'s"]),
+        max_size=60,
+    ).map("".join)
 )
 def test_pieces_give_the_same_tokens_as_the_whole_text(families, text):
     for tokenizer in families.values():
@@ -64,14 +68,6 @@ def test_pieces_give_the_same_tokens_as_the_whole_text(families, text):
         ids, offsets = encode_in_pieces(tokenizer, text, 2)
         assert ids == unsplit.ids
         assert offsets.tolist() == [list(pair) for pair in unsplit.offsets]
-
-
-def test_pieces_are_correct_when_normalisation_changes_the_text(families):
-    """NFC merges two characters into one, and splits one (a Devanagari letter) into two."""
-    text = "e\u0301 \u0958 \u0344 \u212a\n"
-    unsplit = families["qwen2"].encode(text, add_special_tokens=False)
-    ids, offsets = encode_in_pieces(families["qwen2"], text)
-    assert (ids, offsets.tolist()) == (unsplit.ids, [list(pair) for pair in unsplit.offsets])
 
 
 def test_splits_only_long_texts(tokenizer):
@@ -117,8 +113,9 @@ def space_adding():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def test_prompt_parts_join_without_extra_spaces(space_adding):
+def test_prompt_parts_join_without_extra_spaces(space_adding, tokenizer):
     assert anchor_tokens(space_adding)
+    assert anchor_tokens(tokenizer) == []
     template = Template("plain", "Question:$document\nQuestion: $question\nAnswer:", None, None)
     document = "The fee is four euros."
     prompt = encode_prompt(template, document, "What is the fee?", space_adding)
@@ -128,10 +125,6 @@ def test_prompt_parts_join_without_extra_spaces(space_adding):
     _, offsets = encode_text(space_adding, document)
     assert (offsets[0, 0], offsets[-1, 1]) == (0, len(document))
     assert encode_template(space_adding, "") == []
-
-
-def test_byte_level_tokenizers_need_no_anchor(tokenizer):
-    assert anchor_tokens(tokenizer) == []
 
 
 def test_non_special_added_tokens_in_text_are_encoded_as_text(tokenizer):

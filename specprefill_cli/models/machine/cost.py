@@ -65,12 +65,10 @@ class ModelCost:
     def attention_flops(
         self, tokens: int, past: int = 0, local_window: LocalWindow | None = None, layers: int | None = None
     ) -> float:
-        """Causal attention of `tokens` queries after `past` keys: two products of 2 FLOPs per pair and dimension.
-
-        layers: count only so many layers, from the first on (None: all)
-        """
+        """Causal attention of `tokens` queries after `past` keys, in the first `layers` layers (None: all)."""
         counts = Counter(self.windows[:layers])
         pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in counts.items())
+        # Two products of 2 FLOPs per pair and dimension.
         return 4.0 * pairs * self.heads * self.head_size
 
     def reading_flops(
@@ -130,4 +128,5 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
 def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
     """The cost model of a model on its device."""
-    return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), ranks=loaded.shards)
+    ranks = getattr(getattr(loaded, "model", None), "_tp_size", None) or 1
+    return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), ranks=ranks)

@@ -30,8 +30,7 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
     """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows both models.
 
-    Models that rotate keys by the length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of
-    a cache must be rotated alike.
+    Models with `longrope` read the whole prompt at once: keys of a cache must be rotated alike.
     """
     loaded: list[Any] = [model for model in (pair.target, pair.draft) if hasattr(model, "model")]
     if any(rotation_depends_on_length(model.config) for model in loaded):

@@ -58,15 +58,13 @@ def choose_placement(devices: str) -> Placement:
     if names == ["cpu"]:
         return Placement(None)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for name in names:
+    for name in names or [""]:
         device_type, _, number = name.partition(":")
         if device_type != "cuda" or not number.isdigit() or int(number) >= visible:
             raise UsageError(
                 f"--devices {devices}: '{name}' is not here ({visible} CUDA device(s) visible); "
                 "use auto, cpu, or a list such as cuda:0,cuda:1"
             )
-    if not names:
-        raise UsageError("--devices: empty; use auto, cpu, or a list such as cuda:0,cuda:1")
     if len(names) == 1:
         return Placement({"": names[0]})
     return spread([int(name.partition(":")[2]) for name in names])

@@ -79,10 +79,7 @@ def run_steps(steps: ForwardGenerator[Value]) -> Value:
 
 
 def items_of(steps: Generator[ForwardInput | Item, Tensor, None]) -> Iterator[Item]:
-    """Run the passes that a generator yields, each by itself, and yield its other items.
-
-    An error of a pass is raised inside the generator, where it yielded the pass.
-    """
+    """Run the passes that a generator yields, each by itself, raise their errors inside it, and yield its other items."""
     resume: Callable[[], ForwardInput | Item] = partial(next, steps)
     while True:
         try:
@@ -142,8 +139,7 @@ def rotation_depends_on_length(config: PretrainedConfig) -> bool:
 def longrope_threshold(config: PretrainedConfig) -> int | None:
     """The prompt length beyond which `longrope` switches to its long factors, for all keys; None for other embeddings."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    is_longrope = parameters.get("rope_type") == "longrope"
-    return parameters.get("original_max_position_embeddings") if is_longrope else None
+    return parameters.get("original_max_position_embeddings") if parameters.get("rope_type") == "longrope" else None
 
 
 def synchronize(used_devices: Iterable[torch.device]) -> None:

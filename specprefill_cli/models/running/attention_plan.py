@@ -81,8 +81,7 @@ class Segment:
     """Consecutive queries that attend in the same call.
 
     queries: [first, last) of the pass; keys: [start, end) of the cache's slots
-    window: positions up to its own that a query sees (None: all)
-    sinks: first slots that are seen even outside the window
+    window: positions up to its own that a query sees (None: all); sinks: first slots that are seen even outside it
     """
 
     queries: tuple[int, int]
@@ -94,19 +93,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Segments that cover all queries of a pass, in order.
-
-    expand_kv_heads: whether the kernel needs key-value heads once for every query head that reads them
-    """
+    """Segments of all queries of a pass; expand_kv_heads: whether key-value heads are repeated for each query head."""
 
     segments: tuple[Segment, ...]
     expand_kv_heads: bool
-
-    @property
-    def trailing_rows(self) -> int:
-        """Queries of the largest TRAILING segment."""
-        sizes = (last - first for first, last in (s.queries for s in self.segments if s.mask is Mask.TRAILING))
-        return max(sizes, default=0)
 
 
 def plan_attention(

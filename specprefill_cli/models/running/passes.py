@@ -136,8 +136,9 @@ class PositionContext:
         total, length = len(self.key_positions), len(self.query_positions)
         key = (Mask.TRAILING, like.device)
         if key not in self.masks:
-            later = torch.full((plan.trailing_rows, total), float("-inf"), dtype=like.dtype, device=like.device)
-            self.masks[key] = later.triu_(total - plan.trailing_rows + 1)
+            rows = max(part.queries[1] - part.queries[0] for part in plan.segments if part.mask is Mask.TRAILING)
+            later = torch.full((rows, total), float("-inf"), dtype=like.dtype, device=like.device)
+            self.masks[key] = later.triu_(total - rows + 1)
         shared, (first, last) = self.masks[key], segment.queries
         cut = shared[len(shared) - (last - first) :, length - last :]
         # CUDA's kernels need a mask that begins at a whole vector.

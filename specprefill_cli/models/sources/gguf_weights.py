@@ -21,8 +21,6 @@ from specprefill_cli.models.sources.lora import LoraAdapter
 
 # Weights of a block of rows: small enough for the cache of a core, large enough for numpy.
 BLOCK_WEIGHTS = 2**18
-# Tensors that the configuration holds.
-IN_CONFIGURATION = "rope_"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,8 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
     rotated = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     found = []
     for tensor in reader.tensors:
-        if tensor.name.startswith(IN_CONFIGURATION):
+        # The configuration holds these.
+        if tensor.name.startswith("rope_"):
             continue
         name = expected.pop(tensor.name, None)
         if name is None:

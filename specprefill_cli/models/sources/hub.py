@@ -29,7 +29,7 @@ def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     Raises ModelNotHere for a model that is nowhere, SpecprefillError for a name that is no folder and cannot be a hub id.
     """
     ref = ModelRef(name)
-    if ref.is_local or ref.file is not None:
+    if ref.kind not in (Kind.HUB, Kind.HUB_FILE) or ref.file is not None:
         return False
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError

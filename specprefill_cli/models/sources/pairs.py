@@ -118,10 +118,7 @@ def with_named_pair(settings: Settings) -> Settings:
 
 
 def find_pair(name: str, draft: str | None = None, target: str | None = None) -> Pair:
-    """The named pair, with draft or target replaced by a hub id or folder where given.
-
-    Raises UsageError for an unknown name.
-    """
+    """The named pair, with draft or target replaced where given. Raises UsageError for an unknown name."""
     if draft is not None and target is not None:
         return Pair("custom", draft, target)
     name = default_pair() if name == AUTO else name
@@ -139,17 +136,14 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
 def chosen_pair(settings: Settings) -> Pair:
     """The pair that the settings name, in their style and with their adapter.
 
-    The bundled draft scores for a pair from the hub, unless a setting needs the pair's own draft or its scoring heads were
-    calibrated.
+    The bundled draft scores for a pair from the hub, unless a setting needs the pair's own or its heads were calibrated.
 
     Raises UsageError for an unknown name, and for a style that the pair does not have.
     """
     pair = find_pair(settings.pair, settings.draft, settings.target)
-    if (
-        settings.draft is None
-        and ModelRef(pair.draft).kind in (Kind.HUB, Kind.HUB_FILE)
-        and not needs_own_draft(pair, settings)
-    ):
+    is_from_hub = settings.draft is None and ModelRef(pair.draft).kind in (Kind.HUB, Kind.HUB_FILE)
+    needs_own = any(getattr(settings, name) in values for name, values in OWN_DRAFT.items())
+    if is_from_hub and not needs_own and not (draft_folder(pair.draft) / HEADS_FILE).is_file():
         pair = replace(pair, draft=CHOOSER)
     if settings.style is not None and pair.full_prompt is None:
         raise UsageError(f"--style {settings.style}: only the pair {SMOLLM2} has styles; name a --prompt instead")
@@ -159,12 +153,6 @@ def chosen_pair(settings: Settings) -> Pair:
         assert pair.full_prompt is not None
         return replace(remove_adapter(pair), prompt=pair.full_prompt)
     return pair if settings.adapter is None else replace(remove_adapter(pair), adapter=settings.adapter)
-
-
-def needs_own_draft(pair: Pair, settings: Settings) -> bool:
-    """Whether the settings, or calibrated heads, ask for the draft that a named pair has on the hub."""
-    needed = any(getattr(settings, name) in values for name, values in OWN_DRAFT.items())
-    return needed or (draft_folder(pair.draft) / HEADS_FILE).is_file()
 
 
 def draft_folder(draft: str) -> Path:

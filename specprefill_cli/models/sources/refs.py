@@ -50,11 +50,6 @@ class ModelRef:
         return Kind.HUB_FILE if is_gguf_name(self.name) else Kind.HUB
 
     @property
-    def is_local(self) -> bool:
-        """Whether the model needs no hub."""
-        return self.kind not in (Kind.HUB, Kind.HUB_FILE)
-
-    @property
     def file(self) -> Path | None:
         """Its GGUF file: in a package, in the hub's cache, or of its name; None for other models, and where it is absent."""
         if self.kind is Kind.PACKAGED:
@@ -65,10 +60,7 @@ class ModelRef:
 
     @property
     def conversion(self) -> Conversion | None:
-        """How its GGUF file becomes a folder; None for other models.
-
-        Raises SpecprefillError for a missing file.
-        """
+        """How its GGUF file becomes a folder; None for other models. Raises SpecprefillError for a missing file."""
         if self.kind not in (Kind.PACKAGED, Kind.FILE, Kind.HUB_FILE):
             return None
         is_packaged, file = self.kind is Kind.PACKAGED, self.file
