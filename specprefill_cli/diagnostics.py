@@ -148,7 +148,9 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
 
     draft_template: template of the draft's prompt where draft and target have different tokenizers
     """
-    same_tokenizer = draft.fingerprint == target.fingerprint
+    from specprefill_cli.models.sources.tokenizers import fingerprint
+
+    same_tokenizer = fingerprint(draft.tokenizer) == fingerprint(target.tokenizer)
     different = "two different ones: no draft KV, and no tokens proposed by the draft"
     return [
         check_model_class("draft", draft),

@@ -18,6 +18,7 @@ from torch import Tensor
 from specprefill_cli.draft_kv.gate import Gate
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import rotation_depends_on_length
+from specprefill_cli.models.sources.tokenizers import fingerprint
 from specprefill_cli.prefill.calibration import (
     calibration_folder,
     check_identity,
@@ -97,7 +98,7 @@ class KvCalibration:
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
     """The identity of a pair in calibrations: hashes of weights and tokenizer, and sizes."""
-    identity: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
+    identity: dict[str, str | int] = {"tokenizer": fingerprint(pair.target.tokenizer)}
     for role, loaded in (("draft", pair.loaded_draft), ("target", pair.loaded_target)):
         text = loaded.model.config.get_text_config()
         identity |= {

@@ -29,10 +29,6 @@ class ModelOutline:
     def context(self) -> int:
         return context_length(self.config)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
-
     @property
     def devices(self) -> frozenset[torch.device]:
         return frozenset()
@@ -59,10 +55,6 @@ class LoadedModel:
     @cached_property
     def devices(self) -> frozenset[torch.device]:
         return frozenset(parameter.device for parameter in self.model.parameters())
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
 
 
 @dataclass
@@ -96,7 +88,7 @@ class LoadedPair:
         if self.draft is None or len(self.draft.tokenizer) != len(self.target.tokenizer):
             # A fingerprint of a large tokenizer takes a second.
             return False
-        return self.draft.fingerprint == self.target.fingerprint
+        return fingerprint(self.draft.tokenizer) == fingerprint(self.target.tokenizer)
 
     @cached_property
     def devices(self) -> frozenset:

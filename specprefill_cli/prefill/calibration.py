@@ -22,6 +22,7 @@ from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
+from specprefill_cli.models.sources.tokenizers import fingerprint
 from specprefill_cli.record import COMPACT, ORIGINAL
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def draft_identity(draft: LoadedModel) -> dict[str, Any]:
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),
-        "tokenizer": draft.fingerprint,
+        "tokenizer": fingerprint(draft.tokenizer),
         "layers": text.num_hidden_layers,
         "hidden_size": text.hidden_size,
     }

@@ -257,6 +257,9 @@ def test_checkpoints_are_spread_and_tokens_use_the_nearest_error():
     slots = checkpoint_slots((10, 650), importance)
     assert 110 in slots
     assert slots.diff().max() <= 64
+    for tokens in (1, 31, 33, 500):
+        slots = checkpoint_slots((7, 7 + tokens), torch.rand(tokens))
+        assert 7 <= int(slots.min()) <= int(slots.max()) < 7 + tokens
     errors = torch.tensor([[1.0, 2.0]])
     assert nearest_errors(errors, torch.tensor([10, 20]), torch.arange(8, 24)).tolist() == [[1.0] * 8 + [2.0] * 8]
 
@@ -276,10 +279,3 @@ def test_mapping_uses_the_draft_window_of_the_calibration(random_session, window
     expected = finished_keys(pair.target.model, 1, raw, torch.arange(end))
     torch.testing.assert_close(layer_keys(state, 1)[:, start:end], expected[:, start:], atol=1e-4, rtol=1e-4)
     assert end - start > 4 * 40
-
-
-@pytest.mark.parametrize("tokens", [1, 31, 33, 500])
-def test_short_documents_have_checkpoints(tokens):
-    slots = checkpoint_slots((7, 7 + tokens), torch.rand(tokens))
-    assert len(slots)
-    assert 7 <= int(slots.min()) <= int(slots.max()) < 7 + tokens

@@ -20,7 +20,7 @@ CHOOSER = f"{BUNDLED}draft"
 # Drafts of several pairs, and the beginning of two names.
 QWEN, LLAMA = "Qwen/Qwen2.5-0.5B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
 MINISTRAL, CODER = "mistralai/Ministral-3-3B-Instruct-2512-BF16", "Qwen/Qwen2.5-Coder"
-# Free memory that a GGUF file's model needs, in bytes for each byte of the file, in any form that it may run in.
+# Free memory that a GGUF file's model needs in any form, in bytes for each byte of the file.
 MEMORY_OF_FILE = 4
 # Values of settings that need a draft with the target's tokenizer, or a pretrained draft.
 OWN_DRAFT = {"mode": ("draft-kv", "hybrid"), "scorer": ("question", "paper"), "proposer": ("draft",)}
