@@ -1,8 +1,8 @@
 """Ranks: the processes that share a target by tensor parallelism.
 
-Rank 0 alone reads, runs the draft, decides, decodes and prints. What the target must do is a command, broadcast before
-rank 0 does it too: no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no harm. Commands
-go through main memory, because a rank that waits for the user's next question must not keep its GPU busy.
+Rank 0 alone reads, runs the draft, decides, decodes and prints. What the target must do is a command, broadcast
+before rank 0 does it too: no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no
+harm. Commands go through main memory: a rank that waits for the next question must not keep its GPU busy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checkpoint tokens: computed by the target although their KV is mapped, to estimate how wrong the mapped KV is.
 
-The estimate is the error of the attention output for every layer and checkpoint token, 0 where mapped KV is the target's
-own. Above the first layer it rests on mapped KV itself.
+The estimate is the error of the attention output for every layer and checkpoint token, 0 where mapped KV is the
+target's own. Above the first layer it rests on mapped KV itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALWAYS_EXACT = 16
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
-    """Checkpoint tokens [C], ascending: every 64th token of the document, and its most important, by their importance [n]."""
+    """Checkpoint tokens [C], ascending: every 64th of the document, and the most important [n]."""
     start, end = document
     regular = torch.arange(min(start + STRIDE // 2, end), end, STRIDE)
     count = max(1, int(IMPORTANT_SHARE * (end - start)))
@@ -51,7 +51,7 @@ def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
 
 
 def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """Relative squared errors [pairs, C] of pairs (mapped, native) of tensors [heads, C, d]; float32 on the CPU."""
+    """Relative squared errors [pairs, C] of (mapped, native) tensors [heads, C, d]; float32 on the CPU."""
     rows = []
     for mapped, native in pairs:
         error = (mapped.float() - native.float()).square().sum((0, 2))
@@ -64,7 +64,7 @@ def attention_output_error(
 ) -> Tensor:
     """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
 
-    mapped, computed: KV of these tokens before and after the target's pass over them; windows: by layer, or None
+    mapped, computed: their KV before and after the target's pass; windows: by layer, or None
     """
     output = partial(causal_output, queries)
     pairs = ((output(layer, mapped, window), output(layer, computed, window)) for layer, window in enumerate(windows))
@@ -103,7 +103,7 @@ def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
 def attention_mass(
     state: KvCacheState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
 ) -> Tensor:
-    """Share of the captured queries' attention [layers, n] that each document token gets, pooled like importance."""
+    """Share of the captured queries' attention [layers, n] to each document token, pooled like importance."""
     rows = []
     for layer, window in enumerate(windows):
         heads = range(len(capture.layer(layer)))

@@ -22,9 +22,9 @@ RECOMPUTE, ACCEPT, DROP = range(3)
 class Gate:
     """The calibrated limit for accepting the KV of a map.
 
-    threshold: the largest remaining risk up to which the mean KL of the first token to `full` stays within `target` (nats);
-    0 where nothing can be accepted
-    n: prompts that it rests on; auroc: of the risk for a KL above the target; None where too few prompts were above or below
+    threshold: the largest risk up to which the mean KL of the first token to `full` stays within `target` (nats); 0
+    where nothing can be accepted
+    n: prompts that it rests on; auroc: of the risk for a KL above the target; None with too few above or below
     smallest_risks: by budget (share of the prompt recomputed, as text), the smallest remaining risk of any prompt
     """
 
@@ -35,7 +35,7 @@ class Gate:
     smallest_risks: Mapping[str, float] = field(default_factory=dict)
 
     def smallest_risk(self, share: float) -> float:
-        """A lower bound of the risk that remains with `share` recomputed, by the next larger budget tried; 0 if unknown."""
+        """A lower bound of the risk with `share` recomputed, by the next larger budget tried; 0 if unknown."""
         larger = [(float(budget), risk) for budget, risk in self.smallest_risks.items() if float(budget) >= share]
         return min(larger)[1] if larger else 0.0
 
@@ -45,8 +45,8 @@ class RiskLimit:
     """The risk that may remain in a prompt.
 
     threshold: infinite for any risk; source: where the threshold comes from, in words
-    chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated one
-    does not hold for prompts brought just below it
+    chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. For
+    prompts brought just below it, a calibrated one does not hold
     refusal: why calibration rules out draft KV, whatever the prompt; empty where it does not
     """
 

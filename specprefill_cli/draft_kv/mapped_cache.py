@@ -59,7 +59,7 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
 
 @dataclass(frozen=True)
 class Inspection:
-    """Attention mass and estimated error of every document token, [layers, n] each; computed: prompt tokens that are exact."""
+    """Attention mass and error of every document token, [layers, n] each; computed: exact prompt tokens."""
 
     mass: Tensor
     errors: Tensor
@@ -116,7 +116,7 @@ def recompute(
 ) -> Tensor:
     """Run tokens [N] and put their keys and values into slots [N], ascending, of a filled cache.
 
-    Returns the logits [V] of the last token in float32; without `logits` the pass ends with the last layer's values.
+    Returns float32 logits [V] of the last token; without `logits` the pass ends with the last layer's values.
     """
     last_layer = None if logits else layer_count(model) - 1
     positions = state.positions[slots]
@@ -164,7 +164,7 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:
-    """Score with the draft, cold because the map needs its states of all tokens, and fill a target cache from them."""
+    """Score with a cold draft, since the map needs all its states, and fill a target cache from them."""
     last_layer = max(kv_map.draft_layers, default=0)
     drafted = replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)
     with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:

@@ -54,8 +54,7 @@ class LayerFit:
 class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size]; the last row is the offset.
 
-    embedding: whether the target's embedding, as its first layer's attention gets it, is an input
-    gate: how much risk may remain in KV that it has mapped, where that was calibrated
+    gate: the calibrated limit of risk, if any; embedding: whether that of the target is an input
     window: previous tokens that a token saw in the draft during the fit, and must see in use; None: all
     """
 
@@ -110,7 +109,7 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
 
 
 def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
-    """The map in a folder, if any. Raises SpecprefillError when the files are damaged or belong to another pair."""
+    """The map in a folder, if any. Raises SpecprefillError when it is damaged or belongs to another pair."""
 
     def parse(fields: dict[str, Any]) -> KvCalibration:
         tensors, stored = load_file(folder / WEIGHTS), fields["maps"][NAME]

@@ -1,7 +1,7 @@
 """Keys and values outside a forward pass; like `models/running/adapter.py`, this reads transformers' modules.
 
-Attention modules project the normalised input of their layer to raw keys, which pass a norm, if any, and the rotary
-embedding, and to values. Draft KV replaces the projection with a linear map.
+Attention modules project the normalised input of their layer to raw keys, which pass a norm, if any, and the
+rotary embedding, and to values. Draft KV replaces the projection with a linear map.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from specprefill_cli.models.sources.tokenizers import fingerprint
 
 @dataclass
 class ModelOutline:
-    """A model without its weights, to plan a prefill and to check a pair. device: the type of that where they would go."""
+    """A model without its weights, to plan and to check a pair. device: the type of that where they would go."""
 
     name: str
     config: PretrainedConfig
@@ -59,7 +59,7 @@ class LoadedModel:
 
 @dataclass
 class LoadedPair:
-    """Draft and target, loaded; `draft` is None where it is not needed, the target an outline for `plan` and `passages`.
+    """Draft, None where it is not needed, and target, an outline for `plan` and `passages`.
 
     ranks: the processes that share the target; rank 0 alone has a draft
     """

@@ -86,7 +86,7 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
     with load_errors(name, offline, placement.packed) as source:
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)
-        # The checkpoint's own tokenizer.json: a model's class may split text in another way, or give no character offsets.
+        # The checkpoint's tokenizer.json: a model's class may split in another way, or give no offsets.
         tokenizer = TokenizersBackend.from_pretrained(**source)
     return ModelOutline(name, config, tokenizer, placement.device_type)
 

@@ -65,7 +65,7 @@ class SelectMode(Mode):
             with request.clock.phase("selection"):
                 return replace(scores, draft_state=None), select_scored(request, scores)
 
-        # Rank 0 alone has the draft, and decides: processors that round differently could break a near-tie differently.
+        # Rank 0 alone has the draft, and decides: other processors could break a near-tie differently.
         scores, selection = request.pair.ranks.compute_on_rank_0(choose)
         with request.clock.phase("target_prefill"):
             compact = compact_positions(request, selection.plan)

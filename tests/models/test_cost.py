@@ -133,17 +133,10 @@ def test_mixture_of_experts_costs_only_active_experts():
     assert widths == [96, 2 * 96, 3 * 32]
 
 
-@pytest.fixture
-def tiny_request(tiny_session):
-    """A request whose pair a test may change."""
-    pair = replace(tiny_session.pair)
-    pair.draft, pair.target = replace(pair.draft), replace(pair.target)
-    return replace(tiny_session.request(DOCUMENT, "When?", Settings(scorer="question")), pair=pair)
-
-
-def test_a_look_ahead_token_costs_a_pass_of_the_draft(tiny_request):
-    cost = cost_of(tiny_request.pair.draft)
-    requests = (tiny_request, replace(tiny_request, look_ahead=tiny_request.look_ahead - 1))
-    longer, shorter = (SCORERS["question"].cost(request, True) for request in requests)
-    expected = cost.pass_flops(1, tiny_request.prompt.length) + cost.overhead_flops()
+def test_a_look_ahead_token_costs_a_pass_of_the_draft(tiny_session):
+    request = tiny_session.request(DOCUMENT, "When?", Settings(scorer="question"))
+    cost = cost_of(request.pair.draft)
+    requests = (request, replace(request, look_ahead=request.look_ahead - 1))
+    longer, shorter = (SCORERS["question"].cost(each, True) for each in requests)
+    expected = cost.pass_flops(1, request.prompt.length) + cost.overhead_flops()
     assert longer - shorter == pytest.approx(expected, rel=1e-6)

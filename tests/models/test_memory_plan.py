@@ -2,7 +2,6 @@
 
 from itertools import accumulate
 
-import pytest
 import torch
 
 from specprefill_cli.models.machine import memory_plan as module
@@ -17,14 +16,10 @@ from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.settings import Settings
 
 
-def test_cpu_has_a_lower_maximum_pass_size(random_pair, monkeypatch):
+def test_an_explicit_size_is_used_and_a_cpu_has_a_lower_maximum(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 2**40)
-    assert pass_size(random_pair, "auto", 100_000) == LARGEST_ON_CPU < LARGEST
-
-
-def test_explicit_pass_size_is_used(random_pair, monkeypatch):
-    monkeypatch.setattr(module, "free_memory", lambda _: pytest.fail("an explicit size needs no free memory"))
     assert pass_size(random_pair, 48, 4_000) == 48
+    assert pass_size(random_pair, "auto", 100_000) == LARGEST_ON_CPU < LARGEST
 
 
 def test_auto_leaves_room_for_the_cache_and_fits_the_larger_model(random_pair, monkeypatch):

@@ -86,7 +86,7 @@ class ModelCost:
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
     def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
-        """Prefill as `adapter.prefill` does it: the last token may run apart. past: previous tokens, in the cache."""
+        """Prefill as `adapter.prefill` does it: the last token may run apart. past: tokens in the cache."""
         if not last_token_runs_apart(tokens, self.layers, self.overhead_tokens):
             return self.pass_flops(tokens, past, local_window)
         last = replace(self, layers=1, windows=self.windows[-1:])

@@ -28,7 +28,7 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
 def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
-    """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows both models.
+    """Tokens of a pass: the setting of `prefill_chunk`, or for `auto` what free memory allows both models.
 
     Models with `longrope` read the whole prompt at once: keys of a cache must be rotated alike.
     """
@@ -41,7 +41,7 @@ def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
 
 
 def kv_bytes(pair: LoadedPair, setting: str | float) -> int:
-    """Bytes of documents' KV that `--memory-cache` allows between questions; the fullest of the target's devices decides."""
+    """Bytes of documents' KV that `--memory-cache` allows; the fullest of the target's devices decides."""
     if setting != AUTO:
         return int(float(setting) * GIBIBYTE)
     limit = int(KV_SHARE * min(map(free_memory, pair.devices), default=0) * len(pair.target.devices))
@@ -60,8 +60,8 @@ def free_memory(device: torch.device) -> int:
 def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
     """The largest power of two of tokens that fits PASS_SHARE of the memory that the prompt's cache leaves.
 
-    Layers and cache are taken to be spread evenly over the devices. Powers of two, so that slightly different free memory
-    seldom changes the grouping of sums, and with it their last bits.
+    Layers and cache are taken to be spread evenly over the devices. Powers of two, so that slightly different free
+    memory seldom changes the grouping of sums, and with it their last bits.
     """
     cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
     room = max(0, min(map(free_memory, loaded.devices)) - cache)
@@ -73,8 +73,8 @@ def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
 def pass_bytes(loaded: LoadedModel) -> int:
     """Bytes of a token in a pass at its peak, inside a layer, without weights and cache."""
     cost = cost_of(loaded)
-    # Two hidden states, and the larger of attention (queries before and after rotation, keys and values twice, the mixed
-    # values) and MLP (the gate, its activation and the other branch).
+    # Two hidden states, and the larger of attention (queries before and after rotation, keys and values twice, the
+    # mixed values) and MLP (the gate, its activation and the other branch).
     attention = cost.head_size * (3 * cost.heads + 4 * cost.key_value_heads)
     return loaded.model.dtype.itemsize * (2 * cost.hidden_size + max(attention, 3 * cost.intermediate_size))
 

@@ -48,7 +48,7 @@ class Placement:
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto` (all GPUs, or the CPU where there is none), `cpu`, or a list such as `cuda:0,cuda:1`.
+    """Placement for `auto` (all GPUs, else the CPU), `cpu`, or a list such as `cuda:0,cuda:1`.
 
     Raises UsageError for a device that is not there.
     """
@@ -71,7 +71,7 @@ def choose_placement(devices: str) -> Placement:
 
 
 def place_of_rank(devices: str, ranks: Ranks) -> Placement:
-    """Where a rank's part of the target goes: to the GPU of its number, if any. Raises UsageError for devices named."""
+    """Where a rank's part of the target goes: to the GPU of its number. Raises UsageError for devices named."""
     if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
         raise UsageError(
             f"--devices {devices}: with tensor parallelism each rank takes the GPU of its number; leave it out, and "
@@ -120,10 +120,7 @@ def check_divisible(placement: Placement, config: PretrainedConfig, name: str) -
 
 
 def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> torch.dtype:
-    """The dtype of a name; `auto` is bfloat16 on a GPU, and for models of some size on a CPU that multiplies it.
-
-    config: of a text model, or of the text part of a model
-    """
+    """The dtype of a name; `auto` is bfloat16 on GPUs, and on CPUs that multiply it from some size on."""
     if name != "auto":
         return getattr(torch, name)
     if placement.device_map is not None:
@@ -137,7 +134,7 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
 def check_memory(
     config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype, quantization: str = NONE
 ) -> None:
-    """Raises SpecprefillError for weights that fit neither the GPUs of a spread placement nor, on a CPU, main memory."""
+    """Raises SpecprefillError for weights that do not fit the GPUs of a spread placement, or main memory."""
     # On a CPU the bytes of packed weights are not known before loading.
     on_cpu = placement.device_type == "cpu" and placement.shards == 1 and checkpoint_method(config) is None
     if not on_cpu and not placement.max_memory:

@@ -40,7 +40,7 @@ def run_pass(step: ForwardInput) -> Tensor:
 
 
 def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
-    """Run passes of the same model, all ending at the same layer, as a packed pass; return the logits of each, or its error."""
+    """Run passes that end at the same layer as a packed pass; return the logits of each, or its error."""
     if len(passes) > 1:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
         with suppress(Exception), extend_states(passes):
@@ -79,7 +79,7 @@ def run_steps(steps: ForwardGenerator[Value]) -> Value:
 
 
 def items_of(steps: Generator[ForwardInput | Item, Tensor, None]) -> Iterator[Item]:
-    """Run the passes that a generator yields, each by itself, raise their errors inside it, and yield its other items."""
+    """Run the passes that a generator yields, raise their errors inside it, and yield its other items."""
     resume: Callable[[], ForwardInput | Item] = partial(next, steps)
     while True:
         try:
@@ -107,7 +107,7 @@ def prefill(
 ) -> tuple[Tensor, KvCacheState]:
     """Run tokens [N] at positions [N], `pass_size` at a time; return the last token's logits [V], and the state.
 
-    last_layer: as in `ForwardInput`, of every pass; None: only the last pass runs to the end; options: its other fields
+    last_layer: of every pass; None: only the last runs to the end; options: other fields of `ForwardInput`
     """
     state = new_state(len(tokens)) if state is None else state
     logits, layers, count = torch.empty(0), layer_count(model), len(tokens)

@@ -27,7 +27,7 @@ FLASH_CAPABILITY, FLASH_HEAD_SIZE = (8, 0), 256
 
 @dataclass(frozen=True)
 class LocalWindow:
-    """A narrow view of the document, for a draft that only has to find passages: costs grow linearly with the document.
+    """A narrow view of the document, for a draft that only finds passages: costs grow linearly.
 
     A token before position `until` sees the `size` positions up to its own and the prompt's first SINKS; tokens from
     `until` on (the suffix) see everything.
@@ -81,7 +81,7 @@ class Segment:
     """Consecutive queries that attend in the same call.
 
     queries: [first, last) of the pass; keys: [start, end) of the cache's slots
-    window: positions up to its own that a query sees (None: all); sinks: first slots that are seen even outside it
+    window: positions up to its own that a query sees (None: all); sinks: first slots, always seen
     """
 
     queries: tuple[int, int]
@@ -93,7 +93,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Segments of all queries of a pass; expand_kv_heads: whether key-value heads are repeated for each query head."""
+    """Segments of a pass's queries; expand_kv_heads: whether key-value heads are repeated for each query head."""
 
     segments: tuple[Segment, ...]
     expand_kv_heads: bool
@@ -106,7 +106,7 @@ def plan_attention(
     window: int | None = None,
     local_window: LocalWindow | None = None,
 ) -> AttentionPlan:
-    """Plan attention of queries at positions [Q] over keys at positions [K], ascending, on the CPU, the queries' among them.
+    """Plan attention of queries at positions [Q] over keys at [K]: ascending, on the CPU, Q among K.
 
     window: of the layer, in positions; local_window: of the pass
     """
@@ -190,7 +190,7 @@ def query_block_size(keys: int) -> int:
 
 
 def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
-    """The queries, in whole blocks, whose windows begin after the sinks; None where there are none, and for gaps in positions."""
+    """The queries, in whole blocks, whose windows begin after the sinks; None without any, or with gaps."""
     if int(keys[-1]) + 1 != len(keys):
         return None
     past = len(keys) - len(queries)

@@ -38,7 +38,7 @@ class KvCacheState:
 class KvBuffers:
     """Keys and values [1, kv_heads, room, head_size] of a layer, with spare room.
 
-    active_branch: the layer that has its own slots after the shared ones; weak, so that those of an ended answer are freed
+    active_branch: the layer with its own slots after the shared ones; weak, so that ended answers are freed
     """
 
     keys: Tensor
@@ -49,8 +49,8 @@ class KvBuffers:
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
-    Several layers may share the first slots of a buffer. One of them, the active branch, has its own slots after these; any
-    other holds a copy of its own, short beside a document, until it is swapped in: before it is read or grows.
+    Several layers may share the first slots of a buffer. One of them, the active branch, has its own slots after
+    these; any other holds a copy of its own, short beside a document, until it is swapped in: to be read or to grow.
 
     expected: tokens to allocate at once
     shared: how many of the first slots other layers read too; these never change
@@ -151,7 +151,7 @@ def new_state(expected: int = 0) -> KvCacheState:
 
 
 def fork_prefix(state: KvCacheState, length: int) -> KvCacheState:
-    """A state that shares the first `length` slots of another, of the layers that hold them all, without a copy."""
+    """A state that shares the first `length` slots of the layers that hold them all, without a copy."""
     other = new_state()
     for layer in state.layers:
         if layer.get_seq_length() < length:

@@ -37,7 +37,7 @@ class QueryCapture:
     """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
 
     positions: token indices in the prompt, ascending
-    queries: by layer, tensors [heads, rows, head_size] in the order of the tokens; scaling: of the layer's products
+    queries: by layer, tensors [heads, rows, head_size] in the order of tokens; scaling: of its products
     """
 
     positions: Tensor
@@ -90,7 +90,7 @@ class ForwardInput:
 class PositionContext:
     """The tokens of a forward pass, as attention sees them.
 
-    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the keys' include the queries'
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending, Q among K
     local_window: limits what the document's tokens see (None: all before them)
 
     Plans, masks and copies of positions on each device are made once a pass: layers of the same kind share them.
@@ -132,7 +132,7 @@ class PositionContext:
         return mask
 
     def trailing_mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
-        """The mask of a TRAILING segment, cut from a single mask [block, K]: all end in the same triangle behind more keys."""
+        """The mask of a TRAILING segment, cut from a single one [block, K]: all end in the same triangle."""
         total, length = len(self.key_positions), len(self.query_positions)
         key = (Mask.TRAILING, like.device)
         if key not in self.masks:

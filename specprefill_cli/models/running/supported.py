@@ -42,7 +42,7 @@ def check_model(model: PreTrainedModel, name: str) -> None:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """The context in tokens; with YaRN (arXiv 2309.00071) the extended one, where many configurations state the original."""
+    """The context in tokens; with YaRN (arXiv 2309.00071) the extended one, which many do not state."""
     text = config.get_text_config()
     stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
     rotary = getattr(text, "rope_parameters", None) or {}

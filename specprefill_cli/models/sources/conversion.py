@@ -19,7 +19,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.sources.lora import read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
-# Part of a folder's name: raise it when a file or the bundled adapter would give other weights or another tokenizer.
+# Part of a folder's name: raise it when a file or the bundled adapter would give another model.
 VERSION = 2
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
@@ -122,9 +122,7 @@ class Conversion:
 
 
 def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:
-    """Write the model of a GGUF file as transformers stores it, an adapter merged.
-
-    packed: store matrices in int8 (`int8.load_packed` reads them) instead of bfloat16
+    """Write a GGUF file as transformers stores it, in bfloat16 or `packed` in int8, an adapter merged.
 
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """

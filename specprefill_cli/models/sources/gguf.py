@@ -13,7 +13,7 @@ from gguf import GGUFReader
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.sources.hub_gguf import PART
 
-# Settings of transformers that the file does not state, by `general.architecture`. Files of Mistral models say "llama".
+# Settings that a file does not state, by `general.architecture`. Files of Mistral models say "llama".
 ARCHITECTURES: Mapping[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "qwen2": {"model_type": "qwen2", "use_sliding_window": False},
@@ -81,8 +81,8 @@ def refuse(reader: GGUFReader, what: str) -> SpecprefillError:
 def configuration(reader: GGUFReader) -> dict[str, Any]:
     """The configuration of the model, as transformers stores it.
 
-    Raises SpecprefillError for an architecture, or a scaling of its rotary frequencies, that is unknown, and for a mixture
-    of experts.
+    Raises SpecprefillError for an architecture, or a scaling of its rotary frequencies, that is unknown, and for a
+    mixture of experts.
     """
     prefix = value(reader, "general.architecture")
     if prefix not in ARCHITECTURES:

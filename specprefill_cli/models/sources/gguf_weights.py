@@ -27,7 +27,7 @@ BLOCK_WEIGHTS = 2**18
 class NamedTensor:
     """A tensor of the file and the name of the parameter that it becomes.
 
-    heads: of a query or key projection whose rows `in_halves` must reorder, else 0; offset: what is added to each value
+    heads: of a projection whose rows `in_halves` reorders, else 0; offset: what is added to each value
     """
 
     name: str
@@ -86,7 +86,7 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
 
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:
-    """Rows [heads x size, ...] reordered: llama.cpp rotates neighbouring rows, transformers rows half a head apart."""
+    """Rows [heads x size, ...] reordered: llama.cpp rotates neighbours, transformers rows half a head apart."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) if heads else rows
 
 

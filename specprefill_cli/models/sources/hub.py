@@ -26,7 +26,7 @@ class ModelNotHere(SpecprefillError):
 def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
-    Raises ModelNotHere for a model that is nowhere, SpecprefillError for a name that is no folder and cannot be a hub id.
+    Raises ModelNotHere for a model that is nowhere, SpecprefillError for what is no folder and no hub id.
     """
     ref = ModelRef(name)
     if ref.kind not in (Kind.HUB, Kind.HUB_FILE) or ref.file is not None:
@@ -68,7 +68,7 @@ def reachable(endpoint: str) -> bool:
 
 
 def adapter_folder(name: str, offline: bool) -> Path:
-    """The folder of an adapter: `name` itself, or that of a hub id. Raises SpecprefillError where it cannot be fetched."""
+    """The folder of an adapter: `name`, or that of a hub id. Raises SpecprefillError where it is nowhere."""
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import snapshot_download
@@ -104,7 +104,7 @@ def download_errors(name: str) -> Iterator[None]:
 
 
 def fetch_gguf(name: str) -> None:
-    """Download a GGUF file of the hub, or its parts; what arrived before is kept. Shows the hub's progress bars.
+    """Download a GGUF file of the hub, or its parts; what arrived is kept. Shows the hub's progress bars.
 
     Raises SpecprefillError where that fails, and where the repository has no file of this quantisation.
     """
@@ -124,10 +124,7 @@ def fetch_gguf(name: str) -> None:
 
 
 def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded.
-
-    packed: whether a large GGUF file is kept in int8
-    """
+    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
     cached_only = not may_download(name, offline)
     if ModelRef(name).kind is Kind.HUB_FILE and not cached_only:
         fetch_gguf(name)

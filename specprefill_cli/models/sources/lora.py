@@ -25,7 +25,7 @@ PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class LoraAdapter:
-    """The change of weights: scale (alpha / rank) times B [out, rank] A [rank, in], factors in float32 by name of the layer."""
+    """The change of weights: scale times B [out, rank] A [rank, in]; factors: A and B in float32, by layer."""
 
     name: str
     scale: float
@@ -88,10 +88,7 @@ def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[st
 
 
 def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
-    """Change a model's weights in place, each in float32 before it is rounded to its dtype.
-
-    Raises SpecprefillError for an adapter of another model, and for weights that are quantised or divided.
-    """
+    """Change weights in place. Raises SpecprefillError for another model's, quantised or divided ones."""
     from torch.nn import Linear
 
     layers = dict(model.named_modules())
@@ -106,4 +103,5 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
                 f"adapter {adapter.name}: only whole, unquantised weights can take it; leave out --quantization and "
                 "--tensor-parallel"
             )
+        # In float32 until it is rounded to its dtype.
         weight.data = adapter.merged(name, weight.data).to(weight.dtype)

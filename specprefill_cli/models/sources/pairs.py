@@ -136,7 +136,7 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
 def chosen_pair(settings: Settings) -> Pair:
     """The pair that the settings name, in their style and with their adapter.
 
-    The bundled draft scores for a pair from the hub, unless a setting needs the pair's own or its heads were calibrated.
+    The bundled draft scores for a pair from the hub, unless a setting needs its own, or that has calibrated heads.
 
     Raises UsageError for an unknown name, and for a style that the pair does not have.
     """

@@ -60,7 +60,7 @@ class ModelRef:
 
     @property
     def conversion(self) -> Conversion | None:
-        """How its GGUF file becomes a folder; None for other models. Raises SpecprefillError for a missing file."""
+        """How its GGUF file becomes a folder, if it has one. Raises SpecprefillError for a missing file."""
         if self.kind not in (Kind.PACKAGED, Kind.FILE, Kind.HUB_FILE):
             return None
         is_packaged, file = self.kind is Kind.PACKAGED, self.file

@@ -91,7 +91,7 @@ def piece_starts(text: str, size: int) -> Sequence[int]:
 
 @lru_cache(maxsize=8)
 def splits_at_lines(encoder: Tokenizer) -> bool:
-    """Whether a letter that begins a line always begins a word: in byte-level BPE after a split at a pattern with LINE_ENDS."""
+    """Whether a letter that begins a line begins a word: in byte-level BPE split at a pattern with LINE_ENDS."""
     steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
     return (
         len(steps) == len(SPLITTING)
@@ -108,7 +108,7 @@ def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokenizer without its added tokens, so that it reads them as text, even those not special (`<think>`)."""
+    """The tokenizer without its added tokens: it reads them as text, even those not special (`<think>`)."""
     original = tokenizer.backend_tokenizer
     # The model is shared: only its added tokens stay behind.
     encoder = Tokenizer(original.model)
