@@ -22,8 +22,6 @@ from specprefill_cli.signals import deferred_signals
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
-    from specprefill_cli.distributed.launch import RankProcesses
-
 # Seconds for rank 0 to raise the error that this rank has raised, or for the launcher to find the process that has ended.
 GRACE = 3.0
 # The store's keys: why a rank has failed, and where rank 0 raised a SpecprefillError at a command.
@@ -75,7 +73,7 @@ class Ranks:
     local: int = 0
     store: Store | None = None
     group: ProcessGroup | None = None
-    processes: RankProcesses | None = None
+    processes: Any = None
     commands: int = 0
 
     @property
