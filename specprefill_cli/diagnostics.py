@@ -82,8 +82,6 @@ def list_devices() -> Iterator[Check]:
             free, total = torch.cuda.mem_get_info(number)
             name = torch.cuda.get_device_name(number)
             yield Check(f"cuda:{number}", State.OK, f"{name}, {format_bytes(free)} of {format_bytes(total)} free")
-    elif torch.backends.mps.is_available():
-        yield Check("mps", State.OK, "Apple GPU; it shares the main memory")
     else:
         yield Check("gpu", State.NO, "none that torch can use; models run on the CPU")
 
@@ -150,7 +148,9 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
 
     draft_template: template of the draft's prompt where draft and target have different tokenizers
     """
-    same_tokenizer = draft.fingerprint == target.fingerprint
+    from specprefill_cli.models.sources.tokenizers import fingerprint
+
+    same_tokenizer = fingerprint(draft.tokenizer) == fingerprint(target.tokenizer)
     different = "two different ones: no draft KV, and no tokens proposed by the draft"
     return [
         check_model_class("draft", draft),

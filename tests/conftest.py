@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.files import packaged_folder
+from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine import quantization
@@ -45,7 +45,7 @@ hypothesis.settings.load_profile("patient")
 
 def pytest_addoption(parser):
     group = parser.getgroup("specprefill")
-    group.addoption("--device", default="cpu", help="device of tests/models/test_device.py: cpu, cuda, mps or auto")
+    group.addoption("--device", default="cpu", help="device of tests/models/test_device.py: cpu, cuda or auto")
     group.addoption("--dtype", default="float32", help="dtype of tests/models/test_device.py")
 
 
@@ -82,9 +82,7 @@ def processor_dtype(request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    from specprefill_cli.models.sources.hub import model_source
-
-    return transformers.AutoTokenizer.from_pretrained(model_source("tiny:target"))
+    return transformers.AutoTokenizer.from_pretrained(BUNDLED_FOLDER / "target")
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from specprefill_cli.answering.resolve import (
     resolve_scorer,
 )
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.decoding.proposers import adapts, check_proposer, draft_may_propose, proposer_warnings
-from specprefill_cli.decoding.runner import SequenceRunner, draft_runner, prefill_shard
+from specprefill_cli.decoding.proposers import check_proposer, proposer_warnings
+from specprefill_cli.decoding.runner import prefill_shard
 from specprefill_cli.decoding.sampling import Sampler, StopFilter
 from specprefill_cli.decoding.speculation import SpeculationState
 from specprefill_cli.distributed import Ranks, Shard
@@ -26,14 +26,13 @@ from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.loading import load_pair
-from specprefill_cli.models.machine.cost import measure_passes
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
+from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
-from specprefill_cli.prefill.modes import shared_scores
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
-from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
+from specprefill_cli.prefill.registry import MODES, SCORERS, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prompting import Template, encode_prompt, load_template
@@ -69,7 +68,7 @@ def open_session(
     with_draft = loads_draft(settings) if draft is None else draft
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
-    with ranks.run_on_all_ranks(partial(open_shard, settings, with_draft, calibrated)):
+    with ranks.run_on_all_ranks(partial(open_shard, settings, calibrated)):
         loaded = load_pair(named_pair, placement, settings, with_draft, target_weights, ranks)
         pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
         if pair.draft is not None and calibrated:
@@ -85,16 +84,11 @@ def open_session(
     return session
 
 
-def open_shard(settings: Settings, draft: bool, calibrated: bool, shard: Shard) -> None:
-    """On another rank: load its shard of the pair."""
+def open_shard(settings: Settings, calibrated: bool, shard: Shard) -> None:
+    """On another rank: load its shard of the target."""
     shard.close()
     settings = settings.varied(prompt=BUILT_IN_TEMPLATE)
-    shard.session = open_session(settings, draft, calibrated=calibrated, ranks=shard.ranks)
-
-
-def score_shard(request: PrefillRequest, shard: Shard) -> None:
-    """On another rank: score a prompt."""
-    shared_scores(replace(request, pair=shard.session.pair, clock=PhaseClock()))
+    shard.session = open_session(settings, draft=False, calibrated=calibrated, ranks=shard.ranks)
 
 
 @dataclass(kw_only=True)
@@ -164,7 +158,7 @@ class Session:
 
     def encode(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> EncodedQuestion:
         """Start the TTFT's clock and tokenise the prompt, also for a draft that may run and has its own tokenizer."""
-        question, pair, clock = clean_question(question), self.pair, PhaseClock(self.pair.wait)
+        question, pair, clock = clean_question(question), self.pair, PhaseClock(partial(synchronize, self.pair.devices))
         cache = DocumentCache() if self.cache is None else self.cache
         with cache.encoding, clock.phase("tokenize"):
             reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
@@ -189,9 +183,8 @@ class Session:
             return MODES[mode].prefill(request)
 
     def score(self, request: PrefillRequest) -> Scores:
-        """Score a prompt without prefilling the target, on every rank; the request has no caches."""
-        with self.pair.ranks.run_on_all_ranks(partial(score_shard, request.portable())):
-            return shared_scores(request)
+        """Score a prompt without prefilling the target."""
+        return SCORERS[request.scorer].score(request)
 
     def answer(
         self, prepared: ResolvedQuestion, prefilled: PrefillResult, stop_texts: Sequence[str] = ()
@@ -222,7 +215,7 @@ class Session:
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Run the mode once on a short prompt, against lazy initialisation; measure what `auto` and speculation need."""
+        """Run the mode once on a short prompt, against lazy initialisation."""
         if settings.mode in self.warmed or (self.single and self.pair.target.device == "cpu"):
             return
         request = self.with_cache(None).request(WARM_UP, "When?", settings)
@@ -230,11 +223,4 @@ class Session:
         modes = AUTOMATIC_MODES if settings.mode == AUTO else (settings.mode,)
         self.warmed |= {settings.mode, *modes}
         for mode in modes:
-            prefilled = self.prefill(mode, request)
-        if settings.mode == AUTO:
-            measure_passes(self.pair, request.prefill_chunk)
-        if adapts(settings):
-            pair, position = self.pair, prefilled.answer_position
-            draft = draft_runner(pair, position) if draft_may_propose(settings, pair) else None
-            target = SequenceRunner(pair.loaded_target.model, prefilled.state, position, pair.ranks)
-            self.speculation.measure(target, draft, int(request.prompt.tokens[-1]))
+            self.prefill(mode, request)

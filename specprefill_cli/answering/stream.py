@@ -137,11 +137,9 @@ class AnswerStream(TextStream):
         return self.request.pair.draft is not None and (scored or "draft" in self.log.proposers)
 
     def warnings(self, length_stop: bool) -> list[str]:
-        """All warnings: about documents, models, prefill and the answer's end."""
-        models = (self.request.target, self.request.draft) if self.draft_ran else (self.request.target,)
-        of_models = [warning for model in models for warning in model.warnings]
+        """All warnings: about documents, prefill and the answer's end."""
         end_warnings = self.end_warnings(f"{len(self.tokens)} tokens" if length_stop else None)
-        return [*self.collection.warnings, *of_models, *self.prefilled.warnings, *end_warnings]
+        return [*self.collection.warnings, *self.prefilled.warnings, *end_warnings]
 
     @property
     def plan_read(self) -> Plan:

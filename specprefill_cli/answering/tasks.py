@@ -18,7 +18,7 @@ from specprefill_cli.answering.places import document_cells, span_records
 from specprefill_cli.answering.session import WARM_UP, Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import PromptTooLong
-from specprefill_cli.models.machine.cost import cost_of, measure_passes
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_draft_fits, check_fits, fits_target
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -65,7 +65,6 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     session = session.with_cache(None)
     request = session.request(WARM_UP, "When?", settings)
     session.score(request)
-    measure_passes(session.pair, request.prefill_chunk)
     request = session.request(collection, question, settings)
     check_fits(request, PLANNED_MODE)
     scores = session.score(request)

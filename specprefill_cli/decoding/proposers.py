@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.decoding.runner import SequenceRunner, prefilled_draft
+from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import Proposal, Sampler
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.cost import cost_of
+from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.passes import ForwardGenerator
 from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.settings import AUTO, OFF, Settings
@@ -126,16 +126,20 @@ def draft_proposer(
     request: PrefillRequest, prefilled: PrefillResult, sampler: Sampler, stop_tokens: frozenset[int]
 ) -> DraftProposer:
     """The draft after the prompt: before its first proposal it reads what the target's cache holds."""
-    pair, draft, length = request.pair, request.draft, prefilled.answer_position
+    draft, length = request.draft, prefilled.answer_position
     # The state grows while decoding; these are its slots now.
     tokens, positions = request.prompt.tokens[prefilled.seen_tokens], prefilled.state.positions
 
-    small, large = cost_of(draft), cost_of(pair.target)
-    # Ranks divide the target's pass, and the draft's where they share it.
-    share = pair.ranks.size / pair.draft_ranks.size
+    def open_runner() -> SequenceRunner:
+        _, state = prefill(draft.model, tokens, positions, request.prefill_chunk)
+        return SequenceRunner(draft.model, state, length)
+
+    small, large = cost_of(draft), cost_of(request.pair.target)
+    # Ranks divide the target's pass.
+    share = request.pair.ranks.size
     target_pass = large.pass_flops(1, length) + large.overhead_flops()
     return DraftProposer(
-        partial(prefilled_draft, draft, pair.draft_ranks, tokens, positions, request.prefill_chunk, length),
+        open_runner,
         sampler,
         stop_tokens,
         vocabulary=prefilled.logits.shape[-1],
@@ -174,11 +178,6 @@ def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
         and settings.max_new_tokens > 1
         and pair.same_tokenizer
     )
-
-
-def adapts(settings: Settings) -> bool:
-    """Whether measured costs decide how much is proposed: not for sampled answers, which a seed must repeat."""
-    return settings.speculate == AUTO and settings.temperature == 0 and settings.max_new_tokens > 1
 
 
 def proposer_warnings(settings: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
 
 import numpy as np
 
-from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer, Proposer
-from specprefill_cli.decoding.runner import SequenceRunner
+from specprefill_cli.decoding.proposers import Proposer
 from specprefill_cli.decoding.sampling import NO_PROPOSAL, Proposal, Round
 from specprefill_cli.models.running.passes import ForwardGenerator
 from specprefill_cli.record import Verdict
@@ -24,11 +21,8 @@ ACCEPTANCE_WINDOW = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 # A cost is the median of this many rounds.
 MEASURES = 5
-# Assumed cost of verifying a proposed token, before anything was measured.
+# Assumed cost of verifying a token beyond the longest proposal that was measured.
 GUESSED_VERIFICATION = 0.03
-# Numbers of proposed tokens whose verification warm-up times, and how often: the first pass of a size may be slow. On a CPU
-# the second token of a pass costs far more than the later ones.
-WARM_UP_TOKENS, WARM_UP_ROUNDS = (1, 4, LONGEST_PROPOSAL), 2
 # Estimated speedup that a proposal must reach.
 WORTHWHILE = 1.05
 # A declined proposer probes with a single token once that costs at most this share of the rounds that it has waited.
@@ -83,10 +77,6 @@ class SpeculationState:
     verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
     acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
 
-    def without_acceptance(self) -> SpeculationState:
-        """A copy with the measured costs and without the acceptance of earlier answers."""
-        return replace(deepcopy(self), sharing=1, acceptance=defaultdict(Acceptance))
-
     def added_cost(self, proposer: Proposer, count: int) -> float:
         """Cost of drafting and verifying, in target passes; it weighs more where answers share plain passes."""
         measured = self.drafting.get(proposer.name)
@@ -94,13 +84,10 @@ class SpeculationState:
         return self.sharing * (self.verification_cost(count) + count * token_cost)
 
     def verification_cost(self, count: int) -> float:
-        if not self.verifying:
-            return GUESSED_VERIFICATION * count
         counts = sorted(self.verifying)
         costs = [median_low(self.verifying[measured]) for measured in counts]
-        if count > counts[-1]:
-            return costs[-1] * count / counts[-1]
-        return float(np.interp(count, [0, *counts], [0.0, *costs]))
+        beyond = max(0, count - max(counts, default=0))
+        return float(np.interp(count, [0, *counts], [0.0, *costs])) + GUESSED_VERIFICATION * beyond
 
     def learn_costs(self, round_: Round) -> None:
         if not self.learns_costs or self.sharing > 1:
@@ -112,30 +99,6 @@ class SpeculationState:
             self.verifying[round_.drafted].append(max(0.0, round_.target_seconds / plain - 1))
             if not round_.proposal.entered:
                 self.drafting[round_.proposal.proposer].append(round_.propose_seconds / plain / round_.drafted)
-
-    def measure(
-        self,
-        target: SequenceRunner,
-        draft: SequenceRunner | None,
-        token: int,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Time the target's passes of plain decoding and of verification, and the draft's if given; `token` is any token."""
-
-        def timed(runner: SequenceRunner, tokens: int) -> float:
-            start = clock()
-            # Reading the result synchronises the device.
-            runner.read_now([token] * tokens, tokens).argmax(-1).tolist()
-            return clock() - start
-
-        for _ in range(WARM_UP_ROUNDS):
-            self.learn_costs(Round(NO_PROPOSAL, 0, 0.0, timed(target, 1)))
-        name = LookupProposer.name if draft is None else DraftProposer.name
-        for count in WARM_UP_TOKENS:
-            for _ in range(WARM_UP_ROUNDS):
-                drafting = 0.0 if draft is None else count * timed(draft, 1)
-                proposal = Proposal(name, (token,) * count)
-                self.learn_costs(Round(proposal, 0, drafting, timed(target, 1 + count)))
 
 
 def speedup(acceptance: float, count: int, added_cost: float) -> float:

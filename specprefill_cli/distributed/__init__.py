@@ -1,8 +1,8 @@
-"""Ranks: the processes that share a pair of models by tensor parallelism.
+"""Ranks: the processes that share a target by tensor parallelism.
 
-Rank 0 alone reads, decides, decodes and prints. What the models must do is a command, broadcast before rank 0 does it too:
-no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no harm. Commands go through main
-memory, because a rank that waits for the user's next question must not keep its GPU busy.
+Rank 0 alone reads, runs the draft, decides, decodes and prints. What the target must do is a command, broadcast
+before rank 0 does it too: no rank can branch differently, and Ctrl-C or a closed pipe between two commands does no
+harm. Commands go through main memory: a rank that waits for the next question must not keep its GPU busy.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from math import inf
-from threading import Thread
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.signals import deferred_signals
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.distributed import ProcessGroup, Store
 
 # Seconds for rank 0 to raise the error that this rank has raised, or for the launcher to find the process that has ended.
@@ -36,19 +33,18 @@ Value = TypeVar("Value")
 class Shard:
     """The state of a rank other than 0 between two commands.
 
-    session: with its part of the pair; runners: the models that read the answer, by role, each after the prompt
+    session: with its part of the target; runner: reads the answer after the prompt
     prefix_caches: its parts of prefix caches, by the names that rank 0 gave them
     """
 
     ranks: Ranks
     session: Any = None
-    runners: dict[str, Any] = field(default_factory=dict)
+    runner: Any = None
     prefix_caches: dict[str, Any] = field(default_factory=dict)
 
     def close(self) -> None:
         """Release everything: an old pair must not stay in memory beside its successor."""
-        self.session = None
-        self.runners.clear()
+        self.session = self.runner = None
         self.prefix_caches.clear()
 
 
@@ -61,14 +57,6 @@ class Command:
     """Work that rank 0 sends to the other ranks."""
 
     work: Work
-
-
-class OtherRanks(Protocol):
-    """The processes of ranks 1, 2, ... watcher: the thread that ends the run when any of them ends."""
-
-    watcher: Thread
-
-    def close(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -85,7 +73,7 @@ class Ranks:
     local: int = 0
     store: Store | None = None
     group: ProcessGroup | None = None
-    processes: OtherRanks | None = None
+    processes: Any = None
     commands: int = 0
 
     @property
@@ -113,25 +101,6 @@ class Ranks:
         if isinstance(outcome, SpecprefillError):
             raise outcome
         return outcome
-
-    def summed(self, values: Tensor) -> Tensor:
-        """Return the sum of all ranks' values, of the same shape and on the same device; bit for bit equal on all ranks."""
-        if self.group is not None:
-            import torch.distributed as dist
-
-            values = values.detach().clone()
-            dist.all_reduce(values)
-        return values
-
-    def maximum(self, values: Tensor) -> Tensor:
-        """Return the largest of all ranks' values, like `summed`. Where a value is NaN, the result is infinite."""
-        if self.group is not None:
-            import torch.distributed as dist
-
-            # The maximum with a NaN depends on the order of the operands.
-            values = values.detach().nan_to_num(nan=inf, posinf=inf, neginf=-inf)
-            dist.all_reduce(values, dist.ReduceOp.MAX)
-        return values
 
     @contextmanager
     def run_on_all_ranks(self, work: Work) -> Iterator[None]:

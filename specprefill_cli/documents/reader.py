@@ -89,7 +89,8 @@ def read_in_time(read: Callable[[SourceFile], None], file: SourceFile) -> None:
 
     def run() -> None:
         try:
-            outcome.set_result(read(file))
+            read(file)
+            outcome.set_result(None)
         except BaseException as error:  # raised again in the caller's thread
             outcome.set_exception(error)
 

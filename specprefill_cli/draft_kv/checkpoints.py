@@ -1,7 +1,7 @@
 """Checkpoint tokens: computed by the target although their KV is mapped, to estimate how wrong the mapped KV is.
 
-The estimate is the error of the attention output: a number for every layer and checkpoint token, 0 where mapped KV is the
-target's own. It is semi-exact: above the first layer, a checkpoint token's own computation rests on mapped KV.
+The estimate is the error of the attention output for every layer and checkpoint token, 0 where mapped KV is the
+target's own. Above the first layer it rests on mapped KV itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.importance import layer_attention
@@ -28,10 +27,7 @@ ALWAYS_EXACT = 16
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
-    """Checkpoint tokens [C], ascending: every 64th token of the document, and its most important tokens.
-
-    importance: [n] of the document's tokens
-    """
+    """Checkpoint tokens [C], ascending: every 64th of the document, and the most important [n]."""
     start, end = document
     regular = torch.arange(min(start + STRIDE // 2, end), end, STRIDE)
     count = max(1, int(IMPORTANT_SHARE * (end - start)))
@@ -54,30 +50,25 @@ def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
     )
 
 
-def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]], ranks: Ranks) -> Tensor:
-    """Relative squared errors [pairs, C] of pairs (mapped, native) of tensors [heads, C, d]; float32 on the CPU.
-
-    ranks: each holds some of the heads
-    """
-    rows = [
-        torch.stack([(mapped.float() - native.float()).square().sum((0, 2)), native.float().square().sum((0, 2))]).cpu()
-        for mapped, native in pairs
-    ]
-    errors, norms = ranks.summed(torch.stack(rows)).unbind(1)
-    return errors / norms.clamp(min=1e-12)
+def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Relative squared errors [pairs, C] of (mapped, native) tensors [heads, C, d]; float32 on the CPU."""
+    rows = []
+    for mapped, native in pairs:
+        error = (mapped.float() - native.float()).square().sum((0, 2))
+        rows.append((error / native.float().square().sum((0, 2)).clamp(min=1e-12)).cpu())
+    return torch.stack(rows)
 
 
 def attention_output_error(
-    mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None], ranks: Ranks = ALONE
+    mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None]
 ) -> Tensor:
     """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
 
-    mapped, computed: KV of the checkpoint tokens before and after the target's pass over them; queries: of these tokens
-    windows: per layer, its sliding window, or None; ranks: each holds some of the heads
+    mapped, computed: their KV before and after the target's pass; windows: by layer, or None
     """
     output = partial(causal_output, queries)
     pairs = ((output(layer, mapped, window), output(layer, computed, window)) for layer, window in enumerate(windows))
-    return relative_errors(pairs, ranks)
+    return relative_errors(pairs)
 
 
 def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | None) -> Tensor:
@@ -112,15 +103,12 @@ def nearest_errors(errors: Tensor, slots: Tensor, tokens: Tensor) -> Tensor:
 def attention_mass(
     state: KvCacheState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
 ) -> Tensor:
-    """Share of the captured queries' attention [layers, n] that each document token gets, mean over heads and queries.
-
-    Pooled over neighbouring tokens like importance; windows: per layer, its sliding window, or None
-    """
-    heads = [list(range(capture.layer(layer).shape[0])) for layer in range(len(windows))]
-    rows = (
-        layer_attention(state, capture, layer, heads[layer], document, window) for layer, window in enumerate(windows)
-    )
-    return torch.stack([row.mean(0) for row in rows])
+    """Share of the captured queries' attention [layers, n] to each document token, pooled like importance."""
+    rows = []
+    for layer, window in enumerate(windows):
+        heads = range(len(capture.layer(layer)))
+        rows.append(layer_attention(state, capture, layer, heads, document, window).mean(0))
+    return torch.stack(rows)
 
 
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specprefill_cli.prefill.fates import Plan, fate_spans
-from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import rank_chunks
 from specprefill_cli.record import Fate, GateVerdict
 from specprefill_cli.settings import OFF
@@ -22,12 +20,11 @@ RECOMPUTE, ACCEPT, DROP = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The calibrated limit for accepting the KV of a map. Raises ValueError for impossible values.
+    """The calibrated limit for accepting the KV of a map.
 
-    threshold: the largest remaining risk up to which the mean KL of the first token to `full` stays within `target`
-    (nats); 0 where there is none, and nothing can be accepted
-    n: prompts that it rests on; auroc: probability that the risk ranks a prompt with a KL above the target over
-    another prompt; None where too few prompts were above the target, or too few below
+    threshold: the largest risk up to which the mean KL of the first token to `full` stays within `target` (nats); 0
+    where nothing can be accepted
+    n: prompts that it rests on; auroc: of the risk for a KL above the target; None with too few above or below
     smallest_risks: by budget (share of the prompt recomputed, as text), the smallest remaining risk of any prompt
     """
 
@@ -37,15 +34,8 @@ class Gate:
     auroc: float | None
     smallest_risks: Mapping[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold < math.inf:
-            raise ValueError(f"gate with threshold {self.threshold}")
-
     def smallest_risk(self, share: float) -> float:
-        """The smallest remaining risk of any calibration prompt with at least `share` of it recomputed; 0 if unknown.
-
-        Risk falls with the budget, so that the next larger budget that was tried gives a lower bound.
-        """
+        """A lower bound of the risk with `share` recomputed, by the next larger budget tried; 0 if unknown."""
         larger = [(float(budget), risk) for budget, risk in self.smallest_risks.items() if float(budget) >= share]
         return min(larger)[1] if larger else 0.0
 
@@ -55,8 +45,8 @@ class RiskLimit:
     """The risk that may remain in a prompt.
 
     threshold: infinite for any risk; source: where the threshold comes from, in words
-    chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. A calibrated
-    threshold holds on average over prompts recomputed up to a budget, not for prompts brought just below it
+    chosen: whether the user gave the threshold: then no more is recomputed than brings the risk down to it. For
+    prompts brought just below it, a calibrated one does not hold
     refusal: why calibration rules out draft KV, whatever the prompt; empty where it does not
     """
 
@@ -134,18 +124,6 @@ def drop_riskiest(fates: Tensor, risks: Tensor, limit: float) -> Tensor:
 def remaining_risk(risks: Tensor, fates: Tensor) -> float:
     """Summed risk of the accepted chunks."""
     return float(risks[fates == ACCEPT].sum())
-
-
-def plan_from_fates(request: PrefillRequest, fates: Tensor, risks: Tensor, computed: Tensor) -> Plan:
-    """The plan of chunk fates [chunks] with their risks; computed tokens outside recomputed chunks are checkpoints.
-
-    computed: prompt tokens that the target has computed already
-    """
-    prompt, size = request.prompt, request.chunk_size
-    start, end = prompt.document
-    inside = computed[(computed >= start) & (computed < end)]
-    checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
-    return Plan(prompt.length, prompt.document, fate_spans(fates, FATES, risks, size, prompt.document), checkpoints)
 
 
 def chunk_tokens(chunks: Tensor, chunk_size: int, document: tuple[int, int]) -> Tensor:

@@ -22,52 +22,44 @@ from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
     embedded_states,
     finished_keys,
-    key_value_size,
     raw_keys_values,
     split_heads,
 )
-from specprefill_cli.models.machine.head_division import local_heads
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.cache import KvCacheState, device_of, layer_count, new_state
 from specprefill_cli.models.running.packed import forward
 from specprefill_cli.models.running.passes import ForwardInput, QueryCapture, before_each_pass
-from specprefill_cli.prefill.modes import shared_scores
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 
 
 @torch.inference_mode()
 def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> KvCacheState:
-    """A target cache with a slot for every prompt token: layer 0 exact, the others mapped. Each rank maps its heads.
+    """A target cache with a slot for every prompt token: layer 0 exact, the others mapped.
 
     draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
     """
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
-    heads = local_heads(model, request.pair.ranks).keys
     # Filled layer by layer, to avoid a second copy of the cache.
     state = new_state(len(tokens))
     for layer in range(layer_count(model)):
-        count, size = key_value_size(model, layer)
         if layer == 0:
             keys, values = raw_keys_values(model, 0, embedded)
         else:
-            columns = slice(heads.start * size, heads.stop * size)
             place = (device_of(model.get_decoder().layers[layer]), model.dtype)
-            keys, values = (part.to(*place) for part in kv_map.apply(layer, draft_states, embedded, columns))
+            keys, values = (part.to(*place) for part in kv_map.apply(layer, draft_states, embedded))
         finished = finished_keys(model, layer, keys, positions)
-        state.cache.update(finished[None], split_heads(values, count, size)[None], layer)
+        state.cache.update(finished[None], split_heads(model, layer, values)[None], layer)
     state.positions = positions
     return state
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The findings at checkpoint tokens: attention mass and estimated error of every document token, [layers, n] each.
-
-    computed: prompt tokens, ascending, that the target has computed
-    """
+    """Attention mass and error of every document token, [layers, n] each; computed: exact prompt tokens."""
 
     mass: Tensor
     errors: Tensor
@@ -77,7 +69,7 @@ class Inspection:
 @torch.inference_mode()
 def inspect(request: PrefillRequest, state: KvCacheState, importance: Tensor) -> Inspection:
     """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
-    prompt, ranks, model = request.prompt, request.pair.ranks, request.target.model
+    prompt, model = request.prompt, request.target.model
     start, end = prompt.document
     checkpoints = checkpoint_slots(prompt.document, importance)
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
@@ -88,14 +80,11 @@ def inspect(request: PrefillRequest, state: KvCacheState, importance: Tensor) ->
     recompute_parts(request, state, slots, capture)
     computed, queries = copy_slots(state, checkpoints), capture.at(checkpoints)
     windows = window_layers(model.config)
-    errors = attention_output_error(mapped, computed, queries, windows, ranks)
+    errors = attention_output_error(mapped, computed, queries, windows)
     errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
-    mass = attention_mass(state, capture.at(suffix), prompt.document, windows)
-    # A mean over heads, and every rank has equally many.
-    mass = ranks.summed(mass) / ranks.size
-    return Inspection(*ranks.broadcast((mass, errors)), slots)
+    return Inspection(attention_mass(state, capture.at(suffix), prompt.document, windows), errors, slots)
 
 
 @torch.inference_mode()
@@ -127,8 +116,7 @@ def recompute(
 ) -> Tensor:
     """Run tokens [N] and put their keys and values into slots [N], ascending, of a filled cache.
 
-    Each token sees the keys at positions up to its own. Returns the logits [V] of the last token in float32, or
-    an empty tensor without `logits`: then the pass ends with the keys and values of the last layer.
+    Returns float32 logits [V] of the last token; without `logits` the pass ends with the last layer's values.
     """
     last_layer = None if logits else layer_count(model) - 1
     positions = state.positions[slots]
@@ -158,10 +146,7 @@ def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
 
 @dataclass(frozen=True, kw_only=True)
 class MappedPrompt:
-    """A prompt scored and mapped, prefix, suffix and checkpoint tokens computed, and no chunk recomputed yet.
-
-    state: the target's cache; risks: [chunks]
-    """
+    """A prompt before any chunk is recomputed. state: the target's cache; risks: of its chunks."""
 
     scores: Scores
     state: KvCacheState
@@ -174,21 +159,16 @@ def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     scores, state = score_and_map(request, kv_map)
     with request.clock.phase("checkpoints"):
         inspection = inspect(request, state, scores.importance)
-        risks = request.pair.ranks.compute_on_rank_0(
-            lambda: chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
-        )
+        risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
     return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:
-    """Score with the draft, and fill a target cache from the draft's states.
-
-    The draft starts cold and reads up to the map's last layer, because the map needs these states of all tokens.
-    """
+    """Score with a cold draft, since the map needs all its states, and fill a target cache from them."""
     last_layer = max(kv_map.draft_layers, default=0)
     drafted = replace(request.without_caches(), last_draft_layer=last_layer, draft_window=kv_map.window)
     with before_each_pass(None), StateCapture(request.draft.model, kv_map.draft_layers) as capture:
-        scores = shared_scores(drafted, on_every_rank=True)
+        scores = SCORERS[request.scorer].score(drafted)
     with before_each_pass(None), request.clock.phase("mapping"):
         states = {layer: capture.states(layer, request.prompt.length) for layer in kv_map.draft_layers}
         return scores, mapped_state(request, kv_map, states)

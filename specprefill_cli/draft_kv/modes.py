@@ -11,17 +11,18 @@ from torch import Tensor
 from specprefill_cli.draft_kv.gate import (
     ACCEPT,
     DROP,
+    FATES,
     RECOMPUTE,
     RiskLimit,
     chunk_tokens,
     drop_riskiest,
     fates_by_risk,
-    plan_from_fates,
     remaining_risk,
     risk_limit,
 )
 from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, drop_slots, map_prompt, repair
 from specprefill_cli.draft_kv.projection import find_map
+from specprefill_cli.prefill.fates import Plan, fate_spans
 from specprefill_cli.prefill.modes import FullMode, SelectMode
 from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
@@ -62,7 +63,7 @@ class DraftKvMode(Mode):
             return replace(prefilled, warnings=(*prefilled.warnings, reason), gate=limit.verdict(None))
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
-            fates = request.pair.ranks.compute_on_rank_0(lambda: self.choose_fates(request, mapped, limit))
+            fates = self.choose_fates(request, mapped, limit)
         scores = mapped.scores
         if fates.gate.accepted or self.drops:
             prefilled = recompute_chunks(request, mapped, fates.chunks)
@@ -142,5 +143,11 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Tenso
             state = drop_slots(state, kept.nonzero()[:, 0])
         positions = chunk_tokens(fates == RECOMPUTE, size, prompt.document)
         logits = repair(request, state, torch.searchsorted(state.positions, positions))
-    plan = plan_from_fates(request, fates, mapped.risks, mapped.inspection.computed)
+    start, end = prompt.document
+    computed = mapped.inspection.computed
+    inside = computed[(computed >= start) & (computed < end)]
+    # Tokens computed outside recomputed chunks.
+    checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
+    spans = fate_spans(fates, FATES, mapped.risks, size, prompt.document)
+    plan = Plan(prompt.length, prompt.document, spans, checkpoints)
     return PrefillResult(logits=logits, state=state, plan=plan, importance=mapped.scores.importance)

@@ -7,7 +7,7 @@ norm and rotary embedding, and its values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from specprefill_cli.draft_kv.gate import Gate
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import rotation_depends_on_length
+from specprefill_cli.models.sources.tokenizers import fingerprint
 from specprefill_cli.prefill.calibration import (
     calibration_folder,
     check_identity,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.calibration import CalibratedPair
     from specprefill_cli.prefill.request import PrefillRequest
 
-ALL_COLUMNS = slice(None)
 # Tokens that are mapped together: their inputs are joined in float32, and a whole prompt's would exceed its KV.
 ROWS = 8_192
 WEIGHTS, DESCRIPTION = "kv_map.safetensors", "kv_map.json"
@@ -53,10 +53,8 @@ class LayerFit:
 class KvMap:
     """A fitted map. weights: per target layer [inputs + 1, 2 * kv_heads * head_size]; the last row is the offset.
 
-    embedding: whether the target's embedding, as its first layer's attention gets it, is an input
-    gate: how much risk may remain in KV that it has mapped, where that was calibrated
+    gate: the calibrated limit of risk, if any; embedding: whether that of the target is an input
     window: previous tokens that a token saw in the draft during the fit, and must see in use; None: all
-    placed: by layer, device, dtype and columns, the weights of keys and of values that were used there
     """
 
     fits: tuple[LayerFit, ...]
@@ -64,36 +62,26 @@ class KvMap:
     gate: Gate | None = None
     embedding: bool = False
     window: int | None = None
-    placed: dict[tuple[int, torch.device, torch.dtype, int | None, int | None], tuple[Tensor, ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     @property
     def draft_layers(self) -> tuple[int, ...]:
         """All draft layers that some target layer reads, ascending."""
         return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
 
-    def apply(
-        self, layer: int, states: Mapping[int, Tensor], embedded: Tensor, columns: slice = ALL_COLUMNS
-    ) -> tuple[Tensor, Tensor]:
-        """Raw keys and values of a target layer: [N, kv_heads * head_size] each, or the given columns of them.
+    def apply(self, layer: int, states: Mapping[int, Tensor], embedded: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw keys and values of a target layer: [N, kv_heads * head_size] each.
 
         states: per draft layer [N, draft_hidden]; embedded: the target's embedding [N, target_hidden]
         """
         fit = next(fit for fit in self.fits if fit.layer == layer)
         inputs = ([embedded] if self.embedding else []) + [states[number] for number in fit.draft_layers]
-        device, dtypes = inputs[0].device, {part.dtype for part in inputs}
         # Products of bfloat16 states need no float32, which takes several times as long on a CPU.
-        dtype = torch.bfloat16 if dtypes == {torch.bfloat16} else torch.float32
-        place = (layer, device, dtype, columns.start, columns.stop)
-        if place not in self.placed:
-            parts = self.weights[layer].chunk(2, dim=-1)
-            self.placed[place] = tuple(part[:, columns].to(device, dtype) for part in parts)
-        pieces = []
+        dtype = torch.bfloat16 if all(part.dtype is torch.bfloat16 for part in inputs) else torch.float32
+        weight, pieces = self.weights[layer].to(inputs[0].device, dtype), []
         for first in range(0, len(inputs[0]), ROWS):
-            joined = torch.cat([part[first : first + ROWS].to(device, dtype) for part in inputs], dim=-1)
-            pieces.append([joined @ weight[:-1] + weight[-1] for weight in self.placed[place]])
-        keys, values = map(torch.cat, zip(*pieces, strict=True))
+            joined = torch.cat([part[first : first + ROWS].to(weight.device, dtype) for part in inputs], dim=-1)
+            pieces.append(joined @ weight[:-1] + weight[-1])
+        keys, values = torch.cat(pieces).chunk(2, dim=-1)
         return keys, values
 
 
@@ -108,7 +96,7 @@ class KvCalibration:
 
 def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
     """The identity of a pair in calibrations: hashes of weights and tokenizer, and sizes."""
-    identity: dict[str, str | int] = {"tokenizer": pair.target.fingerprint}
+    identity: dict[str, str | int] = {"tokenizer": fingerprint(pair.target.tokenizer)}
     for role, loaded in (("draft", pair.loaded_draft), ("target", pair.loaded_target)):
         text = loaded.model.config.get_text_config()
         identity |= {
@@ -120,10 +108,7 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
 
 
 def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
-    """The map in a folder, or None where there is none.
-
-    Raises SpecprefillError when the files are damaged or belong to another pair.
-    """
+    """The map in a folder, if any. Raises SpecprefillError when it is damaged or belongs to another pair."""
 
     def parse(fields: dict[str, Any]) -> KvCalibration:
         tensors, stored = load_file(folder / WEIGHTS), fields["maps"][NAME]
@@ -131,8 +116,7 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         weights = {fit.layer: tensors[f"{NAME}.{fit.layer}"] for fit in fits}
         # Without a gate any risk is accepted.
         gate = Gate(**stored["gate"]) if stored.get("gate") else None
-        # Maps of version 1 do not read the embedding.
-        kv_map = KvMap(fits, weights, gate, stored.get("embedding", False), fields["window"])
+        kv_map = KvMap(fits, weights, gate, stored["embedding"], fields["window"])
         return KvCalibration(fields["identity"], fields["rows"], kv_map)
 
     path = folder / DESCRIPTION
@@ -158,7 +142,9 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
     """The pair's map. Raises SpecprefillError, with the reason and the remedy, where draft KV is not possible."""
     pair, target = request.pair, request.pair.target
     calibration = None
-    if not SCORERS[request.scorer].uses_draft:
+    if pair.ranks.size > 1:
+        reason = "this mode runs in a single process; leave out --tensor-parallel, or use --mode select"
+    elif not SCORERS[request.scorer].uses_draft:
         reason = f"this mode needs a scorer that runs the draft, not --scorer {request.scorer}"
     elif not pair.same_tokenizer:
         reason = f"{request.draft.name} and {target.name} have different tokenizers; use --mode select"

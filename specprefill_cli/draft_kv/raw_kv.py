@@ -1,7 +1,7 @@
 """Keys and values outside a forward pass; like `models/running/adapter.py`, this reads transformers' modules.
 
-Attention modules project the normalised input of their layer to raw keys and values; raw keys then pass the layer's norm, if
-any, and the rotary embedding. Draft KV replaces the projection with a linear map.
+Attention modules project the normalised input of their layer to raw keys, which pass a norm, if any, and the
+rotary embedding, and to values. Draft KV replaces the projection with a linear map.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specprefill_cli.models.machine.head_division import divides_heads, head_counts
 from specprefill_cli.models.running.cache import device_of
 
 
@@ -47,13 +46,6 @@ def attention_module(model: PreTrainedModel, layer: int) -> Any:
     return decoder.layers[layer].self_attn
 
 
-def key_value_size(model: PreTrainedModel, layer: int) -> tuple[int, int]:
-    """Key-value heads of a layer that this process holds, and the size of each."""
-    _, heads = head_counts(model.config)
-    shards = (getattr(model, "_tp_size", None) or 1) if divides_heads(model.config) else 1
-    return heads // shards, attention_module(model, layer).head_dim
-
-
 @torch.inference_mode()
 def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """Normalised input [N, hidden_size] of the first layer. It depends on the tokens [N] alone."""
@@ -66,10 +58,10 @@ def embedded_states(model: PreTrainedModel, tokens: Tensor) -> Tensor:
 def raw_keys_values(model: PreTrainedModel, layer: int, states: Tensor) -> tuple[Tensor, Tensor]:
     """Keys before norm and rotary embedding, and values, [N, kv_heads * head_size] each, from a layer's inputs."""
     module = attention_module(model, layer)
-    heads, size = key_value_size(model, layer)
     if hasattr(module, "qkv_proj"):
-        # The queries too: quantised or sharded weights cannot be cut into rows.
-        return module.qkv_proj(states)[:, -2 * heads * size :].chunk(2, dim=-1)
+        width = model.config.get_text_config().num_key_value_heads * module.head_dim
+        # The queries too: quantised weights cannot be cut into rows.
+        return module.qkv_proj(states)[:, -2 * width :].chunk(2, dim=-1)
     return module.k_proj(states), module.v_proj(states)
 
 
@@ -77,7 +69,7 @@ def raw_keys_values(model: PreTrainedModel, layer: int, states: Tensor) -> tuple
 def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Tensor) -> Tensor:
     """Keys [kv_heads, N, head_size] as the cache holds them: raw keys [N, kv_heads * head_size], normalised and rotated."""
     module = attention_module(model, layer)
-    keys = split_heads(raw, *key_value_size(model, layer))
+    keys = split_heads(model, layer, raw)
     if hasattr(module, "k_norm"):
         keys = module.k_norm(keys)
     rotary: Any = model.get_decoder().rotary_emb
@@ -91,6 +83,6 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
     return rotate(keys[None], keys[None], cos, sin)[1][0]
 
 
-def split_heads(flat: Tensor, heads: int, size: int) -> Tensor:
-    """[N, heads * size] -> [heads, N, size]."""
-    return flat.view(-1, heads, size).transpose(0, 1)
+def split_heads(model: PreTrainedModel, layer: int, flat: Tensor) -> Tensor:
+    """A layer's keys or values [N, kv_heads * head_size] -> [kv_heads, N, head_size]."""
+    return flat.unflatten(-1, (-1, attention_module(model, layer).head_dim)).transpose(0, 1)

@@ -17,7 +17,7 @@ from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import UsageError, one_line
 from specprefill_cli.prefill.auto_mode import check_draft_fits
 from specprefill_cli.prefill.fates import Plan, fate_spans, full_plan
-from specprefill_cli.prefill.modes import shared_scores
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prompting import Template
@@ -83,7 +83,7 @@ def choose(session: Session, collection: Collection, question: str, settings: Se
         text = evidence_text(collection, whole_sentences(collection, plan, prompt.offsets))
         return Choice(request, mode, reason, text, plan)
     check_draft_fits(request)
-    scores = shared_scores(request)
+    scores = SCORERS[request.scorer].score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores, capped=False)
         passages = whole_sentences(collection, selection.plan, prompt.offsets)

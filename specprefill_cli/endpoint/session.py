@@ -72,7 +72,7 @@ def open_chooser(settings: Settings, target: str) -> Session:
     check_names(settings)
     check_possible(settings)
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
-    placement = draft_placement(choose_placement(settings.devices), None)
+    placement = draft_placement(choose_placement(settings.devices))
     draft = load_model(pair_names.draft, placement, settings.dtype, settings.offline)
     outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
     pair = CalibratedPair(pair=pair_names, target=outline, draft=draft)
@@ -112,7 +112,7 @@ class EndpointStream(TextStream):
         draft, prompt_tokens = self.request.draft, self.reply.prompt_tokens
         server_count = f"; the endpoint counts {prompt_tokens:,} in the sent text" if prompt_tokens else ""
         warnings = [
-            *(*self.collection.warnings, *draft.warnings, *self.prefilled.warnings),
+            *(*self.collection.warnings, *self.prefilled.warnings),
             f"tokens are counted with {draft.name}'s tokenizer{server_count}; kept text is sent as prose, without its original "
             "positions, draft KV or speculation",
         ]

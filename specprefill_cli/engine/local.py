@@ -27,8 +27,9 @@ from specprefill_cli.engine.request import (
     Started,
     is_device_failure,
 )
-from specprefill_cli.models.machine.memory_plan import answers_bytes
+from specprefill_cli.models.machine.memory_plan import kv_bytes
 from specprefill_cli.models.running.passes import before_each_pass
+from specprefill_cli.settings import AUTO
 
 # Questions that run at once by default: on a CPU, enough to amortise the fixed cost of a pass; on a GPU, memory is the limit.
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
@@ -67,7 +68,7 @@ class LocalEngine:
         # Requests worth having in flight: while some run, the next are read and tokenised.
         self.capacity = 2 * self.max_answering
         # In bytes, for the running answers' KV and the largest pass. A question that runs alone may exceed it.
-        self.memory_limit = answers_bytes(pair, self.session.settings.memory_cache)
+        self.memory_limit = kv_bytes(pair, self.session.settings.memory_cache) or kv_bytes(pair, AUTO)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
 
     @property

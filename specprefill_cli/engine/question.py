@@ -17,6 +17,7 @@ from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.answering.tasks import dry_run, retrieve
 from specprefill_cli.decoding.proposers import check_proposer
+from specprefill_cli.decoding.speculation import SpeculationState
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
@@ -69,8 +70,7 @@ class Ticket:
         """Read the documents and tokenise the prompt, in another thread than the engine's."""
         request, settings = self.request, self.request.settings
         if independent:
-            # Keep the measurements of the warm-up, drop those of earlier answers.
-            session = replace(session, speculation=session.speculation.without_acceptance(), cold_choice=True)
+            session = replace(session, speculation=SpeculationState(), cold_choice=True)
         if request.template is not None:
             session = replace(session, template=request.template)
         if request.no_prefix_sharing:

@@ -10,7 +10,6 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.models.running.supported import context_length
 from specprefill_cli.models.sources.pairs import Pair
@@ -19,51 +18,31 @@ from specprefill_cli.models.sources.tokenizers import fingerprint
 
 @dataclass
 class ModelOutline:
-    """A model without its weights: enough to plan a prefill and to check a pair.
-
-    device: where its weights would go, as a type ("cpu", "cuda", "mps")
-    """
+    """A model without its weights, to plan and to check a pair. device: the type of that where they would go."""
 
     name: str
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     device: str
-    pass_tokens: None = None
-    flops_per_second: None = None
-    shards: int = 1
 
     @property
     def context(self) -> int:
         return context_length(self.config)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
-
     @property
     def devices(self) -> frozenset[torch.device]:
-        """Empty: nothing of it is loaded."""
         return frozenset()
 
 
 @dataclass
 class LoadedModel:
-    """A model ready to run.
-
-    context: the longest prompt it was made for, in tokens
-    pass_tokens: the fixed cost of a pass, in tokens computed in the same time, where it was measured
-    flops_per_second: of a long pass, where it was measured
-    tp_fallback_reason: why every rank has all of it, where ranks share the other model
-    """
+    """A model ready to run. context: the longest prompt it was made for, in tokens."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     context: int
     stop_tokens: frozenset[int]
-    pass_tokens: float | None = None
-    flops_per_second: float | None = None
-    tp_fallback_reason: str | None = None
 
     @property
     def config(self) -> PretrainedConfig:
@@ -75,45 +54,14 @@ class LoadedModel:
 
     @cached_property
     def devices(self) -> frozenset[torch.device]:
-        return frozenset(parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Reasons why it is slower than it could be."""
-        if self.tp_fallback_reason is not None:
-            return [f"{self.name}: {self.tp_fallback_reason}; every rank runs all of it"]
-        places = list((getattr(self.model, "hf_device_map", None) or {}).values())
-        on_cpu = places.count("cpu")
-        if not on_cpu:
-            return []
-        if on_cpu == len(places):
-            return [f"{self.name}: no part of it fits the GPUs; all of it runs on the CPU"]
-        return [
-            f"{self.name}: {on_cpu} of {len(places)} parts do not fit the GPUs; every pass copies them slowly from main "
-            "memory: use more GPUs, or a smaller pair"
-        ]
-
-    @property
-    def shards(self) -> int:
-        """How many ranks share its weights."""
-        return getattr(self.model, "_tp_size", None) or 1
-
-    @property
-    def dtype(self) -> str:
-        return str(self.model.dtype).removeprefix("torch.")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.tokenizer)
+        return frozenset(parameter.device for parameter in self.model.parameters())
 
 
 @dataclass
 class LoadedPair:
-    """Draft and target, loaded; `draft` is None for modes and scorers that run without it.
+    """Draft, None where it is not needed, and target, an outline for `plan` and `passages`.
 
-    The target is an outline for `plan` and `passages`: then no mode can prefill.
-
-    ranks: the processes that share the models
+    ranks: the processes that share the target; rank 0 alone has a draft
     """
 
     pair: Pair
@@ -135,23 +83,14 @@ class LoadedPair:
             raise SpecprefillError(f"{self.pair.draft}: the draft is not loaded; use --mode full or --scorer lexical")
         return self.draft
 
-    @property
-    def draft_ranks(self) -> Ranks:
-        """The processes that share the draft: ALONE where each of `ranks` has all of it."""
-        return self.ranks if self.draft is not None and self.draft.shards > 1 else ALONE
-
     @cached_property
     def same_tokenizer(self) -> bool:
         if self.draft is None or len(self.draft.tokenizer) != len(self.target.tokenizer):
             # A fingerprint of a large tokenizer takes a second.
             return False
-        return self.draft.fingerprint == self.target.fingerprint
+        return fingerprint(self.draft.tokenizer) == fingerprint(self.target.tokenizer)
 
     @cached_property
     def devices(self) -> frozenset:
         """All devices that the pair runs on."""
         return self.target.devices | (self.draft.devices if self.draft is not None else frozenset())
-
-    def wait(self) -> None:
-        """Synchronise the devices of draft and target."""
-        synchronize(self.devices)

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     TokenizersBackend,
 )
 
@@ -19,10 +17,10 @@ from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.machine.placement import (
     Placement,
+    check_divisible,
     check_memory,
     choose_dtype,
     draft_placement,
-    explain_undivided,
     how_to_place,
     prefer_one_gpu,
 )
@@ -35,20 +33,13 @@ from specprefill_cli.models.machine.quantization import (
     stores_packed,
 )
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
-from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.models.running.int8 import STORED, load_packed, quantize_on_cpu
 from specprefill_cli.models.running.supported import check_config, check_model, model_class
-from specprefill_cli.models.sources.hub import adapter_folder, load_errors, quiet_library, source_of
+from specprefill_cli.models.sources.hub import adapter_folder, load_errors, quiet_library
 from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
-
-# Missing weights that an error names.
-NAMED = 3
-# Tokenizer classes of transformers that the checkpoint's own tokenizer.json replaces: the first (taken if the package
-# mistral-common is installed) gives no character offsets; the second splits digits like GPT-2, not like SmolLM2.
-REPLACED = ("MistralCommonBackend", "GPT2Tokenizer")
 
 
 def load_pair(
@@ -61,56 +52,42 @@ def load_pair(
 ) -> LoadedPair:
     """Load target and draft of a pair and check them; without `with_target`, only the target's outline.
 
-    Only the target's weights are quantised: the draft is small. ranks: the processes that share the models
+    Only the target's weights are quantised: the draft is small. ranks: the processes that share the target
 
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
-    dtype, offline = settings.dtype, settings.offline
+    dtype, offline, quantization = settings.dtype, settings.offline, settings.quantization
+    placement = replace(placement, packed=stores_packed(quantization, placement.device_type, placement.shards))
     target: LoadedModel | ModelOutline
     if with_target:
-        check_quantization(settings.quantization, placement.device_type, placement.shards)
+        check_quantization(quantization, placement.device_type, placement.shards)
         # Read the adapter first: a model may take minutes to load.
         adapter = read_adapter(adapter_folder(pair.adapter, offline), pair.adapter) if pair.adapter else None
-        quantization = settings.quantization
-        packed = stores_packed(quantization, placement.device_type, placement.shards)
         on_gpu = quantization if placement.device_type == "cuda" and quantization != AUTO else NONE
-        target = load_model(pair.target, placement, dtype, offline, on_gpu, packed)
+        target = load_model(pair.target, placement, dtype, offline, on_gpu)
         if adapter is not None:
             merge_adapter(target.model, adapter)
-        if quantization == "int8" and packed and checkpoint_method(target.config) is None:
+        if quantization == "int8" and placement.packed and checkpoint_method(target.config) is None:
             quantize_on_cpu(target.model)
     else:
-        packed = stores_packed(settings.quantization, placement.device_type)
-        target = load_outline(pair.target, placement, offline, packed)
+        target = load_outline(pair.target, placement, offline)
     draft = None
     if with_draft:
-        near = device_of(target.model.get_input_embeddings()).index if isinstance(target, LoadedModel) else None
-        place = draft_placement(placement, near)
-        packed = stores_packed(settings.quantization, place.device_type)
-        draft = load_model(pair.draft, place, dtype, offline, packed=packed, may_be_whole=True)
+        draft = load_model(pair.draft, draft_placement(placement), dtype, offline)
         target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
     return LoadedPair(pair, target, draft, ranks)
 
 
-def load_outline(name: str, placement: Placement, offline: bool, packed: bool = False) -> ModelOutline:
+def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
     """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
-
-    packed: whether a large GGUF file is kept in int8
 
     Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
     """
-    with load_errors(name, offline, packed):
-        source = source_of(name, offline, packed)
+    with load_errors(name, offline, placement.packed) as source:
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        if type(tokenizer).__name__ in REPLACED:
-            tokenizer = TokenizersBackend.from_pretrained(**source)
-    if not getattr(tokenizer, "is_fast", False):
-        raise SpecprefillError(
-            f"{name}: its tokenizer gives no character offsets (not a 'fast' tokenizer); "
-            "use a checkpoint that has a tokenizer.json"
-        )
+        # The checkpoint's tokenizer.json: a model's class may split in another way, or give no offsets.
+        tokenizer = TokenizersBackend.from_pretrained(**source)
     return ModelOutline(name, config, tokenizer, placement.device_type)
 
 
@@ -120,33 +97,26 @@ def load_model(
     dtype: str,
     offline: bool,
     quantization: str = NONE,
-    packed: bool = False,
-    may_be_whole: bool = False,
 ) -> LoadedModel:
     """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is
-    packed: whether a large GGUF file is kept and run in int8
-    may_be_whole: whether each rank may hold all of it where it cannot be divided
 
     Raises SpecprefillError when it cannot be loaded, is not supported, does not fit this machine, or lacks weights.
     """
-    outline = load_outline(name, placement, offline, packed)
-    method = checkpoint_method(outline.config)
-    reason = explain_undivided(placement, outline.config, name, quantization != NONE or bool(method), may_be_whole)
-    placement = placement if reason is None else replace(placement, shards=1)
+    outline = load_outline(name, placement, offline)
+    check_divisible(placement, outline.config, name)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
-    with load_errors(name, offline, packed), quiet_library():
-        source = source_of(name, offline, packed)
-        check_memory(outline.config, name, placement, chosen_dtype)
+    with load_errors(name, offline, placement.packed) as source, quiet_library():
+        check_memory(outline.config, name, placement, chosen_dtype, quantization)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
             placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)
         avoid_cudnn(placement.device_type)
-        if method == STORED["quant_method"]:
+        if checkpoint_method(outline.config) == STORED["quant_method"]:
             model = load_packed(Path(source["pretrained_model_name_or_path"]), outline.config, chosen_dtype, ATTENTION)
-            return finished(name, model, outline, reason)
+            return finished(name, model, outline)
         model, report = model_class(outline.config).from_pretrained(
             **source,
             dtype=chosen_dtype,
@@ -159,22 +129,16 @@ def load_model(
     missing = sorted(report["missing_keys"])
     if missing:
         # transformers has initialised them at random.
-        rest = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         raise SpecprefillError(
-            f"{name}: the checkpoint lacks weights ({', '.join(missing[:NAMED])}{rest}); download or export it again"
+            f"{name}: the checkpoint lacks {len(missing)} weights, such as {missing[0]}; download or export it again"
         )
-    return finished(name, model, outline, reason)
+    return finished(name, model, outline)
 
 
-def finished(name: str, model: PreTrainedModel, outline: ModelOutline, reason: str | None) -> LoadedModel:
-    """The loaded model, checked. reason: why every rank has all of it."""
+def finished(name: str, model: PreTrainedModel, outline: ModelOutline) -> LoadedModel:
+    """The loaded model, checked."""
     check_model(model, name)
-    stops = stop_tokens(model, outline.tokenizer)
-    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops, tp_fallback_reason=reason)
-
-
-def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids that end an answer: those of the generation configuration and of the tokenizer."""
     configured = model.generation_config.eos_token_id
-    ids = configured if isinstance(configured, list) else [configured]
-    return frozenset(number for number in [*ids, tokenizer.eos_token_id] if number is not None)
+    ids = [*(configured if isinstance(configured, list) else [configured]), outline.tokenizer.eos_token_id]
+    stops = frozenset(number for number in ids if number is not None)
+    return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops)

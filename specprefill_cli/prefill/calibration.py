@@ -21,6 +21,7 @@ from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
+from specprefill_cli.models.sources.tokenizers import fingerprint
 
 # Version 2: maps of draft KV may read the target's embedding.
 SCHEMA = 2
@@ -70,21 +71,15 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same."""
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
-        flat = gather_weight(model, name, parameter).detach().flatten()
+        flat = gather_weight(parameter).detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def gather_weight(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
-    """A whole weight, even if it is divided among ranks (all of which must call this) or offloaded by accelerate."""
-    if hasattr(parameter, "full_tensor"):
-        return parameter.full_tensor()
-    if parameter.is_meta:
-        module, _, weight = name.rpartition(".")
-        hook: Any = model.get_submodule(module)._hf_hook
-        return hook.weights_map[weight]
-    return parameter
+def gather_weight(parameter: Tensor) -> Tensor:
+    """A whole weight, even if it is divided among ranks (all of which must call this)."""
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,7 @@ def draft_identity(draft: LoadedModel) -> dict[str, Any]:
     text = draft.model.config.get_text_config()
     return {
         "weights": weights_fingerprint(draft.model),
-        "tokenizer": draft.fingerprint,
+        "tokenizer": fingerprint(draft.tokenizer),
         "layers": text.num_hidden_layers,
         "hidden_size": text.hidden_size,
     }

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.cache import KvCacheState, copy_to, layer_keys
@@ -31,7 +30,6 @@ def attention_importance(
     prompt_tokens: int,
     document: tuple[int, int],
     layers: Sequence[int],
-    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
@@ -40,7 +38,6 @@ def attention_importance(
     then the document's part. Maximum over layers and heads; mean over queries.
 
     positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
-    ranks: the processes that hold the other heads, where ranks share the draft
 
     Raises SpecprefillError when a score is NaN or infinite.
     """
@@ -53,7 +50,7 @@ def attention_importance(
                 pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
-            total += ranks.maximum(best).sum(0).cpu()
+            total += best.sum(0).cpu()
     return check_finite(total / rows)
 
 
@@ -84,7 +81,7 @@ def group_scores(
 
 
 def query_slices(state: KvCacheState, capture: QueryCapture, prompt_tokens: int, layer: int) -> Iterator[slice]:
-    """Slices of the captured queries that may be scored at once; the same on every rank."""
+    """Slices of the captured queries that may be scored at once."""
     heads, rows, _ = capture.layer(layer).shape
     keys = layer_keys(state, layer)
     group = heads // len(keys)

@@ -14,17 +14,8 @@ from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, o
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
 from specprefill_cli.prefill.scorers.base import Scores
-from specprefill_cli.prefill.selection import expected_tokens, select_scored
+from specprefill_cli.prefill.selection import Selection, expected_tokens, select_scored
 from specprefill_cli.record import ORIGINAL
-
-
-def shared_scores(request: PrefillRequest, on_every_rank: bool = False) -> Scores:
-    """Rank 0's scores, the same on every rank; on_every_rank: each runs its draft, for its states."""
-    ranks, scorer = request.pair.ranks, SCORERS[request.scorer]
-    on_every_rank |= scorer.uses_draft and request.pair.draft_ranks.size > 1
-    if on_every_rank and not ranks.leads:
-        scorer.score(request)
-    return ranks.compute_on_rank_0(lambda: scorer.score(request))
 
 
 class FullMode(Mode):
@@ -61,10 +52,13 @@ class SelectMode(Mode):
     uses_keep = True
 
     def prefill(self, request: PrefillRequest) -> PrefillResult:
-        scores = shared_scores(request)
-        with request.clock.phase("selection"):
-            # Rank 0 decides: processors that round differently could break a near-tie differently.
-            selection = request.pair.ranks.compute_on_rank_0(lambda: select_scored(request, scores))
+        def choose() -> tuple[Scores, Selection]:
+            scores = SCORERS[request.scorer].score(request)
+            with request.clock.phase("selection"):
+                return scores, select_scored(request, scores)
+
+        # Rank 0 alone has the draft, and decides: other processors could break a near-tie differently.
+        scores, selection = request.pair.ranks.compute_on_rank_0(choose)
         with request.clock.phase("target_prefill"):
             compact, kept = None, selection.plan.kept_positions()
             if request.positions != ORIGINAL:

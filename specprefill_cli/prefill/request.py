@@ -15,7 +15,6 @@ from torch import Tensor
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.loaded import LoadedModel
-from specprefill_cli.models.machine.head_division import LocalHeads, local_heads
 from specprefill_cli.models.running.attention_plan import LocalWindow
 from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.calibration import CalibratedPair
@@ -124,11 +123,6 @@ class PrefillRequest(EncodedQuestion):
         return self.pair.loaded_draft
 
     @property
-    def draft_share(self) -> LocalHeads:
-        """The attention heads of the draft that this rank holds."""
-        return local_heads(self.draft.model, self.pair.draft_ranks)
-
-    @property
     def chunk_starts(self) -> np.ndarray:
         """The character of the document's text at which each chunk begins: [chunks]."""
         return self.prompt.offsets[:: self.chunk_size, 0]
@@ -158,8 +152,8 @@ class PrefillRequest(EncodedQuestion):
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
     def portable(self) -> PrefillRequest:
-        """The request for another rank: it fills in its pair and clock, and gets empty caches."""
-        return replace(self, pair=None, clock=None)  # type: ignore[arg-type]
+        """The request for another rank: it fills in its pair and clock, and gets an empty cache."""
+        return replace(self, pair=None, clock=None, draft_prefixes=None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaModel
 
 from specprefill_cli.files import BUNDLED_FOLDER
-from specprefill_cli.models.machine.placement import bfloat16_gain
+from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.training.batches import Batch, make_batch
 from specprefill_cli.training.network import LanguageModel, ModelShape, new_model
 from specprefill_cli.training.rows import RowMaker
@@ -46,7 +46,7 @@ def train_draft(
     if start is not None:
         weights = load_file(start / "model.safetensors")
         model.load_state_dict({key: value.float() for key, value in weights.items()})
-    fast = compiled and bfloat16_gain(shape.hidden_size, shape.intermediate_size) >= 1
+    fast = compiled and cpu_has_bfloat16()
     if compiled:
         # All layers share a compiled function, with an entry for every shape and row length.
         torch._dynamo.config.cache_size_limit = MOST_COMPILED

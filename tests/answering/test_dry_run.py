@@ -43,14 +43,6 @@ def test_weights_are_loaded_only_for_a_draft_that_scores(planner, monkeypatch):
     dry_run(open_session(Settings(), False, target_weights=False), COLLECTION, QUESTION, Settings(scorer="lexical"))
 
 
-def test_a_measured_cost_of_a_pass_changes_the_estimates(planner, monkeypatch):
-    settings = Settings(keep=0.3)
-    assumed = dry_run(planner, COLLECTION, QUESTION, settings)
-    monkeypatch.setattr(planner.pair.draft, "pass_tokens", 1_210.4)
-    run = dry_run(planner, COLLECTION, QUESTION, settings)
-    assert run.estimates[0].speedup < assumed.estimates[0].speedup
-
-
 def test_estimates_match_the_cost_model(planner):
     settings = Settings(keep=0.3)
     run = dry_run(planner, COLLECTION, QUESTION, settings)

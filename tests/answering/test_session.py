@@ -59,7 +59,8 @@ def test_keep_ratio_of_one_equals_full_prefill(random_session):
 
 def test_the_bundled_pair_answers_in_the_data_types_of_any_processor(processor_dtype):
     session = open_session(Settings(dtype=processor_dtype))
-    assert session.pair.loaded_target.dtype == session.pair.loaded_draft.dtype == processor_dtype
+    for loaded in (session.pair.loaded_target, session.pair.loaded_draft):
+        assert loaded.model.dtype is getattr(torch, processor_dtype)
     for settings in ({"mode": mode} for mode in MODES):
         _, text, _ = ask(session, question="How much are the tickets?", max_new_tokens=12, proposer="draft", **settings)
         assert "four" in text
@@ -124,7 +125,7 @@ def test_warns_when_the_drafts_context_leaves_no_room_for_proposals(random_sessi
 
 def test_every_phase_waits_for_the_devices_at_its_end(random_session, monkeypatch):
     waits = []
-    monkeypatch.setattr(CalibratedPair, "wait", lambda pair: waits.append(True))
+    monkeypatch.setattr("specprefill_cli.answering.session.synchronize", lambda devices: waits.append(True))
     random_session.warm_up(Settings(mode="select"))
     waits.clear()
     stream = random_session.ask(COLLECTION, "When?", Settings(mode="select", keep=0.3, scorer="question"))

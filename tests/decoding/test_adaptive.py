@@ -28,8 +28,6 @@ class Pair:
         self.target_cost = target_cost
         self.random = random.Random(0)
         self.entered = 0
-        target, draft = self.runners([0] * 100)
-        self.memory.measure(target, None if entry else draft, 1, self.clock)
 
     def runners(self, script):
         chance = self.right if callable(self.right) else lambda _place: self.right

@@ -14,11 +14,8 @@ LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
 LETTERS = st.text("ab", max_size=12)
 
 
-def test_temperature_scales_the_softmax():
+def test_temperature_scales_the_softmax_and_zero_is_greedy():
     torch.testing.assert_close(distribution(LOGITS, 0.5), (LOGITS * 2).softmax(-1))
-
-
-def test_temperature_zero_is_greedy():
     assert [Sampler(0.0, seed=seed)(LOGITS) for seed in range(20)] == [0] * 20
 
 

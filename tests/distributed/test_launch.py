@@ -64,7 +64,7 @@ def test_rejects_named_devices_with_tensor_parallelism():
         place_of_rank("cuda:1", Ranks(0, 2))
     placement = place_of_rank("auto", Ranks(0, 2))
     assert placement.shards == 2
-    assert draft_placement(placement).shards == 2
+    assert draft_placement(placement).shards == 1
 
 
 @pytest.mark.parametrize("shards", [3, 4, 8])
@@ -72,10 +72,3 @@ def test_a_target_whose_heads_cannot_be_divided_evenly_is_refused(shards):
     message = rf"its key-value heads \(2\) cannot be divided evenly among {shards} ranks; use --tensor-parallel 1 or 2$"
     with pytest.raises(SpecprefillError, match=message):
         load_model("tiny:target", Placement(None, shards=shards), "auto", offline=True)
-
-
-def test_a_draft_that_cannot_be_divided_is_whole_on_every_rank():
-    draft = load_model("tiny:draft", Placement(None, shards=2), "auto", offline=True, may_be_whole=True)
-    assert draft.shards == 1
-    (warning,) = draft.warnings
-    assert "cannot be divided evenly among 2 ranks; every rank runs all of it" in warning

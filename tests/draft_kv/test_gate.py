@@ -43,7 +43,7 @@ def set_map(session, *, gate=None, scale=None):
     calibration = pair_calibration(session.pair)
     kv_map = calibration.kv_map
     weights = kv_map.weights if scale is None else {layer: scale * part for layer, part in kv_map.weights.items()}
-    changed = replace(kv_map, gate=gate, weights=weights, placed={})
+    changed = replace(kv_map, gate=gate, weights=weights)
     set_calibration(session.pair, replace(calibration, kv_map=changed))
 
 

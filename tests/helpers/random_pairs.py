@@ -12,10 +12,10 @@ from specprefill_cli.draft_kv.projection import (
     pair_identity,
     set_calibration,
 )
-from specprefill_cli.draft_kv.raw_kv import key_value_size
 from specprefill_cli.lab.calibration.files import save_heads, save_maps
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.loading import load_outline
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running.cache import layer_count
 from specprefill_cli.models.sources.pairs import Pair, draft_folder
@@ -48,11 +48,12 @@ def random_map(pair):
     """Build a map of draft KV with random weights. It maps badly, but all code around it must work."""
     generator = torch.Generator().manual_seed(7)
     size = pair.draft.model.config.hidden_size
-    fits, weights = [], {}
+    fits, weights, cost = [], {}, cost_of(pair.target)
     for layer in range(1, layer_count(pair.target.model)):
-        heads, head_size = key_value_size(pair.target.model, layer)
         fits.append(LayerFit(layer, (1, 2), 1e-3, 1.0, 1.0))
-        weights[layer] = torch.randn(2 * size + 1, 2 * heads * head_size, generator=generator) / size**0.5
+        weights[layer] = (
+            torch.randn(2 * size + 1, 2 * cost.key_value_heads * cost.head_size, generator=generator) / size**0.5
+        )
     return KvMap(tuple(fits), weights)
 
 

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-CASES = [(mode, speculate) for mode in ("full", "select", "draft-kv", "hybrid") for speculate in ("off", 4)]
+CASES = [(mode, speculate) for mode in ("full", "select") for speculate in ("off", 4)]
 KEEPERS = ("Anna Moss", "Peter Hill", "Ruth Lane")
 TEXT = " ".join(
     f"The gate of house {number} is open from {number % 5 + 7} to {number % 4 + 16}, "
@@ -20,7 +20,7 @@ TEXT = " ".join(
 )
 QUESTION = "Who is the keeper of house 13?"
 # Pairs that four ranks can share too.
-SHARED_BY_FOUR = ("four heads", "few heads", "phi3")
+SHARED_BY_FOUR = ("four heads", "phi3")
 
 
 def collection():
@@ -72,14 +72,11 @@ def answers(session):
     from specprefill_cli.prefill.prefix_cache import DocumentCache
     from specprefill_cli.settings import Settings
 
-    # Without the gate, which would reject draft KV.
-    base = Settings(max_new_tokens=8, keep=0.3, accept_risk="off")
+    base = Settings(max_new_tokens=8, keep=0.3)
     results = {
         f"{mode} {speculate}": answer(session, replace(base, mode=mode, speculate=speculate))
         for mode, speculate in CASES
     }
-    for mode in ("draft-kv", "hybrid"):
-        results[f"{mode} behind the gate"] = answer(session, replace(base, mode=mode, accept_risk=0.01))
     results["lexical"] = answer(session, replace(base, mode="select", scorer="lexical", speculate="off"))
     results["sampled"] = answer(session, replace(base, mode="full", temperature=1.0, seed=5))
     plain = replace(base, mode="full", speculate="off")
@@ -93,10 +90,7 @@ def answers(session):
 
 
 def other_architectures(ranks, folder):
-    """Answer with each pair in a folder, and count the operations of its draft on rank 0.
-
-    Every layer of Mistral has a window, so its draft can neither score nor lend KV.
-    """
+    """Answer with each pair in a folder. Every layer of Mistral has a window, so its draft cannot score."""
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.settings import Settings
 
@@ -108,30 +102,18 @@ def other_architectures(ranks, folder):
         models = {"draft": str(path / "draft"), "target": str(path / "target"), "prompt": "tiny"}
         # Of the scorers that read the draft's attention, `heads` alone takes documents beyond its context.
         scorer = {"mistral": "lexical", "short draft": "heads"}.get(path.name, "question")
-        base = Settings(**models, tensor_parallel=ranks, scorer=scorer, keep=0.4, max_new_tokens=4, accept_risk="off")
+        base = Settings(**models, tensor_parallel=ranks, scorer=scorer, keep=0.4, max_new_tokens=4)
         session = open_session(base, draft=True)
         cases = {"full": {"speculate": 2, "proposer": "draft"}, "select": {"speculate": 2}}
         if scorer != "lexical":
-            cases |= {"heads": {"mode": "select", "scorer": "heads"}, "draft-kv": {}, "hybrid": {}}
-            results[f"{path.name} draft operations"] = draft_operations(session, replace(base, mode="select"))
+            cases |= {"heads": {"mode": "select", "scorer": "heads"}}
         if path.name == "short draft":
-            # The draft reads the document in parts. Their KV cannot be mapped.
-            cases = {name: cases[name] for name in ("select", "heads")}
+            # The draft reads the document in parts.
+            cases.pop("full")
         for name, changes in cases.items():
             settings = replace(base, **{"mode": name, "speculate": "off", **changes})
             results[f"{path.name} {name}"] = answer(session, settings)
-        results[f"{path.name} warnings"] = session.pair.draft.warnings
     return results
-
-
-def draft_operations(session, settings):
-    """Return the operations that this process counts while it scores a prompt."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    request = session.request(collection(), QUESTION, settings)
-    with FlopCounterMode(display=False) as counter:
-        session.score(request)
-    return counter.get_total_flops()
 
 
 def main(ranks, task):

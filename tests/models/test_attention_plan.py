@@ -40,7 +40,6 @@ DEVICES = {
     # AMD's gfx942: ROCm reports itself as CUDA, and the trial decides about flash attention.
     "ROCm": device("cuda", capability=(9, 4)),
     "ROCm, causal from the upper left": device("cuda", capability=(9, 4), flash_works=False),
-    "mps": device("mps", torch.float16),
 }
 FLASH = ("sm_80", "sm_90", "ROCm")
 CUDA = (*FLASH, "ROCm, causal from the upper left", "sm_75", "sm_90, float32", "sm_90, head 512")
@@ -65,7 +64,6 @@ PASSES = {
 }
 
 EVERY = tuple(DEVICES)
-EXCEPT_MPS = tuple(name for name in EVERY if name != "mps")
 EXCEPT_FLASH = tuple(name for name in EVERY if name not in FLASH)
 
 
@@ -78,12 +76,11 @@ def plans(attention_pass, names):
     ("attention_pass", "names", "masks"),
     [
         # One call for all queries, without a mask tensor.
-        ("whole prompt", EXCEPT_MPS, [Mask.CAUSAL]),
-        ("kept tokens", EXCEPT_MPS, [Mask.CAUSAL]),
+        ("whole prompt", EVERY, [Mask.CAUSAL]),
+        ("kept tokens", EVERY, [Mask.CAUSAL]),
         ("decoding", EVERY, [Mask.NONE]),
         ("second pass", FLASH, [Mask.LOWER_RIGHT]),
         # Otherwise a mask tensor: shared by the whole pass if the queries are the last keys, else one per segment.
-        ("whole prompt", ("mps",), [Mask.TRAILING]),
         ("second pass", EXCEPT_FLASH, [Mask.TRAILING]),
         ("recompute", EVERY, [Mask.EXPLICIT]),
         ("sliding window", EVERY, [Mask.EXPLICIT]),
@@ -103,11 +100,11 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, names, masks):
     ("attention_pass", "names", "repeated"),
     [
         ("whole prompt", ("cpu", *FLASH), False),
-        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512", "mps"), True),
+        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512"), True),
         ("second pass", ("cpu", *FLASH), False),
         ("decoding", ("cpu", *CUDA), False),
         ("sliding window", CUDA, True),
-        ("draft window", (*CUDA, "mps"), True),
+        ("draft window", CUDA, True),
         ("draft window", ("cpu",), False),
     ],
 )
@@ -175,7 +172,7 @@ def test_segments_cover_all_queries_with_exact_visibility(attention_pass, name):
 
 # The other devices have the plans of one of these, or of the CPU itself.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sm_80", "sm_75", "mps"])
+@pytest.mark.parametrize("name", ["sm_80", "sm_75"])
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3"])
 def test_plans_of_all_devices_give_the_same_logits(architecture, name, monkeypatch):
     """Run the plans of other devices on the CPU; only the kernel choice on those devices stays untested."""
@@ -200,7 +197,7 @@ def test_trailing_segments_share_one_exact_mask(queries):
     """Gapped keys, as after a sparse prefill, and fewer queries than keys."""
     positions = torch.arange(3_000)[torch.arange(3_000) % 7 != 3]
     context = PositionContext(positions[-queries:], positions)
-    plan = context.plan(None, DEVICES["mps"])
+    plan = context.plan(None, DEVICES["cpu"])
     for segment in plan.segments:
         if segment.mask is Mask.TRAILING:
             mask = context.mask(segment, plan, torch.zeros(1))

@@ -52,13 +52,9 @@ def models(architecture, place):
     return placed, copy.deepcopy(placed).to("cpu", torch.float32)
 
 
-def error(ours, expected):
-    expected = expected.float().cpu()
-    return float((ours.float().cpu() - expected).norm() / expected.norm())
-
-
 def assert_close(ours, expected, dtype):
-    assert error(ours, expected) < TOLERANCE[dtype]
+    expected = expected.float().cpu()
+    assert float((ours.float().cpu() - expected).norm() / expected.norm()) < TOLERANCE[dtype]
 
 
 def ids(seed=0):
@@ -82,15 +78,6 @@ def test_prefill_and_decoding(models, chunk, gapped):
     positions = torch.cat([everywhere[:20], everywhere[60:100], everywhere[130:]]) if gapped else everywhere
     for ours, expected in zip(decoded(placed, chunk, positions), decoded(reference, 1_000, positions), strict=True):
         assert_close(ours, expected, placed.dtype)
-
-
-def test_wrong_positions_exceed_the_tolerance(models):
-    """Control for the test above."""
-    placed, reference = models
-    ours, _ = prefill(placed, ids(), torch.arange(LENGTH), 1_000)
-    stretched = torch.cat([torch.arange(LENGTH // 2), torch.arange(LENGTH // 2, LENGTH) + 80])
-    expected, _ = prefill(reference, ids(), stretched, 1_000)
-    assert error(ours, expected) > 2 * TOLERANCE[placed.dtype]
 
 
 @pytest.mark.parametrize("chunk", [1_000, 70])

@@ -2,7 +2,6 @@
 
 from itertools import accumulate
 
-import pytest
 import torch
 
 from specprefill_cli.models.machine import memory_plan as module
@@ -10,7 +9,6 @@ from specprefill_cli.models.machine.memory_plan import (
     LARGEST,
     LARGEST_ON_CPU,
     SMALLEST,
-    choose_pass_size,
     pass_bytes,
     pass_size,
 )
@@ -18,35 +16,17 @@ from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.settings import Settings
 
 
-@pytest.mark.parametrize(
-    ("free", "cache", "token_bytes", "expected"),
-    [
-        (64 * 2**30, 0, 1_000, LARGEST),
-        # A quarter of 1 GiB fits 2,684 tokens of 100 kB.
-        (2**30, 0, 100_000, 2_048),
-        (2 * 2**30, 2**30, 100_000, 2_048),
-        (2**30, 2**31, 100_000, SMALLEST),
-        (4 * 4_096 * 1_000, 0, 1_000, 4_096),
-        (4 * 4_096 * 1_000 - 4, 0, 1_000, 2_048),
-    ],
-)
-def test_chooses_the_largest_power_of_two_that_fits(free, cache, token_bytes, expected):
-    assert choose_pass_size(free, cache, token_bytes) == expected
-
-
-def test_cpu_has_a_lower_maximum_pass_size(random_pair, monkeypatch):
+def test_an_explicit_size_is_used_and_a_cpu_has_a_lower_maximum(random_pair, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda _: 2**40)
-    assert pass_size(random_pair, "auto", 100_000) == LARGEST_ON_CPU < LARGEST
-
-
-def test_explicit_pass_size_is_used(random_pair, monkeypatch):
-    monkeypatch.setattr(module, "free_memory", lambda _: pytest.fail("an explicit size needs no free memory"))
     assert pass_size(random_pair, 48, 4_000) == 48
+    assert pass_size(random_pair, "auto", 100_000) == LARGEST_ON_CPU < LARGEST
 
 
 def test_auto_leaves_room_for_the_cache_and_fits_the_larger_model(random_pair, monkeypatch):
     assert Settings().prefill_chunk == "auto"
     token = pass_bytes(random_pair.target)
+    monkeypatch.setattr(module, "free_memory", lambda _: 4 * 1_024 * token - 4)
+    assert pass_size(random_pair, "auto", 0) == 512
     monkeypatch.setattr(module, "free_memory", lambda _: 4 * 1_024 * token)
     assert pass_size(random_pair, "auto", 0) == 1_024
     # The cache of a prompt leaves less memory for the pass.

@@ -33,8 +33,8 @@ def test_an_address_has_a_url_and_a_model(target, url, model):
         ("Qwen/Qwen2.5-7B-Instruct", Kind.HUB),
     ],
 )
-def test_a_name_tells_its_kind_and_whether_it_needs_the_hub(name, kind):
-    assert (ModelRef(name).kind, ModelRef(name).is_local) == (kind, kind is not Kind.HUB)
+def test_a_name_tells_its_kind(name, kind):
+    assert ModelRef(name).kind is kind
     assert is_endpoint(name) == (kind is Kind.ENDPOINT)
 
 

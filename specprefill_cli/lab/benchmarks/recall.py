@@ -173,7 +173,7 @@ def time_scorer(scorer: Scorer, request: PrefillRequest) -> tuple[Scores, float]
     """Score a request; return the scores and the seconds that they took."""
     started = time.perf_counter()
     scores = scorer.score(request)
-    request.pair.wait()
+    request.clock.wait()
     return scores, time.perf_counter() - started
 
 

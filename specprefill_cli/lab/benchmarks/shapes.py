@@ -6,7 +6,6 @@ shapes.json holds the sizes from each model's published `config.json`.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -19,21 +18,20 @@ from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.machine.placement import (
     Placement,
+    check_divisible,
     check_memory,
     choose_dtype,
     choose_placement,
     draft_placement,
-    explain_undivided,
     how_to_place,
     place_of_rank,
     prefer_one_gpu,
 )
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
-from specprefill_cli.models.running.cache import device_of
 from specprefill_cli.models.running.supported import model_class
-from specprefill_cli.models.sources.hub import model_source, quiet_library
+from specprefill_cli.models.sources.hub import quiet_library
 from specprefill_cli.models.sources.pairs import Pair
-from specprefill_cli.models.sources.refs import BUNDLED
+from specprefill_cli.models.sources.refs import BUNDLED, ModelRef
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
@@ -71,7 +69,7 @@ def named_config(name: str, role: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     if name == TINY:
-        config = AutoConfig.from_pretrained(model_source(f"{BUNDLED}{role}"))
+        config = AutoConfig.from_pretrained(**ModelRef(f"{BUNDLED}{role}").source())
     else:
         config = AutoConfig.for_model(**published_shapes()[name])
     config.max_position_embeddings = CONTEXT
@@ -104,14 +102,14 @@ def open_shapes(shapes: str, settings: Settings, ranks: Ranks) -> Session:
     target_config = named_config(target_name, "target")
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     dtype = choose_dtype(settings.dtype, placement, target_config)
-    make = partial(random_model, tokenizer=AutoTokenizer.from_pretrained(model_source("tiny:target")))
+    make = partial(random_model, tokenizer=AutoTokenizer.from_pretrained(**ModelRef("tiny:target").source()))
     try:
         check_memory(target_config, f"--shapes {shapes}, target", placement, dtype)
         target = make(f"random {target_name} target", target_config, placement, dtype)
-        placement = draft_placement(placement, device_of(target.model.get_input_embeddings()).index)
+        placement = draft_placement(placement)
         draft_config = named_config(draft_name, "draft")
         check_memory(draft_config, f"--shapes {shapes}, draft", placement, dtype)
-        draft = make(f"random {draft_name} draft", draft_config, placement, dtype, may_be_whole=True)
+        draft = make(f"random {draft_name} draft", draft_config, placement, dtype)
     except torch.OutOfMemoryError as error:
         raise SpecprefillError(
             f"--shapes {shapes}: does not fit its devices; use smaller shapes, or --dtype bfloat16"
@@ -128,13 +126,11 @@ def random_model(
     dtype: torch.dtype,
     *,
     tokenizer: PreTrainedTokenizerBase,
-    may_be_whole: bool = False,
 ) -> LoadedModel:
-    """Make a model with random weights and without stop tokens; may_be_whole: as in `load_model`."""
+    """Make a model with random weights and without stop tokens."""
     import torch
 
-    reason = explain_undivided(placement, config, name, quantized=False, optional=may_be_whole)
-    placement = placement if reason is None else replace(placement, shards=1)
+    check_divisible(placement, config, name)
     needed_bytes = weight_bytes(config, dtype) + cache_bytes(config, LONGEST, dtype)
     avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
@@ -148,4 +144,4 @@ def random_model(
         model = model.from_pretrained(
             None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options
         )
-    return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset(), tp_fallback_reason=reason)
+    return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset())

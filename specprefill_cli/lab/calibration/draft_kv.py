@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,12 @@ from specprefill_cli.draft_kv.raw_kv import (
     StateCapture,
     embedded_states,
     finished_keys,
-    key_value_size,
     raw_keys_values,
 )
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.attention_plan import LocalWindow
 from specprefill_cli.models.running.cache import layer_count, layer_keys, new_state
@@ -68,7 +67,8 @@ def calibrate_kv(
         )
     draft_size, target_size = (model.config.get_text_config().hidden_size for model in (draft, target))
     layers, draft_layers = layer_count(target.model), spread_layers(layer_count(draft.model))
-    outputs = {layer: 2 * math.prod(key_value_size(target.model, layer)) for layer in range(1, layers)}
+    cost = cost_of(target)
+    outputs = dict.fromkeys(range(1, layers), 2 * cost.key_value_heads * cost.head_size)
     identity = {**pair_identity(pair), "characters": sum(map(len, texts)), "window": window}
     size = target_size + len(draft_layers) * draft_size
     empty = (0, Gram.empty(size, outputs), Gram.empty(size, outputs))

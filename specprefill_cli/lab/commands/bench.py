@@ -151,15 +151,13 @@ def decode(
     """
     settings = settings.varied(max_new_tokens=max_new_tokens)
     names = split_list(tasks, "--tasks")
-    from specprefill_cli.decoding.proposers import adapts
     from specprefill_cli.lab.benchmarks.decode import COLUMNS, bench_decode, check_tasks
     from specprefill_cli.lab.tables import show_benchmark
 
     check_tasks(names)
     variants = [settings.varied(speculate=pace) for pace in speculates]
     session = open_measured_session(settings, variants, shapes, given)
-    # Warm up adaptive speculation first, because that measures the cost of a pass.
-    session.warm_up(next(filter(adapts, variants), variants[0]))
+    session.warm_up(variants[0])
     measure = partial(bench_decode, session, length, names, speculates, repeat, settings)
     show_benchmark(measure, COLUMNS, json, quiet)
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.distributed import ALONE
 from specprefill_cli.draft_kv.checkpoints import SlotKv, chunk_risks, copy_slots, relative_errors
 from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import Inspection, inspect, score_and_map
@@ -25,7 +24,7 @@ from specprefill_cli.lab.study.journal import measure_items
 from specprefill_cli.lab.study.question import QuestionStudy, full_prefill
 from specprefill_cli.lab.tables import Row
 from specprefill_cli.prefill.fates import Plan
-from specprefill_cli.prefill.modes import shared_scores
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import select_scored
@@ -114,7 +113,7 @@ def attention_errors(study: QuestionStudy, mapped: SlotKv) -> tuple[list[float],
             keys, values = (part.float().repeat_interleave(len(asked) // len(part), dim=0) for part in (keys, values))
             weights = (asked @ keys.transpose(1, 2) * queries.scaling[layer]).softmax(-1)
             outputs.append(weights @ values)
-        errors.append(float(relative_errors([(outputs[0], outputs[1])], ALONE).mean()))
+        errors.append(float(relative_errors([(outputs[0], outputs[1])]).mean()))
         masses.append(weights[..., slice(*study.request.prompt.document)].mean((0, 1)))
     return errors, torch.stack(masses).mean(0)
 
@@ -174,8 +173,8 @@ def add_selections(study: QuestionStudy, chooser: Session, draft_scores: Scores)
     item, own = study.item, study.request
     request = chooser.request(item.collection, item.question, chooser.settings)
     paper = replace(own, scorer=PAPER)
-    scores = study.timed("chooser", lambda: shared_scores(request))
-    paper_scores = study.timed(PAPER, lambda: shared_scores(paper.without_caches()))
+    scores = study.timed("chooser", lambda: SCORERS[request.scorer].score(request))
+    paper_scores = study.timed(PAPER, lambda: SCORERS[PAPER].score(paper.without_caches()))
     for keep in KEEPS:
         study.add_sparse(f"select {keep:g}", chosen(study, request, scores, keep), study.seconds["chooser"])
     drafted = chosen(study, own, draft_scores, BUDGET)
@@ -203,4 +202,4 @@ def key_value_errors(mapped: SlotKv, native: SlotKv) -> Tensor:
     """Relative squared error of mapped keys and of mapped values: [2, layers, C], float32 on the CPU."""
     layers = zip(mapped.layers, native.layers, strict=True)
     pairs = (pair for ours, exact in layers for pair in zip(ours, exact, strict=True))
-    return relative_errors(pairs, ALONE).unflatten(0, (-1, 2)).transpose(0, 1)
+    return relative_errors(pairs).unflatten(0, (-1, 2)).transpose(0, 1)

@@ -51,7 +51,7 @@ class QuestionStudy:
 
     def timed(self, step: str, work: Callable[[], Value]) -> Value:
         """Do the work, and keep its time."""
-        return timed(self.seconds, step, self.request.pair.wait, work)
+        return timed(self.seconds, step, self.request.clock.wait, work)
 
     def add(self, name: str, kv: SlotKv, seconds: float | None = None) -> None:
         """Compare a cache of prefix and document, or of some of their tokens.
@@ -116,7 +116,7 @@ def full_prefill(session: Session, item: Item, settings: Settings, answered: boo
     logits, state = timed(
         seconds,
         FULL,
-        session.pair.wait,
+        request.clock.wait,
         lambda: prefill(model, prompt.tokens, positions, request.prefill_chunk, capture=capture),
     )
     most = LONGEST if answered else 0

@@ -1,36 +1,27 @@
-"""Cost of a prefill in floating-point operations (FLOPs); on a GPU, speed and fixed cost of passes are measured."""
+"""Cost of a prefill in floating-point operations (FLOPs)."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import torch
-
-from specprefill_cli.models.running.adapter import prefill, synchronize, window_layers
+from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.running.packed import last_token_runs_apart, pass_overhead
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
-
-# Tokens of the pass that measures speed: a small draft fills a large GPU only with thousands.
-LONGEST = 8_192
-# Passes to time: the first of a length loads libraries and takes memory.
-TIMES = 2
+    from specprefill_cli.models.loaded import LoadedModel, ModelOutline
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Sizes that determine the cost of a forward pass; `windows` comes from `adapter.window_layers`.
+    """Sizes that determine the cost of a forward pass; its figures are for all ranks together.
 
-    overhead_tokens: the fixed cost of a pass in tokens, as assumed; pass_tokens: as measured, None where it was not
-    ranks: how many ranks divide its operations, but not the fixed cost; the figures here are for all ranks together
+    overhead_tokens: the fixed cost of a pass in tokens, as assumed
+    ranks: how many divide its operations, but not the fixed cost
     """
 
     layers: int
@@ -42,7 +33,6 @@ class ModelCost:
     vocabulary: int
     overhead_tokens: int
     windows: tuple[int | None, ...]
-    pass_tokens: float | None = None
     ranks: int = 1
 
     @classmethod
@@ -75,14 +65,10 @@ class ModelCost:
     def attention_flops(
         self, tokens: int, past: int = 0, local_window: LocalWindow | None = None, layers: int | None = None
     ) -> float:
-        """Causal attention of `tokens` queries after `past` keys: two products of 2 FLOPs per pair and dimension.
-
-        layers: count only so many layers, from the first on (None: all)
-        """
-        layers_by_window = Counter(self.windows[:layers])
-        pairs = sum(
-            count * attended_pairs(tokens, past, window, local_window) for window, count in layers_by_window.items()
-        )
+        """Causal attention of `tokens` queries after `past` keys, in the first `layers` layers (None: all)."""
+        counts = Counter(self.windows[:layers])
+        pairs = sum(count * attended_pairs(tokens, past, window, local_window) for window, count in counts.items())
+        # Two products of 2 FLOPs per pair and dimension.
         return 4.0 * pairs * self.heads * self.head_size
 
     def reading_flops(
@@ -100,10 +86,7 @@ class ModelCost:
         return self.linear_flops(tokens) + attention + 2.0 * self.hidden_size * self.vocabulary
 
     def prefill_flops(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
-        """Prefill as `adapter.prefill` does it: the last token may run apart.
-
-        past: previous tokens, whose keys and values are in the cache
-        """
+        """Prefill as `adapter.prefill` does it: the last token may run apart. past: tokens in the cache."""
         if not last_token_runs_apart(tokens, self.layers, self.overhead_tokens):
             return self.pass_flops(tokens, past, local_window)
         last = replace(self, layers=1, windows=self.windows[-1:])
@@ -111,8 +94,7 @@ class ModelCost:
 
     def overhead_flops(self) -> float:
         """The fixed cost of a pass, in FLOPs: what all ranks could compute in that time."""
-        tokens = self.overhead_tokens if self.pass_tokens is None else self.pass_tokens
-        return self.ranks * self.linear_flops(tokens)
+        return self.ranks * self.linear_flops(self.overhead_tokens)
 
     def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of a pass, in FLOPs."""
@@ -121,11 +103,9 @@ class ModelCost:
 
 def active_width(text: PretrainedConfig) -> int:
     """Width of the gated MLP that a token passes through: in a mixture of experts, of all its active experts together."""
-    experts = getattr(text, "num_experts_per_tok", None)
-    if not experts:
-        return text.intermediate_size
-    width = experts * (getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
-    return width + (getattr(text, "shared_expert_intermediate_size", None) or 0)
+    width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
+    shared = getattr(text, "shared_expert_intermediate_size", None) or 0
+    return (getattr(text, "num_experts_per_tok", None) or 1) * width + shared
 
 
 def attended_pairs(tokens: int, past: int, window: int | None, local_window: LocalWindow | None = None) -> float:
@@ -148,51 +128,5 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
 
 def cost_of(loaded: LoadedModel | ModelOutline) -> ModelCost:
     """The cost model of a model on its device."""
-    cost = ModelCost.of(loaded.config, loaded.device.partition(":")[0])
-    return replace(cost, pass_tokens=loaded.pass_tokens, ranks=loaded.shards)
-
-
-def relative_time(draft: LoadedModel | ModelOutline, target: LoadedModel | ModelOutline) -> float:
-    """FLOPs of the target in the time of a FLOP of the draft; 1 unless the speed of draft and target was measured."""
-    if draft.flops_per_second is None or target.flops_per_second is None:
-        return 1.0
-    return target.flops_per_second / draft.flops_per_second
-
-
-def measure_passes(pair: LoadedPair, longest: int, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Measure and store speed and fixed cost of each model on a GPU, unless they are known.
-
-    Models that several ranks share keep the assumed cost. longest: tokens that a pass may have
-    """
-    if pair.ranks.size > 1:
-        return
-    for loaded in (pair.target, pair.draft):
-        if loaded is not None and loaded.pass_tokens is None and on_gpu(loaded):
-            measure(cast("LoadedModel", loaded), min(longest, LONGEST, loaded.context), clock)
-
-
-def on_gpu(loaded: LoadedModel | ModelOutline) -> bool:
-    """Whether a part of a model is on a GPU."""
-    return any(device.type != "cpu" for device in loaded.devices)
-
-
-def measure(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> None:
-    """Store a model's speed in a pass over `tokens` tokens, and the fixed cost of a pass.
-
-    A pass over a single token computes next to nothing: its time is the fixed cost, stored as the tokens computed meanwhile.
-    """
-    cost = cost_of(loaded)
-    loaded.flops_per_second = cost.prefill_flops(tokens) / pass_seconds(loaded, tokens, clock)
-    loaded.pass_tokens = pass_seconds(loaded, 1, clock) * loaded.flops_per_second / cost.linear_flops(1)
-
-
-def pass_seconds(loaded: LoadedModel, tokens: int, clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of TIMES passes over `tokens` tokens."""
-    seconds = []
-    for _ in range(TIMES):
-        synchronize(loaded.devices)
-        start = clock()
-        prefill(loaded.model, torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), tokens)
-        synchronize(loaded.devices)
-        seconds.append(clock() - start)
-    return min(seconds)
+    ranks = getattr(getattr(loaded, "model", None), "_tp_size", None) or 1
+    return replace(ModelCost.of(loaded.config, loaded.device.partition(":")[0]), ranks=ranks)

@@ -28,10 +28,9 @@ LARGEST, LARGEST_ON_CPU, SMALLEST = 16_384, 4_096, 512
 
 
 def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
-    """Tokens of a pass over a prompt: the setting of `prefill_chunk`, or for `auto` what free memory allows.
+    """Tokens of a pass: the setting of `prefill_chunk`, or for `auto` what free memory allows both models.
 
-    `auto` is the smaller of the two models' sizes; a model without loaded weights has none. Models that rotate keys by the
-    length of a pass (`longrope`) read the whole prompt at once whatever the setting: keys of a cache must be rotated alike.
+    Models with `longrope` read the whole prompt at once: keys of a cache must be rotated alike.
     """
     loaded: list[Any] = [model for model in (pair.target, pair.draft) if hasattr(model, "model")]
     if any(rotation_depends_on_length(model.config) for model in loaded):
@@ -42,20 +41,12 @@ def pass_size(pair: LoadedPair, setting: str | int, prompt_tokens: int) -> int:
 
 
 def kv_bytes(pair: LoadedPair, setting: str | float) -> int:
-    """Bytes of documents' KV that `--memory-cache` allows between questions.
-
-    The target's KV is spread evenly over its devices, so that the fullest device decides.
-    """
+    """Bytes of documents' KV that `--memory-cache` allows; the fullest of the target's devices decides."""
     if setting != AUTO:
         return int(float(setting) * GIBIBYTE)
     limit = int(KV_SHARE * min(map(free_memory, pair.devices), default=0) * len(pair.target.devices))
     on_gpus = all(device.type == "cuda" for device in pair.devices)
     return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
-
-
-def answers_bytes(pair: LoadedPair, setting: str | float) -> int:
-    """Bytes for the KV and the largest pass of concurrent answers; setting: of `--memory-cache`."""
-    return kv_bytes(pair, setting) or kv_bytes(pair, AUTO)
 
 
 def free_memory(device: torch.device) -> int:
@@ -67,33 +58,23 @@ def free_memory(device: torch.device) -> int:
 
 
 def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
-    """`choose_pass_size` for a model; assumes that layers and cache are spread evenly over its devices."""
-    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
-    free = min(map(free_memory, loaded.devices))
-    largest = LARGEST_ON_CPU if any(device.type in ("cpu", "mps") for device in loaded.devices) else LARGEST
-    return choose_pass_size(free, cache, pass_bytes(loaded), largest)
+    """The largest power of two of tokens that fits PASS_SHARE of the memory that the prompt's cache leaves.
 
-
-def choose_pass_size(free: int, cache: int, token_bytes: int, largest: int = LARGEST) -> int:
-    """The largest power of two of tokens, from SMALLEST to `largest`, that fits PASS_SHARE of the free memory.
-
-    free: bytes free on the device; cache: bytes that the prompt's keys and values will take of them
-    token_bytes: bytes of a token in a pass (`pass_bytes`)
-
-    Powers of two, so that slightly different free memory seldom changes the grouping of sums, and with it their last bits.
+    Layers and cache are taken to be spread evenly over the devices. Powers of two, so that slightly different free
+    memory seldom changes the grouping of sums, and with it their last bits.
     """
-    fitting = int(PASS_SHARE * max(0, free - cache)) // token_bytes
+    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
+    room = max(0, min(map(free_memory, loaded.devices)) - cache)
+    fitting = int(PASS_SHARE * room) // pass_bytes(loaded)
+    largest = LARGEST_ON_CPU if any(device.type == "cpu" for device in loaded.devices) else LARGEST
     return min(largest, max(SMALLEST, 1 << max(0, fitting.bit_length() - 1)))
 
 
 def pass_bytes(loaded: LoadedModel) -> int:
-    """Bytes of a token in a pass at its peak, inside a layer, without weights and cache.
-
-    Two hidden states (the residual and its normed copy), and the larger of attention and MLP. Attention: queries before
-    and after rotation, keys and values twice (their copies in the cache are counted there), and the mixed values. MLP:
-    the gate, its activation and the other branch.
-    """
+    """Bytes of a token in a pass at its peak, inside a layer, without weights and cache."""
     cost = cost_of(loaded)
+    # Two hidden states, and the larger of attention (queries before and after rotation, keys and values twice, the
+    # mixed values) and MLP (the gate, its activation and the other branch).
     attention = cost.head_size * (3 * cost.heads + 4 * cost.key_value_heads)
     return loaded.model.dtype.itemsize * (2 * cost.hidden_size + max(attention, 3 * cost.intermediate_size))
 

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from packaging.version import Version
 from transformers import DistributedConfig, PretrainedConfig
 
 from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.models.machine.head_division import divides_heads, head_counts
+from specprefill_cli.models.machine.cost import ModelCost
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
-from specprefill_cli.models.machine.quantization import checkpoint_method, cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, cpu_has_bfloat16
 
-# A GPU with less than this share of the emptiest GPU's free memory does not get the draft too.
-NEARLY_FULL = 0.25
-# Earlier versions read wrong memory while decoding after long prompts (pytorch issue 174861).
-FIRST_SOUND_MPS = Version("2.11")
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.
 SMALLEST_BFLOAT16_HIDDEN = 512
-# Rows of the trial's product, as many as `select` typically keeps; its runs in each dtype; by how much bfloat16 must win.
-TRIAL_ROWS, TRIAL_RUNS, TRIAL_GAIN = 128, 3, 1.2
 
 
 @dataclass(frozen=True)
@@ -34,72 +25,53 @@ class Placement:
     """Where a model is loaded.
 
     device_map: for accelerate ("auto", or a device for the module ""); None: the CPU
-    max_memory: bytes that accelerate may use on each GPU number, and on "cpu"
-    shards: ranks that each hold a part of a model
+    max_memory: bytes that accelerate may use on each GPU, by its number
+    shards: ranks that each hold a part of a model; packed: whether large GGUF files are kept and run in int8
     """
 
     device_map: str | dict[str, str] | None
-    max_memory: dict[int | str, int] | None = None
+    max_memory: dict[int, int] | None = None
     shards: int = 1
+    packed: bool = False
 
     @property
     def device_type(self) -> str:
-        """The kind of device: "cpu", "cuda" or "mps"."""
-        if isinstance(self.device_map, dict):
-            return self.device_map[""].partition(":")[0]
+        """The kind of device: "cpu" or "cuda"."""
         return "cpu" if self.device_map is None else "cuda"
 
     @property
     def gpus(self) -> tuple[int, ...]:
         """Numbers of its CUDA devices."""
-        if self.device_type != "cuda":
-            return ()
         if isinstance(self.device_map, dict):
             return (int(self.device_map[""].partition(":")[2]),)
-        return tuple(place for place in self.max_memory or () if isinstance(place, int))
+        return tuple(self.max_memory or ())
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto` (all GPUs, and main memory for the rest), `cpu`, `mps`, or a list such as `cuda:0,cuda:1`.
-
-    accelerate spreads a model over several GPUs where a single GPU is too small (see `prefer_one_gpu`). `auto` never takes
-    an Apple GPU: no measurement supports it.
+    """Placement for `auto` (all GPUs, else the CPU), `cpu`, or a list such as `cuda:0,cuda:1`.
 
     Raises UsageError for a device that is not there.
     """
     if devices == "auto":
-        if torch.cuda.is_available():
-            return spread(range(torch.cuda.device_count()), with_cpu=True)
-        return Placement(None)
+        return spread(range(torch.cuda.device_count())) if torch.cuda.is_available() else Placement(None)
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if names == ["cpu"]:
         return Placement(None)
-    if names == ["mps"] and torch.backends.mps.is_available():
-        if Version(torch.__version__) < FIRST_SOUND_MPS:
-            raise UsageError(
-                f"--devices mps: needs torch {FIRST_SOUND_MPS} or newer, this is {torch.__version__}; use cpu"
-            )
-        return Placement({"": "mps"})
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for name in names:
+    for name in names or [""]:
         device_type, _, number = name.partition(":")
         if device_type != "cuda" or not number.isdigit() or int(number) >= visible:
             raise UsageError(
                 f"--devices {devices}: '{name}' is not here ({visible} CUDA device(s) visible); "
                 "use auto, cpu, or a list such as cuda:0,cuda:1"
             )
-    if not names:
-        raise UsageError("--devices: empty; use auto, cpu, or a list such as cuda:0,cuda:1")
     if len(names) == 1:
         return Placement({"": names[0]})
     return spread([int(name.partition(":")[2]) for name in names])
 
 
 def place_of_rank(devices: str, ranks: Ranks) -> Placement:
-    """Placement of a rank's part of the target: on the GPU of its number, or on the CPU where there is none.
-
-    Raises UsageError for devices chosen by name.
-    """
+    """Where a rank's part of the target goes: to the GPU of its number. Raises UsageError for devices named."""
     if devices != "auto" and (devices != "cpu" or torch.cuda.is_available()):
         raise UsageError(
             f"--devices {devices}: with tensor parallelism each rank takes the GPU of its number; leave it out, and "
@@ -108,37 +80,22 @@ def place_of_rank(devices: str, ranks: Ranks) -> Placement:
     return Placement({"": f"cuda:{ranks.local}"} if torch.cuda.is_available() else None, shards=ranks.size)
 
 
-def spread(gpus: Iterable[int], with_cpu: bool = False) -> Placement:
-    """Placement over several GPUs.
-
-    with_cpu: layers that do not fit stay in main memory, and are copied to a GPU in every pass
-    """
-    free: dict[int | str, int] = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in gpus}
-    if with_cpu:
-        free["cpu"] = free_memory(torch.device("cpu"))
-    return Placement("auto", {place: int(WEIGHTS_SHARE * available) for place, available in free.items()})
+def spread(gpus: Iterable[int]) -> Placement:
+    """Placement over several GPUs."""
+    return Placement("auto", {gpu: int(WEIGHTS_SHARE * torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus})
 
 
 def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
     """Narrow a spread placement to the first GPU with room for `needed` bytes, if any: a pass over several waits for copies."""
-    if placement.device_map != "auto":
-        return placement
-    limits = placement.max_memory or {}
-    gpu = next((gpu for gpu in placement.gpus if limits[gpu] >= needed), None)
+    gpu = next((gpu for gpu, room in (placement.max_memory or {}).items() if room >= needed), None)
     return placement if gpu is None else Placement({"": f"cuda:{gpu}"})
 
 
-def draft_placement(placement: Placement, near: int | None = None) -> Placement:
-    """Where a draft goes: on GPU `near`, which has the target's first layers, or on the emptiest if that is nearly full.
-
-    A draft is too small to be spread over GPUs that work in turn; ranks share it like the target.
-    """
+def draft_placement(placement: Placement) -> Placement:
+    """Where a draft goes: whole on the emptiest GPU, because it is too small to be spread over GPUs or ranks."""
     if placement.device_map != "auto":
-        return placement
-    free = {gpu: torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus}
-    roomiest = max(free, key=free.__getitem__)
-    gpu = near if near is not None and free.get(near, 0) >= NEARLY_FULL * free[roomiest] else roomiest
-    return Placement({"": f"cuda:{gpu}"})
+        return replace(placement, shards=1)
+    return Placement({"": f"cuda:{max(placement.gpus, key=lambda gpu: torch.cuda.mem_get_info(gpu)[0])}"})
 
 
 def how_to_place(placement: Placement) -> dict[str, Any]:
@@ -148,70 +105,42 @@ def how_to_place(placement: Placement) -> dict[str, Any]:
     return {"distributed_config": DistributedConfig(tp_size=placement.shards)}
 
 
-def explain_undivided(
-    placement: Placement, config: PretrainedConfig, name: str, quantized: bool, optional: bool
-) -> str | None:
-    """Why a model must be whole on every rank, or None.
-
-    optional: whether it may be whole: a draft may, a target may not
-
-    Raises SpecprefillError for a target that cannot be divided.
-    """
-    ranks, (_, key_value_heads) = placement.shards, head_counts(config)
-    if ranks == 1:
-        return None
-    if divides_heads(config) and key_value_heads % ranks:
-        reason = f"its key-value heads ({key_value_heads}) cannot be divided evenly among {ranks} ranks"
-        if optional:
-            return reason
-        fitting = [str(number) for number in range(1, key_value_heads + 1) if key_value_heads % number == 0]
-        raise SpecprefillError(f"{name}: {reason}; use --tensor-parallel {' or '.join(fitting)}")
-    if optional and quantized:
-        return "its weights are quantised"
-    if optional and not getattr(config.get_text_config(), "base_model_tp_plan", None):
-        return "transformers has no plan to divide it"
-    return None
+def check_divisible(placement: Placement, config: PretrainedConfig, name: str) -> None:
+    """Raises SpecprefillError for a target whose key-value heads cannot be divided evenly among its ranks."""
+    ranks, heads = placement.shards, ModelCost.of(config).key_value_heads
+    plan = getattr(config.get_text_config(), "base_model_tp_plan", None) or {}
+    # With fused projections (Phi-3) every rank computes all heads.
+    is_divided = any(style == "colwise" and part.endswith(("k_proj", "qkv_proj")) for part, style in plan.items())
+    if is_divided and heads % ranks:
+        fitting = [str(number) for number in range(1, heads + 1) if heads % number == 0]
+        raise SpecprefillError(
+            f"{name}: its key-value heads ({heads}) cannot be divided evenly among {ranks} ranks; use --tensor-parallel "
+            f"{' or '.join(fitting)}"
+        )
 
 
 def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> torch.dtype:
-    """The dtype of a name; `auto` is bfloat16 on a GPU, and on a CPU where a trial finds it faster.
-
-    config: of a text model, or of the text part of a model
-
-    On NVIDIA GPUs before Ampere `auto` is float16, because no fused attention takes bfloat16 there; except for Gemma:
-    its hidden states exceed the range of float16.
-    """
+    """The dtype of a name; `auto` is bfloat16 on GPUs, and on CPUs that multiply it from some size on."""
     if name != "auto":
         return getattr(torch, name)
     if placement.device_map is not None:
+        # No fused attention takes bfloat16 before Ampere; Gemma's hidden states exceed the range of float16.
         recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
         return torch.bfloat16 if recent or config.model_type.startswith("gemma") else torch.float16
-    hidden = config.hidden_size
-    if hidden < SMALLEST_BFLOAT16_HIDDEN or not cpu_has_bfloat16():
-        return torch.float32
-    gain = bfloat16_gain(hidden, getattr(config, "intermediate_size", None) or 4 * hidden)
-    return torch.bfloat16 if gain >= TRIAL_GAIN else torch.float32
+    is_large = config.hidden_size >= SMALLEST_BFLOAT16_HIDDEN
+    return torch.bfloat16 if is_large and cpu_has_bfloat16() else torch.float32
 
 
-@cache
-def bfloat16_gain(hidden_size: int, intermediate_size: int) -> float:
-    """By what factor bfloat16 beats float32 when this CPU multiplies matrices of a model's size, by a short trial."""
-    times = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        rows = torch.ones(TRIAL_ROWS, hidden_size, dtype=dtype)
-        weight = torch.ones(intermediate_size, hidden_size, dtype=dtype)
-        product = partial(torch.nn.functional.linear, rows, weight)
-        # The first product also chooses and prepares a kernel.
-        times[dtype] = min(timeit.repeat(product, repeat=1 + TRIAL_RUNS, number=1)[1:])
-    return times[torch.float32] / times[torch.bfloat16]
-
-
-def check_memory(config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype) -> None:
-    """Raises SpecprefillError for weights that do not fit main memory on a machine without GPUs."""
-    # The bytes of packed weights are not known before loading.
-    if placement.device_type != "cpu" or placement.shards > 1 or checkpoint_method(config) is not None:
+def check_memory(
+    config: PretrainedConfig, name: str, placement: Placement, dtype: torch.dtype, quantization: str = NONE
+) -> None:
+    """Raises SpecprefillError for weights that do not fit the GPUs of a spread placement, or main memory."""
+    # On a CPU the bytes of packed weights are not known before loading.
+    on_cpu = placement.device_type == "cpu" and placement.shards == 1 and checkpoint_method(config) is None
+    if not on_cpu and not placement.max_memory:
         return
-    needed, free = weight_bytes(config, dtype), free_memory(torch.device("cpu"))
+    needed = weight_bytes(config, dtype, quantization)
+    free = sum(placement.max_memory.values()) if placement.max_memory else free_memory(torch.device("cpu"))
     if needed > free:
         raise SpecprefillError(
             f"{name}: its weights take {needed / GIBIBYTE:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "

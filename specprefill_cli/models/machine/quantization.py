@@ -11,8 +11,9 @@ from transformers import BitsAndBytesConfig, PretrainedConfig, utils
 from specprefill_cli.errors import SpecprefillError, pip_command
 
 NONE, AUTO = "none", "auto"
-# torch's checks for instructions that multiply bfloat16.
+# torch's checks for instructions that multiply bfloat16, and for those that add products of 8-bit integers.
 BFLOAT16_CHECKS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+INT8_CHECKS = ("_is_vnni_supported", "_is_amx_tile_supported")
 # Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
 # 2305.14314, section 3).
 BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
@@ -37,8 +38,8 @@ def check_quantization(name: str, device_type: str, shards: int) -> None:
 
 def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
     """Whether large GGUF files are kept and run in int8 under a `--quantization`: on a CPU, by default where it is faster."""
-    on_cpu = device_type == "cpu" and shards == 1
-    return on_cpu and (name == "int8" or (name == AUTO and cpu_multiplies_int8()))
+    is_fast = any(getattr(torch.cpu, check, lambda: False)() for check in INT8_CHECKS)
+    return device_type == "cpu" and shards == 1 and (name == "int8" or (name == AUTO and is_fast))
 
 
 def quantization_config(
@@ -60,12 +61,8 @@ def quantization_config(
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)
     # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
+    options = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    return BitsAndBytesConfig(load_in_4bit=True, **options)
 
 
 def checkpoint_method(config: PretrainedConfig) -> str | None:
@@ -91,9 +88,3 @@ def checkpoint_values(config: PretrainedConfig) -> dict[str, Any]:
 def cpu_has_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
     return any(getattr(torch.cpu, check, lambda: False)() for check in BFLOAT16_CHECKS)
-
-
-def cpu_multiplies_int8() -> bool:
-    """Whether the CPU adds products of 8-bit integers in hardware (VNNI or AMX)."""
-    checks = ("_is_vnni_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, check, lambda: False)() for check in checks)

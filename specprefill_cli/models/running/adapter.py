@@ -40,11 +40,11 @@ def run_pass(step: ForwardInput) -> Tensor:
 
 
 def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
-    """Run passes of the same model as a packed pass; return the logits of each, or its error."""
+    """Run passes that end at the same layer as a packed pass; return the logits of each, or its error."""
     if len(passes) > 1:
         # If that fails, the faulty pass raises its error again below, and the others succeed.
-        with suppress(Exception):
-            return [*run_packed(passes)]
+        with suppress(Exception), extend_states(passes):
+            return [*forward(passes)]
     outcomes: list[Tensor | Exception] = []
     for step in passes:
         try:
@@ -52,15 +52,6 @@ def run_together(passes: Sequence[ForwardInput]) -> list[Tensor | Exception]:
         except Exception as error:
             outcomes.append(error)
     return outcomes
-
-
-def run_packed(passes: Sequence[ForwardInput]) -> list[Tensor]:
-    """Run passes of the same model, all ending at the same layer, as a packed pass; return what `run` would for each.
-
-    A pass that fails leaves all states as they were.
-    """
-    with extend_states(passes):
-        return forward(passes)
 
 
 @contextmanager
@@ -88,10 +79,7 @@ def run_steps(steps: ForwardGenerator[Value]) -> Value:
 
 
 def items_of(steps: Generator[ForwardInput | Item, Tensor, None]) -> Iterator[Item]:
-    """Run the passes that a generator yields, each by itself, and yield its other items.
-
-    An error of a pass is raised inside the generator, where it yielded the pass.
-    """
+    """Run the passes that a generator yields, raise their errors inside it, and yield its other items."""
     resume: Callable[[], ForwardInput | Item] = partial(next, steps)
     while True:
         try:
@@ -119,26 +107,15 @@ def prefill(
 ) -> tuple[Tensor, KvCacheState]:
     """Run tokens [N] at positions [N], `pass_size` at a time; return the last token's logits [V], and the state.
 
-    last_layer: end every pass when this layer has its queries, keys and values, without logits; None: only the last pass
-    runs to the end, and in the others the last layer computes only keys and values
-    options: other fields of `ForwardInput`
+    last_layer: of every pass; None: only the last runs to the end; options: other fields of `ForwardInput`
     """
     state = new_state(len(tokens)) if state is None else state
     logits, layers, count = torch.empty(0), layer_count(model), len(tokens)
     overhead = pass_overhead(device_of(model.get_input_embeddings()).type)
     apart = last_layer is None and last_token_runs_apart(count, layers, overhead)
     for start, end in pairwise(sorted({*range(0, count, pass_size), count - apart, count})):
-        pass_slice = slice(start, end)
-        pause_before_pass()
-        step = ForwardInput(
-            model=model,
-            tokens=tokens[pass_slice],
-            positions=positions[pass_slice],
-            state=state,
-            last_layer=layers - 1 if last_layer is None and end < count else last_layer,
-            **options,
-        )
-        logits = run_pass(step)
+        last = layers - 1 if last_layer is None and end < count else last_layer
+        logits = run(model, tokens[start:end], positions[start:end], state, last_layer=last, **options)
     return logits, state
 
 
@@ -162,8 +139,7 @@ def rotation_depends_on_length(config: PretrainedConfig) -> bool:
 def longrope_threshold(config: PretrainedConfig) -> int | None:
     """The prompt length beyond which `longrope` switches to its long factors, for all keys; None for other embeddings."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    is_longrope = parameters.get("rope_type") == "longrope"
-    return parameters.get("original_max_position_embeddings") if is_longrope else None
+    return parameters.get("original_max_position_embeddings") if parameters.get("rope_type") == "longrope" else None
 
 
 def synchronize(used_devices: Iterable[torch.device]) -> None:
@@ -171,5 +147,3 @@ def synchronize(used_devices: Iterable[torch.device]) -> None:
     for device in used_devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        elif device.type == "mps":
-            torch.mps.synchronize()

@@ -27,11 +27,10 @@ FLASH_CAPABILITY, FLASH_HEAD_SIZE = (8, 0), 256
 
 @dataclass(frozen=True)
 class LocalWindow:
-    """A narrow view of the document, for a draft that only has to find passages.
+    """A narrow view of the document, for a draft that only finds passages: costs grow linearly.
 
     A token before position `until` sees the `size` positions up to its own and the prompt's first SINKS; tokens from
-    `until` on (the suffix) see everything. Costs grow linearly with the document. It is an approximation: above the first
-    layer, states differ from those under full attention.
+    `until` on (the suffix) see everything.
     """
 
     size: int
@@ -42,7 +41,7 @@ class LocalWindow:
 class AttentionDevice:
     """Properties of a device that decide between fused attention kernels.
 
-    kind: "cpu", "cuda" (ROCm too) or "mps"; capability: of a CUDA device, such as (9, 0)
+    kind: "cpu" or "cuda" (ROCm too); capability: of a CUDA device, such as (9, 0)
     flash_works: whether flash attention takes grouped heads and a lower-right causal bias, as tried on the device
     """
 
@@ -63,18 +62,18 @@ class AttentionDevice:
 class Mask(Enum):
     """How a segment's queries are kept from keys that they must not see."""
 
+    # A single query that sees all keys.
     NONE = auto()
-    """A single query that sees all keys."""
+    # Queries and keys are the same tokens: the kernel's causal flag.
     CAUSAL = auto()
-    """Queries and keys are the same tokens: the kernel's causal flag."""
+    # The queries are the last keys: a bias that flash attention takes as a flag.
     LOWER_RIGHT = auto()
-    """The queries are the last keys: a bias that flash attention takes as a flag."""
+    # LOWER_RIGHT as a tensor, cut from a mask that all segments of the pass share.
     TRAILING = auto()
-    """LOWER_RIGHT as a tensor, cut from a mask that all segments of the pass share."""
+    # A tensor for this segment, compared by position.
     EXPLICIT = auto()
-    """A tensor for this segment, compared by position."""
+    # Blocks of queries with a local window each: a single batch, and a small tensor for all.
     BANDED = auto()
-    """Blocks of queries with a local window each: a single batch, and a small tensor for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +81,7 @@ class Segment:
     """Consecutive queries that attend in the same call.
 
     queries: [first, last) of the pass; keys: [start, end) of the cache's slots
-    window: positions up to its own that a query sees (None: all)
-    sinks: first slots that are seen even outside the window
+    window: positions up to its own that a query sees (None: all); sinks: first slots, always seen
     """
 
     queries: tuple[int, int]
@@ -95,19 +93,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Segments that cover all queries of a pass, in order.
-
-    expand_kv_heads: whether the kernel needs key-value heads once for every query head that reads them
-    """
+    """Segments of a pass's queries; expand_kv_heads: whether key-value heads are repeated for each query head."""
 
     segments: tuple[Segment, ...]
     expand_kv_heads: bool
-
-    @property
-    def trailing_rows(self) -> int:
-        """Queries of the largest TRAILING segment."""
-        sizes = (last - first for first, last in (s.queries for s in self.segments if s.mask is Mask.TRAILING))
-        return max(sizes, default=0)
 
 
 def plan_attention(
@@ -117,9 +106,7 @@ def plan_attention(
     window: int | None = None,
     local_window: LocalWindow | None = None,
 ) -> AttentionPlan:
-    """Plan attention of queries at positions [Q] over keys at positions [K].
-
-    Positions are ascending, on the CPU. Those of the keys include those of the queries.
+    """Plan attention of queries at positions [Q] over keys at [K]: ascending, on the CPU, Q among K.
 
     window: of the layer, in positions; local_window: of the pass
     """
@@ -127,22 +114,22 @@ def plan_attention(
         window = None
     limited = count_limited_queries(queries, keys, local_window)
     trailing = torch.equal(queries, keys[-len(queries) :])
-    if window is None and not limited:
-        mask = choose_fused_mask(len(queries), len(keys), device) if trailing else None
-        if mask is not None:
-            segment = Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask)
-            return AttentionPlan((segment,), expand_kv_heads(mask, device))
-    segments = tuple(plan_masked_segments(queries, keys, window, local_window, limited, trailing))
-    return AttentionPlan(segments, expand_kv_heads(None, device))
+    is_plain = trailing and window is None and not limited
+    mask = choose_fused_mask(len(queries), len(keys), device) if is_plain else None
+    if mask is not None:
+        segments: tuple[Segment, ...] = (Segment(queries=(0, len(queries)), keys=(0, len(keys)), mask=mask),)
+    else:
+        segments = tuple(plan_masked_segments(queries, keys, window, local_window, limited, trailing))
+    return AttentionPlan(segments, expand_kv_heads(mask, device))
 
 
 def choose_fused_mask(queries: int, keys: int, device: AttentionDevice) -> Mask | None:
     """The mask of a cache's last tokens if the device has a kernel that needs no tensor for it, else None."""
     if queries == 1:
         return Mask.NONE
-    if queries == keys and device.kind != "mps":
+    if queries == keys:
         return Mask.CAUSAL
-    return Mask.LOWER_RIGHT if device.kind == "cuda" and device.has_flash else None
+    return Mask.LOWER_RIGHT if device.has_flash else None
 
 
 def expand_kv_heads(mask: Mask | None, device: AttentionDevice) -> bool:
@@ -150,10 +137,8 @@ def expand_kv_heads(mask: Mask | None, device: AttentionDevice) -> bool:
 
     Of CUDA's fused kernels only flash attention reads grouped heads, and it takes no mask tensor.
     """
-    if device.kind == "cuda":
-        return mask not in (Mask.NONE, Mask.LOWER_RIGHT) and not (mask is Mask.CAUSAL and device.has_flash)
-    # On MPS, attention over grouped heads would materialise all scores.
-    return device.kind == "mps"
+    grouped = mask in (Mask.NONE, Mask.LOWER_RIGHT) or (mask is Mask.CAUSAL and device.has_flash)
+    return device.kind == "cuda" and not grouped
 
 
 def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWindow | None) -> int:
@@ -187,8 +172,9 @@ def plan_masked_segments(
         mask = Mask.TRAILING if reach is None and trailing else Mask.EXPLICIT
         for first in range(start, stop, step):
             last = min(first + step, stop)
-            visible = visible_keys(queries, keys, first, last, reach)
-            yield Segment(queries=(first, last), keys=visible, mask=mask, window=reach, sinks=sinks)
+            begin = 0 if reach is None else int(torch.searchsorted(keys, queries[first] - reach + 1))
+            end = int(torch.searchsorted(keys, queries[last - 1], right=True))
+            yield Segment(queries=(first, last), keys=(begin, end), mask=mask, window=reach, sinks=sinks)
 
     local_view = (local_size, SINKS) if local_size is not None else (window, 0)
     if band is not None:
@@ -203,17 +189,8 @@ def query_block_size(keys: int) -> int:
     return max(1, min(QUERY_BLOCK, MASK_ELEMENTS // keys))
 
 
-def visible_keys(queries: Tensor, keys: Tensor, first: int, last: int, window: int | None) -> tuple[int, int]:
-    """The slots [start, end) that any of the queries [first, last) sees."""
-    end = int(torch.searchsorted(keys, queries[last - 1], right=True))
-    return (0 if window is None else int(torch.searchsorted(keys, queries[first] - window + 1))), end
-
-
 def plan_band(queries: Tensor, keys: Tensor, window: int, limited: int) -> Segment | None:
-    """The queries of a cache's last tokens that attend as a batch of equal blocks; None where there are none.
-
-    Positions must have no gaps. The windows of these queries begin after the sinks; the queries fill whole blocks.
-    """
+    """The queries, in whole blocks, whose windows begin after the sinks; None without any, or with gaps."""
     if int(keys[-1]) + 1 != len(keys):
         return None
     past = len(keys) - len(queries)

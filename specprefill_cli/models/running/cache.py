@@ -31,7 +31,6 @@ class KvCacheState:
 
     @property
     def layers(self) -> Sequence[BufferedLayer]:
-        """The layers of the cache."""
         return cast("Sequence[BufferedLayer]", self.cache.layers)
 
 
@@ -39,8 +38,7 @@ class KvCacheState:
 class KvBuffers:
     """Keys and values [1, kv_heads, room, head_size] of a layer, with spare room.
 
-    active_branch: the layer that has its own slots in the buffers, after the shared slots; a weak reference, so that the
-        buffers of an ended answer are freed at once
+    active_branch: the layer with its own slots after the shared ones; weak, so that ended answers are freed
     """
 
     keys: Tensor
@@ -51,9 +49,8 @@ class KvBuffers:
 class BufferedLayer(DynamicLayer):
     """A cache layer that writes into a buffer with spare room, so that decoding does not copy the cache for each token.
 
-    Several layers may share the first slots of a buffer. A single layer at a time, the active branch, has its own slots
-    after these. Every other layer holds a copy of its own slots, short beside a document, until it is swapped in: before it
-    is read, and before it grows.
+    Several layers may share the first slots of a buffer. One of them, the active branch, has its own slots after
+    these; any other holds a copy of its own, short beside a document, until it is swapped in: to be read or to grow.
 
     expected: tokens to allocate at once
     shared: how many of the first slots other layers read too; these never change
@@ -147,20 +144,14 @@ class BufferedLayer(DynamicLayer):
 
 
 def new_state(expected: int = 0) -> KvCacheState:
-    """An empty cache for about `expected` tokens.
-
-    Layers with a sliding window grow like the others: attention masks them by position.
-    """
+    """An empty cache for about `expected` tokens. Layers with a sliding window grow like the others."""
     cache = DynamicCache()
     cache.layer_class_to_replicate = cast("type[BufferedLayer]", partial(BufferedLayer, expected))
     return KvCacheState(cache, torch.empty(0, dtype=torch.long))
 
 
 def fork_prefix(state: KvCacheState, length: int) -> KvCacheState:
-    """A state that shares the first `length` slots of another, without a copy: each may grow from there.
-
-    It has only the layers that hold all these slots.
-    """
+    """A state that shares the first `length` slots of the layers that hold them all, without a copy."""
     other = new_state()
     for layer in state.layers:
         if layer.get_seq_length() < length:
@@ -184,11 +175,8 @@ def layer_count(model: PreTrainedModel) -> int:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module computes: on the device of its weights, or where accelerate moves them for each pass."""
-    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
-    if device is None:
-        return next(chain(module.parameters(), module.buffers())).device
-    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    """Where a module computes: on the device of its weights."""
+    return next(chain(module.parameters(), module.buffers())).device
 
 
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:

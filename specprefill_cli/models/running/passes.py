@@ -37,8 +37,7 @@ class QueryCapture:
     """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
 
     positions: token indices in the prompt, ascending
-    queries: per layer index, tensors [heads, rows, head_size], in the order of the tokens
-    scaling: per layer index, the factor that the layer puts on query-key products
+    queries: by layer, tensors [heads, rows, head_size] in the order of tokens; scaling: of its products
     """
 
     positions: Tensor
@@ -91,8 +90,7 @@ class ForwardInput:
 class PositionContext:
     """The tokens of a forward pass, as attention sees them.
 
-    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending; the keys' include the
-        queries'
+    query_positions, key_positions: [Q] and [K] absolute positions on the CPU, ascending, Q among K
     local_window: limits what the document's tokens see (None: all before them)
 
     Plans, masks and copies of positions on each device are made once a pass: layers of the same kind share them.
@@ -107,12 +105,10 @@ class PositionContext:
 
     def plan(self, window: int | None, device: AttentionDevice) -> AttentionPlan:
         """The plan for layers with this sliding window (None: without) on a device."""
-        key = (window, device)
-        if key not in self.plans:
-            self.plans[key] = plan_attention(
-                self.query_positions, self.key_positions, device, window, self.local_window
-            )
-        return self.plans[key]
+        if (window, device) not in self.plans:
+            plan = plan_attention(self.query_positions, self.key_positions, device, window, self.local_window)
+            self.plans[window, device] = plan
+        return self.plans[window, device]
 
     def copy_field(self, name: str, device: torch.device) -> Tensor:
         """The tensor in a field, on a device; copied once a pass."""
@@ -128,22 +124,21 @@ class PositionContext:
         if key in self.masks:
             return self.masks[key]
         queries, keys = (self.copy_field(name, like.device) for name in ("query_positions", "key_positions"))
-        mask = to_additive_mask(visibility_mask(queries, keys, segment), like)
+        visible = visibility_mask(queries, keys, segment)
+        # An addend of attention scores: torch would convert a boolean mask in every layer.
+        mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device).masked_fill_(~visible, float("-inf"))
         if mask.numel() + sum(kept.numel() for kept in self.masks.values()) <= KEPT_ELEMENTS:
             self.masks[key] = mask
         return mask
 
     def trailing_mask(self, segment: Segment, plan: AttentionPlan, like: Tensor) -> Tensor:
-        """The mask of a TRAILING segment, cut from a mask for the whole pass.
-
-        The masks of all blocks end in the same triangle and differ only in how many keys lie before it: a single mask
-        [block, K] holds them all, where separate masks would take [Q, K] together.
-        """
+        """The mask of a TRAILING segment, cut from a single one [block, K]: all end in the same triangle."""
         total, length = len(self.key_positions), len(self.query_positions)
         key = (Mask.TRAILING, like.device)
         if key not in self.masks:
-            later = torch.full((plan.trailing_rows, total), float("-inf"), dtype=like.dtype, device=like.device)
-            self.masks[key] = later.triu_(total - plan.trailing_rows + 1)
+            rows = max(part.queries[1] - part.queries[0] for part in plan.segments if part.mask is Mask.TRAILING)
+            later = torch.full((rows, total), float("-inf"), dtype=like.dtype, device=like.device)
+            self.masks[key] = later.triu_(total - rows + 1)
         shared, (first, last) = self.masks[key], segment.queries
         cut = shared[len(shared) - (last - first) :, length - last :]
         # CUDA's kernels need a mask that begins at a whole vector.
@@ -183,8 +178,6 @@ class AttentionMetadata:
 
 # A generator that yields passes, is sent their logits, and returns a value.
 ForwardGenerator = Generator[ForwardInput, Tensor, Value]
-
-
 # Called before each pass of a prefill: here the engine lets other answers go on, and stops a cancelled question.
 _BEFORE_PASS: ContextVar[Callable[[], None] | None] = ContextVar("before_pass", default=None)
 
@@ -204,9 +197,3 @@ def before_each_pass(act: Callable[[], None] | None) -> Iterator[None]:
         yield
     finally:
         _BEFORE_PASS.reset(token)
-
-
-def to_additive_mask(visible: Tensor, like: Tensor) -> Tensor:
-    """A boolean mask as the addend of attention scores, 0 or minus infinity: torch would convert it in every layer."""
-    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
-    return mask.masked_fill_(~visible, float("-inf"))

@@ -32,27 +32,17 @@ def check_config(config: PretrainedConfig, name: str) -> None:
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError for a model that does not run specprefill's attention, or does not fit its devices."""
+    """Raises SpecprefillError for a model that does not run specprefill's attention."""
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
         raise SpecprefillError(
             f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
         )
-    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
-    if "disk" in places:
-        raise SpecprefillError(
-            f"{name}: does not fit the devices given; use more of them (--devices auto takes all GPUs and main memory), or a "
-            "smaller model"
-        )
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """The context in tokens; with YaRN (arXiv 2309.00071), the extended context.
-
-    With YaRN many configurations state the original length. With `dynamic` scaling all do, and that is the limit here.
-    With other kinds of scaling they state the extended length.
-    """
+    """The context in tokens; with YaRN (arXiv 2309.00071) the extended one, which many do not state."""
     text = config.get_text_config()
     stated = int(getattr(text, "max_position_embeddings", 0) or 1_048_576)
     rotary = getattr(text, "rope_parameters", None) or {}
@@ -68,8 +58,7 @@ def model_class(config: PretrainedConfig) -> Any:
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    mappings: tuple[Any, ...] = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
-    for mapping in mappings:
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
         if type(config) in mapping:
             return mapping[type(config)]
     raise ValueError(f"transformers has no causal language model for the type {config.model_type}")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from specprefill_cli.caches import Entry
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.sources.lora import adapter_hash, read_adapter
+from specprefill_cli.models.sources.lora import read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
-# Part of a folder's name: raise it when the same file would become other weights or another tokenizer.
+# Part of a folder's name: raise it when a file or the bundled adapter would give another model.
 VERSION = 3
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
@@ -49,11 +49,9 @@ def converted_models() -> list[Entry]:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A GGUF file with its adapter, and the folder that they become.
+    """A GGUF file, stamped with a hash of what identifies it, and the folder that it becomes.
 
-    stamp: hash of what identifies the file
-    packed: whether its matrices are stored in int8
-    adapter: the folder of an adapter to merge, or None
+    packed: whether its matrices are stored in int8; adapter: the folder of an adapter to merge, or None
     """
 
     file: Path
@@ -71,9 +69,8 @@ class Conversion:
     @cached_property
     def folder(self) -> Path:
         """Where the model is once it is converted."""
-        adapter = adapter_hash(self.adapter)[:12] if self.adapter is not None else "plain"
-        form = "int8-" if self.packed else ""
-        return models_folder() / f"{self.file.stem[:60]}-{self.stamp[:12]}-{adapter}-{form}v{VERSION}"
+        form = f"{'adapted' if self.adapter else 'plain'}{'-int8' if self.packed else ''}"
+        return models_folder() / f"{self.file.stem[:60]}-{self.stamp[:12]}-{form}-v{VERSION}"
 
     @property
     def done(self) -> bool:
@@ -95,21 +92,14 @@ class Conversion:
         """
         if self.done:
             return
-        from filelock import FileLock, Timeout
+        from filelock import FileLock
 
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(f"{self.folder}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                step(0, "waiting for another process that converts it")
-                lock.acquire()
-            try:
+            # Another process may be converting it.
+            with FileLock(f"{self.folder}.lock"):
                 if not self.done:
                     self.replace_folder(step)
-            finally:
-                lock.release()
         except OSError as error:
             raise SpecprefillError(
                 f"{self.folder.parent}: the converted model cannot be stored there ({error.strerror or error}); make room, "
@@ -133,9 +123,7 @@ class Conversion:
 
 
 def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:
-    """Write the model of a GGUF file as transformers stores it, an adapter merged.
-
-    packed: store matrices in int8 (`int8.load_packed` reads them) instead of bfloat16, those in 4 bits in both forms
+    """Write a GGUF file as transformers stores it, in bfloat16 or `packed` in int8 and 4 bits, an adapter merged.
 
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """
@@ -164,12 +152,9 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     if size > free:
         raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MiB are needed, and {free / 2**20:.0f} are free")
 
-    def report(done: int) -> None:
-        step(100 * done // count, "unpacking the weights")
-
     places: dict[str, str] = {}
     try:
-        for number, shard in enumerate(shards(stored_tensors(named, packed, lora, report), SHARD_BYTES)):
+        for number, shard in enumerate(shards(stored_tensors(named, packed, lora, step), SHARD_BYTES)):
             name = f"model-{number:05}.safetensors"
             save_file(shard, folder / name, metadata={"format": "pt"})
             places |= dict.fromkeys(shard, name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,13 @@ from gguf import GGUFReader
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.sources.hub_gguf import PART
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """What transformers calls the models of an architecture of GGUF, and the settings that the file does not state."""
-
-    model_type: str
-    model_class: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-# By `general.architecture`. Files of Mistral models say "llama".
-ARCHITECTURES = {
-    "llama": Architecture("llama", "LlamaForCausalLM"),
-    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", {"use_sliding_window": False}),
-    "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", {"hidden_activation": "gelu_pytorch_tanh"}),
-    "phi3": Architecture("phi3", "Phi3ForCausalLM"),
+# Settings that a file does not state, by `general.architecture`. Files of Mistral models say "llama".
+ARCHITECTURES: Mapping[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama"},
+    "qwen2": {"model_type": "qwen2", "use_sliding_window": False},
+    "qwen3": {"model_type": "qwen3", "use_sliding_window": False},
+    "gemma3": {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh"},
+    "phi3": {"model_type": "phi3"},
 }
 # Bases of the rotary frequencies: where a file states none, and of Gemma's layers with a sliding window.
 ROPE_BASE = 10_000.0
@@ -38,11 +27,8 @@ ROPE_BASE = 10_000.0
 LARGEST_GEMMA_LAYERS = 62
 # The scaling of Llama 3's frequencies, and the tensors that hold the factors of single frequencies.
 LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS = (
-    "rope_freqs.weight",
-    "rope_factors_short.weight",
-    "rope_factors_long.weight",
-)
+ROPE_FACTORS = "rope_freqs.weight"
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 
 
 class QuickReader(GGUFReader):
@@ -81,52 +67,41 @@ def value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     if found is not None:
         return found.contents()
     if default is None:
-        raise SpecprefillError(f"{file_name(reader)}: lacks {key}; download or export the file again")
+        raise SpecprefillError(f"{reader.data.filename}: lacks {key}; download or export the file again")
     return default
-
-
-def file_name(reader: GGUFReader) -> str:
-    """The path of an open file."""
-    return str(reader.data.filename)
 
 
 def refuse(reader: GGUFReader, what: str) -> SpecprefillError:
     """The error for a file of a kind that cannot be converted."""
-    return SpecprefillError(f"{file_name(reader)}: {what} cannot be converted; give the model's checkpoint as a folder")
-
-
-def architecture_of(reader: GGUFReader) -> Architecture:
-    """The architecture of the model. Raises SpecprefillError for one that is unknown, and for a mixture of experts."""
-    name = value(reader, "general.architecture")
-    if name not in ARCHITECTURES:
-        raise refuse(reader, f"a model of the architecture {name} (known are {', '.join(ARCHITECTURES)})")
-    if f"{name}.expert_count" in reader.fields:
-        raise refuse(reader, "a mixture of experts")
-    return ARCHITECTURES[name]
+    return SpecprefillError(
+        f"{reader.data.filename}: {what} cannot be converted; give the model's checkpoint as a folder"
+    )
 
 
 def configuration(reader: GGUFReader) -> dict[str, Any]:
     """The configuration of the model, as transformers stores it.
 
-    Raises SpecprefillError for an architecture, or a scaling of its rotary frequencies, that is unknown.
+    Raises SpecprefillError for an architecture, or a scaling of its rotary frequencies, that is unknown, and for a
+    mixture of experts.
     """
-    architecture, prefix = architecture_of(reader), value(reader, "general.architecture")
+    prefix = value(reader, "general.architecture")
+    if prefix not in ARCHITECTURES:
+        raise refuse(reader, f"a model of the architecture {prefix} (known are {', '.join(ARCHITECTURES)})")
+    if f"{prefix}.expert_count" in reader.fields:
+        raise refuse(reader, "a mixture of experts")
 
     def stated(key: str, default: Any = None) -> Any:
         return value(reader, f"{prefix}.{key}", default)
 
     heads, hidden = stated("attention.head_count"), stated("embedding_length")
-    is_llama = architecture.model_type == "llama"
     rotated = stated("rope.dimension_count", 0)
-    head_size = stated("attention.key_length", rotated if is_llama and rotated else hidden // heads)
+    head_size = stated("attention.key_length", rotated if prefix == "llama" and rotated else hidden // heads)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     if "token_embd.weight" not in tensors:
         raise refuse(reader, "a file without the tensor token_embd.weight (the first of several parts?)")
     ends = (value(reader, f"tokenizer.ggml.{kind}_token_id", -1) for kind in ("eos", "eot"))
     end_tokens = list(dict.fromkeys(token for token in ends if token >= 0))
     config = {
-        "architectures": [architecture.model_class],
-        "model_type": architecture.model_type,
         "hidden_size": hidden,
         "num_hidden_layers": stated("block_count"),
         "num_attention_heads": heads,
@@ -145,17 +120,14 @@ def configuration(reader: GGUFReader) -> dict[str, Any]:
         "bos_token_id": value(reader, "tokenizer.ggml.bos_token_id", end_tokens[0]),
         "eos_token_id": end_tokens if len(end_tokens) > 1 else end_tokens[0],
         "pad_token_id": value(reader, "tokenizer.ggml.padding_token_id", end_tokens[0]),
-        **architecture.settings,
+        **ARCHITECTURES[prefix],
     }
-    if architecture.model_type == "phi3":
+    if prefix == "phi3":
         config["rope_parameters"] |= {"partial_rotary_factor": (rotated or head_size) / head_size}
         config["sliding_window"] = stated("attention.sliding_window", 0) or None
-    if architecture.model_type == "gemma3_text":
-        full = config["rope_parameters"]
-        config["rope_parameters"] = {
-            "full_attention": full,
-            "sliding_attention": {"rope_type": "default", "rope_theta": ROPE_BASE},
-        }
+    if prefix == "gemma3":
+        sliding = {"rope_type": "default", "rope_theta": ROPE_BASE}
+        config["rope_parameters"] = {"full_attention": config["rope_parameters"], "sliding_attention": sliding}
         is_largest = config["num_hidden_layers"] == LARGEST_GEMMA_LAYERS
         config["query_pre_attn_scalar"] = hidden // heads if is_largest else head_size
         config["sliding_window"] = stated("attention.sliding_window")
@@ -164,33 +136,26 @@ def configuration(reader: GGUFReader) -> dict[str, Any]:
 
 def rope_parameters(reader: GGUFReader, prefix: str) -> dict[str, Any]:
     """The rotary frequencies of the model, as transformers states them. Raises SpecprefillError for an unknown scaling."""
-    theta = float(value(reader, f"{prefix}.rope.freq_base", ROPE_BASE))
+    base = {"rope_theta": float(value(reader, f"{prefix}.rope.freq_base", ROPE_BASE))}
     scaling = value(reader, f"{prefix}.rope.scaling.type", "none")
     factors = {tensor.name: tensor.data for tensor in reader.tensors if tensor.name.startswith("rope_")}
     if LONG_FACTORS in factors:
-        return {
+        return base | {
             "rope_type": "longrope",
-            "rope_theta": theta,
-            "short_factor": as_floats(factors[SHORT_FACTORS]),
-            "long_factor": as_floats(factors[LONG_FACTORS]),
+            "short_factor": factors[SHORT_FACTORS].tolist(),
+            "long_factor": factors[LONG_FACTORS].tolist(),
             "original_max_position_embeddings": value(reader, f"{prefix}.rope.scaling.original_context_length"),
         }
     if ROPE_FACTORS in factors:
-        parameters = {
-            "rope_type": "llama3",
-            "rope_theta": theta,
-            "factor": float(max(factors[ROPE_FACTORS])),
-            **LLAMA3_SCALING,
-        }
+        parameters = base | LLAMA3_SCALING | {"rope_type": "llama3", "factor": float(max(factors[ROPE_FACTORS]))}
         if not np.allclose(llama3_factors(parameters, len(factors[ROPE_FACTORS])), factors[ROPE_FACTORS], rtol=1e-3):
             raise refuse(reader, f"the scaling of {ROPE_FACTORS}")
         return parameters
     if scaling == "linear":
-        factor = float(value(reader, f"{prefix}.rope.scaling.factor"))
-        return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
+        return base | {"rope_type": "linear", "factor": float(value(reader, f"{prefix}.rope.scaling.factor"))}
     if scaling != "none":
         raise refuse(reader, f"the scaling '{scaling}' of its positions")
-    return {"rope_type": "default", "rope_theta": theta}
+    return base | {"rope_type": "default"}
 
 
 def llama3_factors(parameters: dict[str, Any], count: int) -> np.ndarray:
@@ -200,8 +165,3 @@ def llama3_factors(parameters: dict[str, Any], count: int) -> np.ndarray:
     ratio = parameters["original_max_position_embeddings"] / wavelengths
     share = ((ratio - low) / (high - low)).clip(0, 1)
     return 1 / ((1 - share) / parameters["factor"] + share)
-
-
-def as_floats(values: Iterable[Any]) -> list[float]:
-    """Numbers that JSON can hold."""
-    return [float(number) for number in values]

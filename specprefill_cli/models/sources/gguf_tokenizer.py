@@ -7,11 +7,11 @@ from typing import Any
 
 from gguf import GGUFReader, TokenType
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers.tokenization_utils_base import generate_merges
 
 from specprefill_cli.models.sources.gguf import refuse, value
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED)
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 # The file's key for a special token's id, by the token's name in transformers' configuration.
 ROLES: Mapping[str, str] = {
@@ -49,9 +49,12 @@ def build_tokenizer(reader: GGUFReader) -> Tokenizer:
         raise refuse(reader, f"its tokenizer ({algorithm}; known are gpt2 and llama)")
     tokenizer = byte_pairs(reader) if algorithm == "gpt2" else sentence_pieces(reader)
     tokens, types = value(reader, "tokenizer.ggml.tokens"), value(reader, "tokenizer.ggml.token_type")
-    added = ((token, type_) for token, type_ in zip(tokens, types, strict=True) if type_ in ADDED)
     tokenizer.add_tokens(
-        [AddedToken(token, special=type_ == TokenType.CONTROL, normalized=False) for token, type_ in added]
+        [
+            AddedToken(token, special=type_ == TokenType.CONTROL, normalized=False)
+            for token, type_ in zip(tokens, types, strict=True)
+            if type_ in (TokenType.CONTROL, TokenType.USER_DEFINED)
+        ]
     )
     first = value(reader, "tokenizer.ggml.bos_token_id", -1)
     if first >= 0 and value(reader, "tokenizer.ggml.add_bos_token", algorithm == "llama"):
@@ -82,19 +85,7 @@ def sentence_pieces(reader: GGUFReader) -> Tokenizer:
     """A tokenizer of SentencePiece's kind: two pieces merge where the vocabulary has both together, the best score first."""
     tokens, scores = value(reader, "tokenizer.ggml.tokens"), value(reader, "tokenizer.ggml.scores")
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    ranked = sorted(range(len(tokens)), key=lambda number: -scores[number])
-    merges = [
-        pair
-        for number in ranked
-        for pair in sorted(
-            (
-                (tokens[number][:cut], tokens[number][cut:])
-                for cut in range(1, len(tokens[number]))
-                if tokens[number][:cut] in vocabulary and tokens[number][cut:] in vocabulary
-            ),
-            key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]),
-        )
-    ]
+    merges = generate_merges(vocabulary, dict(zip(tokens, scores, strict=True)))
     unknown = tokens[value(reader, "tokenizer.ggml.unknown_token_id", 0)]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     has_prefix = value(reader, "tokenizer.ggml.add_space_prefix", True)

@@ -32,16 +32,13 @@ from specprefill_cli.models.sources.lora import LoraAdapter
 
 # Weights of a block of rows: small enough for the cache of a core, large enough for numpy.
 BLOCK_WEIGHTS = 2**18
-# Tensors that the configuration holds.
-IN_CONFIGURATION = "rope_"
 
 
 @dataclass(frozen=True)
 class NamedTensor:
     """A tensor of the file and the name of the parameter that it becomes.
 
-    heads: of a query or key projection whose rows are in another order than transformers', else 0
-    offset: what is added to each value
+    heads: of a projection whose rows `in_halves` reorders, else 0; offset: what is added to each value
     """
 
     name: str
@@ -85,9 +82,11 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
     tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
     parameters = {name: parameter for name, parameter in model.state_dict().items() if name not in tied}
     expected = {names.get_name(name, try_suffixes=(".weight", ".bias")): name for name in parameters}
+    rotated = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     found = []
     for tensor in reader.tensors:
-        if tensor.name.startswith(IN_CONFIGURATION):
+        # The configuration holds these.
+        if tensor.name.startswith("rope_"):
             continue
         name = expected.pop(tensor.name, None)
         if name is None:
@@ -98,45 +97,26 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
             dequantize(tensor.data[:1], tensor.tensor_type)
         except NotImplementedError as error:
             raise refuse(reader, f"the tensor {tensor.name} of the type {tensor.tensor_type.name}") from error
-        found.append(NamedTensor(name, tensor, rotated_heads(tensor.name, config), added_offset(name, config)))
+        heads = rotated.get(tensor.name.split(".")[-2], 0) if architecture == "llama" else 0
+        # transformers adds 1 to Gemma's norms in each pass, the file states the sum.
+        offset = -1.0 if architecture == "gemma3" and name.endswith("norm.weight") else 0.0
+        found.append(NamedTensor(name, tensor, heads, offset))
     if expected:
         raise refuse(reader, f"a file without the tensor {next(iter(expected))}")
     return found
 
 
-def rotated_heads(name: str, config: dict[str, Any]) -> int:
-    """The heads of a projection whose rows `in_halves` must reorder: queries and keys of llama files."""
-    if config["model_type"] != "llama":
-        return 0
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    return heads.get(name.split(".")[-2], 0)
-
-
-def added_offset(name: str, config: dict[str, Any]) -> float:
-    """What a parameter is above the file's value: transformers adds 1 to Gemma's norms in each pass, the file states the sum."""
-    return -1.0 if config["model_type"] == "gemma3_text" and name.endswith("norm.weight") else 0.0
-
-
 def in_halves(rows: Tensor, heads: int) -> Tensor:
-    """Rows [heads x size, ...] of a query or key projection, in the order of transformers' rotation.
-
-    llama.cpp rotates pairs of neighbouring rows, transformers pairs of rows half a head apart.
-    """
+    """Rows [heads x size, ...] reordered: llama.cpp rotates neighbours, transformers rows half a head apart."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) if heads else rows
 
 
 def unpacked(
     named: NamedTensor, convert: Callable[[Tensor], tuple[Tensor, ...]], pool: ThreadPoolExecutor
 ) -> list[Tensor]:
-    """A tensor's values converted block by block.
-
-    convert: from float32 rows [n, ...] to tensors with the same rows
-
-    Returns each of these tensors for all rows.
-    """
+    """The tensors that `convert` makes from float32 rows [n, ...], block by block, for all rows of a tensor."""
     data = named.tensor.data
-    columns = int(named.tensor.shape[0]) if named.is_matrix else 1
-    step = max(1, BLOCK_WEIGHTS // columns) if named.is_matrix else len(data)
+    step = max(1, BLOCK_WEIGHTS * len(data) // named.count)
 
     def block(start: int) -> tuple[Tensor, ...]:
         values = dequantize(data[start : start + step], named.tensor.tensor_type)
@@ -148,13 +128,13 @@ def unpacked(
 
 
 def stored_tensors(
-    named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, report: Callable[[int], None]
+    named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, step: Callable[[int, str], None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names and values as they are stored. report: called with the count of values that are done."""
-    done = 0
+    """Names and values as they are stored. step: called with the percent done."""
+    done, count = 0, sum(tensor.count for tensor in named)
     with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for tensor in named:
-            convert = pack_rows if packed and tensor.is_matrix else as_bfloat16
+            convert = pack_rows if packed and tensor.is_matrix else lambda values: (values.bfloat16(),)
             if lora is None:
                 parts = unpacked(tensor, convert, pool)
             else:
@@ -166,7 +146,7 @@ def stored_tensors(
                 names = [f"{tensor.module}{end}" for end in (NIBBLES, NIBBLE_SCALES)]
                 yield from zip(names, nibbles(tensor, pool), strict=True)
             done += tensor.count
-            report(done)
+            step(100 * done // count, "unpacking the weights")
 
 
 def nibbles(named: NamedTensor, pool: ThreadPoolExecutor) -> tuple[Tensor, Tensor]:
@@ -187,11 +167,6 @@ def nibbles(named: NamedTensor, pool: ThreadPoolExecutor) -> tuple[Tensor, Tenso
 
     packed, scales = zip(*pool.map(block, range(0, len(named.tensor.data), step)), strict=True)
     return torch.cat(packed), torch.cat(scales, dim=1)
-
-
-def as_bfloat16(values: Tensor) -> tuple[Tensor]:
-    """The values in bfloat16."""
-    return (values.to(torch.bfloat16),)
 
 
 def shards(tensors: Iterator[tuple[str, Tensor]], size: int) -> Iterator[dict[str, Tensor]]:

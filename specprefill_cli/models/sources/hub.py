@@ -11,12 +11,11 @@ from typing import Any
 
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.sources import smollm2
-from specprefill_cli.models.sources.hub_gguf import download
+from specprefill_cli.models.sources.hub_gguf import PART, matching_files, split_name
 from specprefill_cli.models.sources.lora import CONFIG, WEIGHTS
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 TIMEOUT_SECONDS = 5
-ADAPTER_FILES = (CONFIG, WEIGHTS)
 ELSEWHERE = "give a local folder, or use the bundled --pair tiny"
 
 
@@ -27,23 +26,18 @@ class ModelNotHere(SpecprefillError):
 def may_download(name: str, offline: bool, file: str = "config.json") -> bool:
     """Whether files of a model may be fetched: it is from the hub, and neither the user nor the network prevents it.
 
-    Raises ModelNotHere for a model that is not on this machine and cannot be fetched;
-    SpecprefillError for a name that is no folder and cannot be a hub id.
+    Raises ModelNotHere for a model that is nowhere, SpecprefillError for what is no folder and no hub id.
     """
-    if ModelRef(name).is_local:
+    ref = ModelRef(name)
+    if ref.kind not in (Kind.HUB, Kind.HUB_FILE) or ref.file is not None:
         return False
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        ref = ModelRef(name)
-        is_file = ref.kind is Kind.HUB_FILE
-        cached = ref.file is not None if is_file else isinstance(try_to_load_from_cache(name, file), str)
+        cached = ref.kind is Kind.HUB and isinstance(try_to_load_from_cache(name, file), str)
     except HFValidationError as error:
         raise SpecprefillError(f"{name}: no such folder, and no name on the hub; check the path") from error
-
-    if is_file and cached:
-        return False
     if offline:
         obstacle, remedy = "", "leave out --offline to download it"
     elif constants.HF_HUB_OFFLINE:
@@ -74,18 +68,26 @@ def reachable(endpoint: str) -> bool:
 
 
 def adapter_folder(name: str, offline: bool) -> Path:
-    """The folder of an adapter: `name` itself, or the cached files of a hub id, downloaded where that is allowed.
-
-    Raises SpecprefillError where it is not here and cannot be fetched.
-    """
+    """The folder of an adapter: `name`, or that of a hub id. Raises SpecprefillError where it is nowhere."""
     if Path(name).is_dir():
         return Path(name)
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import snapshot_download
+
+    cached_only = not may_download(name, offline, CONFIG)
+    with download_errors(name):
+        return Path(snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS], local_files_only=cached_only))
+
+
+@contextmanager
+def download_errors(name: str) -> Iterator[None]:
+    """Turn errors of the hub's client into a SpecprefillError with cause and remedy."""
+    from huggingface_hub import constants
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
-    cached_only = not may_download(name, offline, ADAPTER_FILES[0])
     try:
-        return Path(snapshot_download(name, allow_patterns=[*ADAPTER_FILES], local_files_only=cached_only))
+        yield
+    except SpecprefillError:
+        raise
     except GatedRepoError as error:
         raise SpecprefillError(
             f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
@@ -102,28 +104,27 @@ def adapter_folder(name: str, offline: bool) -> Path:
 
 
 def fetch_gguf(name: str) -> None:
-    """Download a GGUF file of the hub. Raises SpecprefillError where that fails."""
-    try:
-        download(name)
-    except SpecprefillError:
-        raise
-    except Exception as error:
-        # The errors of the library's client have no common base.
-        raise SpecprefillError(
-            f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps what arrived"
-        ) from error
+    """Download a GGUF file of the hub, or its parts; what arrived is kept. Shows the hub's progress bars.
 
+    Raises SpecprefillError where that fails, and where the repository has no file of this quantisation.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
 
-def model_source(name: str) -> str:
-    """The folder or hub id of a model name. Raises what `ModelRef.source` raises."""
-    return ModelRef(name).source()["pretrained_model_name_or_path"]
+    repo, quantization = split_name(name)
+    with download_errors(name):
+        files = HfApi().list_repo_files(repo)
+        chosen = matching_files(name, files)
+        if not chosen:
+            known = sorted(PART.sub("", file) for file in files if file.lower().endswith(".gguf"))
+            raise SpecprefillError(
+                f"{name}: {repo} has no file of the quantisation {quantization}; it has {', '.join(known) or 'no GGUF file'}"
+            )
+        for file in chosen:
+            hf_hub_download(repo, file)
 
 
 def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
-    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded.
-
-    packed: whether a large GGUF file is kept in int8
-    """
+    """The arguments of `from_pretrained` that say where a model is, and whether it may be downloaded."""
     cached_only = not may_download(name, offline)
     if ModelRef(name).kind is Kind.HUB_FILE and not cached_only:
         fetch_gguf(name)
@@ -131,13 +132,13 @@ def source_of(name: str, offline: bool, packed: bool = False) -> dict[str, Any]:
 
 
 @contextmanager
-def load_errors(name: str, offline: bool, packed: bool = False) -> Iterator[None]:
-    """Turn transformers' errors on loading a model into a SpecprefillError with cause and remedy."""
+def load_errors(name: str, offline: bool, packed: bool) -> Iterator[dict[str, Any]]:
+    """Yield `source_of` a model; turn errors on loading it into a SpecprefillError with cause and remedy."""
     from safetensors import SafetensorError
     from torch import OutOfMemoryError
 
     try:
-        yield
+        yield source_of(name, offline, packed)
     except OutOfMemoryError as error:
         raise SpecprefillError(
             f"{name}: does not fit the memory of its device ({first_line(error)}); use a smaller model, --dtype bfloat16, or "

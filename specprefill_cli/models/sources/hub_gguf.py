@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from specprefill_cli.errors import SpecprefillError
-
 DEFAULT_QUANTIZATION = "Q4_K_M"
 NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quantization>\w+))?", re.ASCII)
 # The number of a part in the name of a file that is one of several.
@@ -44,22 +42,3 @@ def cached_file(name: str) -> Path | None:
         if chosen and len(chosen) == (int(part[2]) if part else 1):
             return files[chosen[0]]
     return None
-
-
-def download(name: str) -> Path:
-    """Download the file, or its parts, into the hub's cache; what arrived before is kept. Shows the hub's progress bars.
-
-    Raises SpecprefillError where the repository has no file of this quantisation.
-    """
-    from huggingface_hub import HfApi, hf_hub_download
-
-    repo, quantization = split_name(name)
-    files = HfApi().list_repo_files(repo)
-    chosen = matching_files(name, files)
-    if not chosen:
-        known = sorted(PART.sub("", file) for file in files if file.lower().endswith(".gguf"))
-        raise SpecprefillError(
-            f"{name}: {repo} has no file of the quantisation {quantization}; it has {', '.join(known) or 'no GGUF file'}"
-        )
-    parts = [Path(hf_hub_download(repo, file)) for file in chosen]
-    return parts[0]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specprefill_cli.errors import SpecprefillError, first_line
 
@@ -18,26 +17,15 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
-# Allowed values of these settings, if present: other kinds of adapter compute something else than W + scale x B A.
-PLAIN: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "fan_in_fan_out": (False,),
-    "use_dora": (False,),
-    "use_rslora": (False,),
-    "lora_bias": (False,),
-    "modules_to_save": (None, []),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-}
+# Settings that are like this, or not set: other kinds of adapter compute something else than W + scale x B A.
+PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
+    ("fan_in_fan_out", "use_dora", "use_rslora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraAdapter:
-    """The change of some weights as a product of two thin matrices.
-
-    name: in messages; scale: alpha / rank; factors: A [rank, in] and B [out, rank] in float32, by name of the linear layer
-    """
+    """The change of weights: scale times B [out, rank] A [rank, in]; factors: A and B in float32, by layer."""
 
     name: str
     scale: float
@@ -58,12 +46,11 @@ class LoraAdapter:
 
     def check_modules(self, names: Collection[str]) -> None:
         """Raises SpecprefillError for a layer that the model, given by its layers' names, does not have."""
-        absent = next((module for module in self.factors if module not in names), None)
-        if absent is not None:
-            raise self.misfit(f"the model has no layer {absent}")
+        for module in self.factors:
+            if module not in names:
+                raise self.misfit(f"the model has no layer {module}")
 
     def misfit(self, reason: str) -> SpecprefillError:
-        """The error for an adapter of another model."""
         return SpecprefillError(f"adapter {self.name}: {reason}; give the adapter of this model")
 
 
@@ -80,8 +67,8 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
         raise SpecprefillError(
             f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
         ) from error
-    for key, allowed in PLAIN.items():
-        if key in config and config[key] not in allowed:
+    for key, plain in PLAIN.items():
+        if config.get(key) and config[key] != plain:
             raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")
     return LoraAdapter(name=name, scale=alpha / rank, factors=pair_factors(tensors, rank, name))
 
@@ -101,10 +88,7 @@ def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[st
 
 
 def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
-    """Change a model's weights in place, each in float32 before it is rounded to its dtype.
-
-    Raises SpecprefillError for an adapter of another model, and for weights that are quantised, divided or offloaded.
-    """
+    """Change weights in place. Raises SpecprefillError for another model's, quantised or divided ones."""
     from torch.nn import Linear
 
     layers = dict(model.named_modules())
@@ -114,22 +98,10 @@ def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
         if not isinstance(layer, Linear):
             raise adapter.misfit(f"it changes {type(layer).__name__}, no plain linear layer")
         weight = layer.weight
-        if weight.is_meta or not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
+        if not weight.is_floating_point() or weight.itemsize < 2 or hasattr(weight, "full_tensor"):
             raise SpecprefillError(
-                f"adapter {adapter.name}: only whole, unquantised weights in memory can take it; leave out --quantization "
-                "and --tensor-parallel, or use more --devices"
+                f"adapter {adapter.name}: only whole, unquantised weights can take it; leave out --quantization and "
+                "--tensor-parallel"
             )
+        # In float32 until it is rounded to its dtype.
         weight.data = adapter.merged(name, weight.data).to(weight.dtype)
-
-
-def adapter_hash(folder: Path) -> str:
-    """SHA-256 of an adapter's two files. Raises SpecprefillError where a file is missing."""
-    digest = hashlib.sha256()
-    try:
-        for name in (CONFIG, WEIGHTS):
-            digest.update((folder / name).read_bytes())
-    except OSError as error:
-        raise SpecprefillError(
-            f"{folder}: the adapter cannot be read ({error.strerror}); install specprefill again"
-        ) from error
-    return digest.hexdigest()

@@ -17,7 +17,10 @@ from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
 CHOOSER = f"{BUNDLED}draft"
-# Free memory that a GGUF file's model needs, in bytes for each byte of the file, in any form that it may run in.
+# Drafts of several pairs, and the beginning of two names.
+QWEN, LLAMA = "Qwen/Qwen2.5-0.5B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
+MINISTRAL, CODER = "mistralai/Ministral-3-3B-Instruct-2512-BF16", "Qwen/Qwen2.5-Coder"
+# Free memory that a GGUF file's model needs in any form, in bytes for each byte of the file.
 MEMORY_OF_FILE = 4
 # Values of settings that need a draft with the target's tokenizer, or a pretrained draft.
 OWN_DRAFT = {"mode": ("draft-kv", "hybrid"), "scorer": ("question", "paper"), "proposer": ("draft",)}
@@ -55,35 +58,26 @@ PAIRS: Mapping[str, Pair] = {
         Pair("tiny", CHOOSER, f"{BUNDLED}target", TINY_PROMPT, "bundled; small, runs anywhere"),
         Pair(SMOLLM2, CHOOSER, smollm2.TARGET, "smollm2", "for a CPU", "smollm2-full"),
         Pair(
-            "qwen2.5-coder-1.5b",
-            "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-            "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
-            note="1.1 GB; for a CPU",
+            "qwen2.5-coder-1.5b", f"{CODER}-0.5B-Instruct-GGUF", f"{CODER}-1.5B-Instruct-GGUF", note="1.1 GB; for a CPU"
         ),
-        Pair("qwen2.5-1.5b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct", gguf="-GGUF"),
-        Pair("qwen2.5-3b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct", gguf="-GGUF"),
-        Pair("qwen2.5-7b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", gguf="-GGUF"),
-        Pair("qwen2.5-14b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-14B-Instruct"),
-        Pair("qwen2.5-32b", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-32B-Instruct"),
+        Pair("qwen2.5-1.5b", QWEN, "Qwen/Qwen2.5-1.5B-Instruct", gguf="-GGUF"),
+        Pair("qwen2.5-3b", QWEN, "Qwen/Qwen2.5-3B-Instruct", gguf="-GGUF"),
+        Pair("qwen2.5-7b", QWEN, "Qwen/Qwen2.5-7B-Instruct", gguf="-GGUF"),
+        Pair("qwen2.5-14b", QWEN, "Qwen/Qwen2.5-14B-Instruct"),
+        Pair("qwen2.5-32b", QWEN, "Qwen/Qwen2.5-32B-Instruct"),
         Pair("qwen2.5-72b", "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-72B-Instruct"),
         Pair("qwen3-4b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B"),
         Pair("qwen3-8b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"),
         Pair("qwen3-14b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-14B"),
         Pair("qwen3-32b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-32B"),
-        Pair("llama-3.2-3b", "meta-llama/Llama-3.2-1B-Instruct", "meta-llama/Llama-3.2-3B-Instruct", note="gated"),
-        Pair("llama-3.1-8b", "meta-llama/Llama-3.2-1B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", note="gated"),
-        Pair("llama-3.3-70b", "meta-llama/Llama-3.2-1B-Instruct", "meta-llama/Llama-3.3-70B-Instruct", note="gated"),
+        Pair("llama-3.2-3b", LLAMA, "meta-llama/Llama-3.2-3B-Instruct", note="gated"),
+        Pair("llama-3.1-8b", LLAMA, "meta-llama/Llama-3.1-8B-Instruct", note="gated"),
+        Pair("llama-3.3-70b", LLAMA, "meta-llama/Llama-3.3-70B-Instruct", note="gated"),
         Pair("gemma-3-4b", "google/gemma-3-1b-it", "google/gemma-3-4b-it", note="gated"),
         Pair("gemma-3-12b", "google/gemma-3-1b-it", "google/gemma-3-12b-it", note="gated"),
         Pair("gemma-3-27b", "google/gemma-3-1b-it", "google/gemma-3-27b-it", note="gated"),
-        Pair(
-            "ministral-8b", "mistralai/Ministral-3-3B-Instruct-2512-BF16", "mistralai/Ministral-3-8B-Instruct-2512-BF16"
-        ),
-        Pair(
-            "mistral-small-24b",
-            "mistralai/Ministral-3-3B-Instruct-2512-BF16",
-            "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
-        ),
+        Pair("ministral-8b", MINISTRAL, "mistralai/Ministral-3-8B-Instruct-2512-BF16"),
+        Pair("mistral-small-24b", MINISTRAL, "mistralai/Mistral-Small-3.2-24B-Instruct-2506"),
         Pair("phi-4", "microsoft/Phi-4-mini-instruct", "microsoft/phi-4", note="two tokenizers: mode select only"),
     )
 }
@@ -93,13 +87,12 @@ def default_pair() -> str:
     """The name of the pair `auto`: the largest whose GGUF file is here and fits the memory, else `smollm2` or `tiny`."""
     import psutil
 
-    files = {
-        pair.name: ModelRef(pair.target).file for pair in map(on_this_machine, PAIRS.values()) if runs_from_gguf(pair)
-    }
-    sizes = {name: file.stat().st_size for name, file in files.items() if file is not None}
+    pairs = filter(runs_from_gguf, map(on_this_machine, PAIRS.values()))
+    files = ((pair.name, ModelRef(pair.target).file) for pair in pairs)
+    sizes = {name: file.stat().st_size for name, file in files if file is not None}
     room = psutil.virtual_memory().available / MEMORY_OF_FILE
-    fitting = [name for name in sorted(sizes, key=sizes.__getitem__) if sizes[name] <= room]
-    return fitting[-1] if fitting else SMOLLM2 if smollm2.is_available() else "tiny"
+    fallback = SMOLLM2 if smollm2.package_file() else "tiny"
+    return max((name for name in sizes if sizes[name] <= room), key=sizes.__getitem__, default=fallback)
 
 
 def runs_from_gguf(pair: Pair) -> bool:
@@ -125,17 +118,14 @@ def with_named_pair(settings: Settings) -> Settings:
 
 
 def find_pair(name: str, draft: str | None = None, target: str | None = None) -> Pair:
-    """The named pair, with draft or target replaced by a hub id or folder where given.
-
-    Raises UsageError for an unknown name.
-    """
+    """The named pair, with draft or target replaced where given. Raises UsageError for an unknown name."""
     if draft is not None and target is not None:
         return Pair("custom", draft, target)
     name = default_pair() if name == AUTO else name
     if name not in PAIRS:
         raise UsageError(f"pair '{name}': unknown; known are {', '.join(PAIRS)}, or give --draft and --target")
     pair = on_this_machine(PAIRS[name])
-    if name == SMOLLM2 and target is None and not smollm2.is_available():
+    if name == SMOLLM2 and target is None and smollm2.package_file() is None:
         pair = replace(pair, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
     if target is not None:
         # A foreign target needs its own chat template; the named pair's prompt suits its own target alone.
@@ -146,17 +136,14 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
 def chosen_pair(settings: Settings) -> Pair:
     """The pair that the settings name, in their style and with their adapter.
 
-    The bundled draft scores for a pair from the hub, unless a setting needs the pair's own draft or its scoring heads were
-    calibrated.
+    The bundled draft scores for a pair from the hub, unless a setting needs its own, or that has calibrated heads.
 
     Raises UsageError for an unknown name, and for a style that the pair does not have.
     """
     pair = find_pair(settings.pair, settings.draft, settings.target)
-    if (
-        settings.draft is None
-        and ModelRef(pair.draft).kind in (Kind.HUB, Kind.HUB_FILE)
-        and not needs_own_draft(pair, settings)
-    ):
+    is_from_hub = settings.draft is None and ModelRef(pair.draft).kind in (Kind.HUB, Kind.HUB_FILE)
+    needs_own = any(getattr(settings, name) in values for name, values in OWN_DRAFT.items())
+    if is_from_hub and not needs_own and not (draft_folder(pair.draft) / HEADS_FILE).is_file():
         pair = replace(pair, draft=CHOOSER)
     if settings.style is not None and pair.full_prompt is None:
         raise UsageError(f"--style {settings.style}: only the pair {SMOLLM2} has styles; name a --prompt instead")
@@ -166,12 +153,6 @@ def chosen_pair(settings: Settings) -> Pair:
         assert pair.full_prompt is not None
         return replace(remove_adapter(pair), prompt=pair.full_prompt)
     return pair if settings.adapter is None else replace(remove_adapter(pair), adapter=settings.adapter)
-
-
-def needs_own_draft(pair: Pair, settings: Settings) -> bool:
-    """Whether the settings, or calibrated heads, ask for the draft that a named pair has on the hub."""
-    needed = any(getattr(settings, name) in values for name, values in OWN_DRAFT.items())
-    return needed or (draft_folder(pair.draft) / HEADS_FILE).is_file()
 
 
 def draft_folder(draft: str) -> Path:

@@ -39,7 +39,7 @@ class ModelRef:
         """What the name stands for."""
         if self.name.startswith(BUNDLED):
             return Kind.BUNDLED
-        if self.name.startswith(smollm2.PREFIX):
+        if self.name in (smollm2.TARGET, smollm2.BASE):
             return Kind.PACKAGED
         if self.name.lower().startswith(SCHEMES):
             return Kind.ENDPOINT
@@ -48,11 +48,6 @@ class ModelRef:
         if Path(self.name).is_dir():
             return Kind.FOLDER
         return Kind.HUB_FILE if is_gguf_name(self.name) else Kind.HUB
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the model needs no hub."""
-        return self.kind not in (Kind.HUB, Kind.HUB_FILE)
 
     @property
     def file(self) -> Path | None:
@@ -65,15 +60,10 @@ class ModelRef:
 
     @property
     def conversion(self) -> Conversion | None:
-        """How its GGUF file becomes a folder; None for other models.
-
-        Raises SpecprefillError for a missing file, UsageError for an unknown model of a package.
-        """
+        """How its GGUF file becomes a folder, if it has one. Raises SpecprefillError for a missing file."""
         if self.kind not in (Kind.PACKAGED, Kind.FILE, Kind.HUB_FILE):
             return None
         is_packaged, file = self.kind is Kind.PACKAGED, self.file
-        if is_packaged and self.name not in (smollm2.TARGET, smollm2.BASE):
-            raise UsageError(f"{self.name}: unknown; known are {smollm2.TARGET} and {smollm2.BASE}")
         if file is None:
             fault = "no such file; give the path of a GGUF file on this machine"
             if is_packaged:
@@ -94,10 +84,6 @@ class ModelRef:
             )
         if self.kind is Kind.BUNDLED:
             place = BUNDLED_FOLDER / self.name.removeprefix(BUNDLED)
-            if not (place / "config.json").is_file():
-                raise SpecprefillError(
-                    f"{place}: the bundled pair is missing from this installation; install specprefill again"
-                )
         elif conversion is not None:
             conversion.convert(step)
             place = conversion.folder

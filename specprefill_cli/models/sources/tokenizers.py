@@ -1,4 +1,4 @@
-"""Tokenizers: counting with the shipped tiktoken ranks, encoding untrusted text, comparing tokenizers."""
+"""Tokenizers: counting with that of the bundled pair, encoding untrusted text, comparing tokenizers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 if TYPE_CHECKING:
-    import tiktoken
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
-# The split pattern of Qwen2 and of the bundled tokenizer: transformers, tiktoken and llama.cpp know it.
-SPLIT_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 ANCHOR = "\n"
-RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 # Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the next word.
 LINE_ENDS = r"|\s*[\r\n]+|"
+# Steps of a tokenizer that never merges across lines which begin with a letter.
+SPLITTING: tuple[dict[str, Any], ...] = (
+    {"type": "Split", "behavior": "Isolated", "invert": False},
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+)
 # Characters of a piece: long enough that starting a piece costs nothing, short enough that the cores finish together.
 PIECE_SIZE = 4_096
 # Pieces encoded in a call: the library's result takes several times the memory of ids and ranges.
@@ -36,20 +35,16 @@ BATCH = 256
 
 
 @lru_cache(maxsize=1)
-def counting_encoding() -> tiktoken.Encoding:
-    """The bundled tokenizer as a tiktoken encoding, from ranks that ship with the package."""
-    import base64
-
-    import tiktoken
-
-    lines = RANKS.read_text(encoding="ascii").splitlines()
-    ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
-    return tiktoken.Encoding("specprefill-tiny", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={})
+def bundled_encoder() -> Tokenizer:
+    """The tokenizer of the bundled pair; it reads special tokens as text."""
+    encoder = Tokenizer.from_file(str(BUNDLED_FOLDER / "draft" / "tokenizer.json"))
+    encoder.encode_special_tokens = True
+    return encoder
 
 
 def count_tokens(text: str) -> int:
     """Tokens of a text for the bundled pair, and an estimate for other tokenizers."""
-    return len(counting_encoding().encode_ordinary(text))
+    return len(encode_in_pieces(bundled_encoder(), text)[0])
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
@@ -96,21 +91,12 @@ def piece_starts(text: str, size: int) -> Sequence[int]:
 
 @lru_cache(maxsize=8)
 def splits_at_lines(encoder: Tokenizer) -> bool:
-    """Whether a letter that begins a line always begins a word of the tokenizer, whatever precedes it.
-
-    That holds for byte-level BPE after a single split at a pattern with LINE_ENDS. Others (a text as a word, a space put
-    before each text) might merge across lines.
-    """
+    """Whether a letter that begins a line begins a word: in byte-level BPE split at a pattern with LINE_ENDS."""
     steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
-    if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
-        return False
-    split, byte_level = steps
     return (
-        LINE_ENDS in split["pattern"].get("Regex", "")
-        and split["behavior"] == "Isolated"
-        and not split["invert"]
-        and not byte_level["add_prefix_space"]
-        and not byte_level["use_regex"]
+        len(steps) == len(SPLITTING)
+        and all(needed.items() <= step.items() for needed, step in zip(SPLITTING, steps, strict=True))
+        and LINE_ENDS in steps[0]["pattern"].get("Regex", "")
         and parse_state(encoder.normalizer).get("type", "NFC") == "NFC"
     )
 
@@ -122,10 +108,7 @@ def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokenizer without its added tokens, so that it reads them as text.
-
-    transformers' `split_special_tokens` exempts tokens not flagged as special (`<think>`, `<tool_call>`).
-    """
+    """The tokenizer without its added tokens: it reads them as text, even those not special (`<think>`)."""
     original = tokenizer.backend_tokenizer
     # The model is shared: only its added tokens stay behind.
     encoder = Tokenizer(original.model)
@@ -138,8 +121,7 @@ def data_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the anchor for a tokenizer that puts a space before every text (Llama 2, Phi-3), else none.
 
-    A piece of a prompt is encoded after the anchor, so that no space is added; the anchor's tokens are removed. Where the
-    anchor merges with the piece's first character, the piece keeps the space.
+    A piece of a prompt is encoded after the anchor, whose tokens are removed, so that no space is added.
     """
     encoder = data_encoder(tokenizer)
     plain = encoder.encode("x", add_special_tokens=False).ids
@@ -171,9 +153,6 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 def agreed_tokenizer(
     target: str, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a target: its own, but for a GGUF file the draft's, where it has the ids that the file lists.
-
-    The tokenizer of a published draft and that of the file may differ in form alone; models share KV only with equal ones.
-    """
+    """The tokenizer of a target: its own, but for a GGUF file the draft's, where they differ in form alone."""
     is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
     return draft_tokenizer if ModelRef(target).kind in (Kind.FILE, Kind.HUB_FILE) and is_shared else target_tokenizer

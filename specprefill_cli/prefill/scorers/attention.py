@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.machine.cost import cost_of, relative_time
+from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.adapter import prefill, run, window_layers
 from specprefill_cli.models.running.cache import KvCacheState, layer_count
 from specprefill_cli.models.running.passes import QueryCapture
@@ -67,9 +67,7 @@ class AttentionScorer(Scorer):
             layers, queries = self.layers(request), self.query_tokens(prompt)
             decoded = capture.layer(layers[0]).shape[1] - len(queries)
             positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
-            importance = attention_importance(
-                state, capture, positions, prompt.length, prompt.document, layers, request.draft_share.ranks
-            )
+            importance = attention_importance(state, capture, positions, prompt.length, prompt.document, layers)
         return importance, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
@@ -133,9 +131,9 @@ class AttentionScorer(Scorer):
         return read(tokens[rest], positions[rest], last_layer=None if self.looks_ahead else last_layer)[0]
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """FLOPs of the draft's run on all ranks together: each rank runs the whole draft unless they share it.
+        """FLOPs of the draft's run on all ranks together: the others wait while rank 0 runs the draft.
 
-        with_overhead: with the fixed cost of passes, in the target's FLOPs where both speeds were measured
+        with_overhead: add the fixed cost of passes
         """
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
@@ -149,8 +147,7 @@ class AttentionScorer(Scorer):
             flops += steps * (cost.pass_flops(1, prompt.length) + overhead)
         else:
             flops = cost.reading_flops(prompt.length - cached, last_layer, local, cached) + overhead
-        time_ratio = relative_time(draft, request.pair.target) if with_overhead else 1.0
-        return time_ratio * flops * request.pair.ranks.size / request.pair.draft_ranks.size
+        return flops * request.pair.ranks.size
 
     def obstacle(self, request: PrefillRequest) -> str | None:
         draft, reach = request.draft, request.draft_reach
@@ -190,8 +187,7 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: KvCacheState, cap
     """Decode up to `steps` tokens greedily, keeping the queries of each; stop where the draft ends its answer."""
     draft = request.draft
     for step in range(steps):
-        # Ranks that share the draft must decode the same tokens.
-        token = request.pair.draft_ranks.broadcast(int(logits.argmax()))
+        token = int(logits.argmax())
         if token in draft.stop_tokens:
             break
         capture.positions = torch.tensor([request.draft_prompt.length + step])

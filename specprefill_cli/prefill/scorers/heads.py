@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -45,12 +44,7 @@ class HeadsScorer(AttentionScorer):
         parts = document_parts(request)
         # The first part lies farthest from the question: a layer that sees it from there sees every part.
         first_request = parts[0].cut_request(request)
-        usable, local = self.layers(first_request), request.draft_share.queries
-        # Weights by layer and number among the heads that this rank holds, ascending.
-        layers: defaultdict[int, dict[int, float]] = defaultdict(dict)
-        for head in sorted(required_heads(request).heads, key=lambda head: (head.layer, head.head)):
-            if head.layer in usable and head.head in local:
-                layers[head.layer][head.head - local.start] = head.weight
+        layers = {layer: weights_of_heads(request, layer) for layer in self.layers(first_request)}
         requests = cached_parts(request, parts, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
@@ -69,7 +63,7 @@ class HeadsScorer(AttentionScorer):
             importance = torch.zeros(len(request.draft_prompt.offsets))
             for heads, *cores_of_layer in zip(layers.values(), *scores, strict=True):
                 importance += normalise_cores(cores_of_layer, torch.tensor(list(heads.values())))
-            importance = check_finite(pool(request.draft_share.ranks.summed(importance)[None])[0])
+            importance = check_finite(pool(importance[None])[0])
         return importance, any_cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
@@ -102,6 +96,12 @@ class HeadsScorer(AttentionScorer):
         if prompt.length - len(prompt.offsets) + request.chunk_size > context:
             return f"the draft's context of {context:,} tokens is too short for the question"
         return super().obstacle(document_parts(request)[0].cut_request(request))
+
+
+def weights_of_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
+    """Weights of the scoring heads of a layer, by their number, ascending."""
+    weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}
+    return dict(sorted(weights.items()))
 
 
 def required_heads(request: PrefillRequest) -> ScoringHeads:
