@@ -26,7 +26,7 @@ from specprefill_cli.models.sources.pairs import (
     draft_folder,
     find_pair,
 )
-from specprefill_cli.models.sources.tokenizers import count_tokens, encode_text
+from specprefill_cli.models.sources.tokenizers import count_tokens, counting_encoding
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import SIZES, build_model
 
@@ -144,11 +144,18 @@ def test_rejects_model_larger_than_memory(llama, monkeypatch):
         load_model(str(llama), CPU, "float32", offline=True)
 
 
-@pytest.mark.parametrize(
-    "text", ["".join(map(chr, range(32, 3_000))), " \n\n\t x  12345,67\r\n ", "naïve 東京 <|eos|>"]
-)
-def test_tokens_are_counted_as_the_bundled_pair_reads_them(tokenizer, text):
-    assert count_tokens(text) == len(encode_text(tokenizer, text)[0])
+def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):
+    from specprefill_cli.documents.collect import read_documents
+    from specprefill_cli.files import packaged_folder
+
+    texts = [document.text for document in read_documents([str(packaged_folder("sample_docs"))])]
+    texts += ["".join(map(chr, range(32, 3_000))), "  \n\n\t x  12345,67\r\n ", "naïve \N{GRINNING FACE} 東京"]
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert counting_encoding().encode_ordinary(text) == ids
+        assert counting_encoding().decode(ids) == text
+        assert tokenizer.decode(ids) == text
+        assert count_tokens(text) == len(ids)
 
 
 def test_draft_and_target_can_be_replaced():

@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from specprefill_cli.models.sources.tokenizers import (
+    SPLIT_PATTERN,
     anchor_tokens,
     encode_in_pieces,
     encode_template,
@@ -20,9 +21,8 @@ from specprefill_cli.models.sources.tokenizers import (
 )
 from specprefill_cli.prompting import Template, encode_prompt
 
-QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 PATTERNS = {
-    "qwen2": QWEN,
+    "qwen2": SPLIT_PATTERN,
     "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+",
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}{1,3}|"
@@ -91,7 +91,7 @@ def test_splits_only_long_texts(tokenizer):
         BYTES,
         pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTES]),
         pre_tokenizers.Sequence(
-            [pre_tokenizers.Split(Regex(QWEN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+            [pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tokenizers: counting with that of the bundled pair, encoding untrusted text, comparing tokenizers."""
+"""Tokenizers: counting with the shipped tiktoken ranks, encoding untrusted text, comparing tokenizers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 if TYPE_CHECKING:
+    import tiktoken
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
+# The split pattern of Qwen2 and of the bundled tokenizer: transformers, tiktoken and llama.cpp know it.
+SPLIT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 ANCHOR = "\n"
+RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 # Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the next word.
 LINE_ENDS = r"|\s*[\r\n]+|"
 # Steps of a tokenizer that never merges across lines which begin with a letter.
@@ -35,16 +41,20 @@ BATCH = 256
 
 
 @lru_cache(maxsize=1)
-def bundled_encoder() -> Tokenizer:
-    """The tokenizer of the bundled pair; it reads special tokens as text."""
-    encoder = Tokenizer.from_file(str(BUNDLED_FOLDER / "draft" / "tokenizer.json"))
-    encoder.encode_special_tokens = True
-    return encoder
+def counting_encoding() -> tiktoken.Encoding:
+    """The bundled tokenizer as a tiktoken encoding, from ranks that ship with the package."""
+    import base64
+
+    import tiktoken
+
+    lines = RANKS.read_text(encoding="ascii").splitlines()
+    ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
+    return tiktoken.Encoding("specprefill-tiny", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={})
 
 
 def count_tokens(text: str) -> int:
     """Tokens of a text for the bundled pair, and an estimate for other tokenizers."""
-    return len(encode_in_pieces(bundled_encoder(), text)[0])
+    return len(counting_encoding().encode_ordinary(text))
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
