@@ -11,18 +11,21 @@ import signal
 import socket
 import stat
 import sys
-import time
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.settings import SETTINGS, Settings
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
@@ -32,15 +35,8 @@ VERSION = "version"
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that name models (compared by path), or that change no answer.
 NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm")
-# Seconds to wait for a reply, and for the end of a server; between two checks for its end.
-REPLY_SECONDS, STOP_SECONDS, CHECK_SECONDS = 5.0, 60.0, 0.05
-
-# What `/healthz` says of a server that cannot be asked, in words.
-STATES = {
-    "loading": "the server is still loading its models",
-    "stuck": "the server is stuck",
-    "silent": "the server does not answer",
-}
+# Seconds to wait for a reply, and for the end of a server.
+REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
 # Everything that must be equal, by name, for a server to give the answers of a process without it.
 Identity = dict[str, Any]
 # A listening socket, its address as text, and its token: None on the Unix socket, because only this user opens it.
@@ -48,17 +44,10 @@ Listener = tuple[socket.socket, str, str | None]
 
 
 def runtime_folder() -> Path:
-    """The folder of this user's server: in $XDG_RUNTIME_DIR, or named by uid in the folder for temporary files.
-
-    Systems without Unix sockets use the folder for the state of the user's programs instead.
-    """
-    if not HAS_UNIX_SOCKETS:
-        import platformdirs
-
-        return platformdirs.user_state_path("specprefill", ensure_exists=True)
+    """The folder of this user's server: in $XDG_RUNTIME_DIR, or in the folder for temporary files."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime, "specprefill")
-    return Path(os.environ.get("TMPDIR") or "/tmp", f"specprefill-{os.getuid()}")
+    return Path(tempfile.gettempdir(), f"specprefill-{os.getuid()}" if HAS_UNIX_SOCKETS else "specprefill")
 
 
 def is_private(folder: Path) -> bool:
@@ -82,15 +71,11 @@ def private_folder() -> Path:
     return folder
 
 
-def lock_server(folder: Path) -> int | None:
-    """Take the lock of this user's only server. Returns its descriptor; None while another process has it."""
-    from filelock import lock_descriptor
+def server_lock(timeout: float = 0) -> FileLock:
+    """The lock that this user's only server holds. timeout: seconds to wait for it."""
+    from filelock import FileLock
 
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    if lock_descriptor(descriptor, blocking=False):
-        return descriptor
-    os.close(descriptor)
-    return None
+    return FileLock(runtime_folder() / LOCK, timeout)
 
 
 def unix_listener(path: Path) -> socket.socket:
@@ -227,7 +212,7 @@ def server_for(
         return None
     reason = None if state["status"] == "silent" else difference(server_identity(settings), state.get("identity") or {})
     if reason is None and state["status"] != "ok":
-        reason = STATES[state["status"]]
+        reason = f"the server is {state['status']}"
     if reason is None:
         return HttpEngine(path=runtime_folder() / HTTP_SOCKET, startup_seconds=startup_seconds())
     tell(f"{reason}; running without it")
@@ -236,15 +221,11 @@ def server_for(
 
 def stop_server(process: int) -> None:
     """Let the server finish its answers, and wait for its end. Raises SpecprefillError where it keeps running."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process, signal.SIGTERM)
-    except ProcessLookupError:
-        return
-    deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline:
-        lock = lock_server(runtime_folder())
-        if lock is not None:
-            os.close(lock)
+    try:
+        with server_lock(STOP_SECONDS):
             return
-        time.sleep(CHECK_SECONDS)
-    raise SpecprefillError(f"the server still runs after {STOP_SECONDS:g} s; end process {process} yourself")
+    except TimeoutError as error:
+        message = f"the server still runs after {STOP_SECONDS:g} s; end process {process} yourself"
+        raise SpecprefillError(message) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -23,12 +24,12 @@ from specprefill_cli.serving.control import (
     Listener,
     difference,
     listen,
-    lock_server,
     private_folder,
     server_identity,
+    server_lock,
     server_state,
 )
-from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
+from specprefill_cli.serving.guard import Guard, http_server, log_line
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class Service:
     async def run(self) -> int:
         """Serve, and return the exit code. Raises SpecprefillError where the models cannot be loaded."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(report_loop_error)
         if os.name == "posix":
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stopped.set)
@@ -94,14 +94,12 @@ class Service:
 
     async def wait_for_stop(self) -> None:
         """Wait for a request to stop, the end of the engine, or the idle limit."""
-        limit = self.options.idle_seconds
+        limit = self.options.idle_seconds or math.inf
         while not self.stopped.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.stopped.wait(), None if limit is None else min(IDLE_CHECK, limit))
+                await asyncio.wait_for(self.stopped.wait(), IDLE_CHECK)
             engine = self.engine
-            if limit is None or engine is None or engine.busy:
-                continue
-            if time.monotonic() - engine.last_active >= limit:
+            if engine and not engine.busy and time.monotonic() - engine.last_active >= limit:
                 log_line(f"ends after {limit:g} s without work")
                 self.stopped.set()
 
@@ -159,16 +157,15 @@ def run_server(
     """
     with ExitStack() as stack:
         folder, identity, is_proxy = private_folder(), server_identity(settings), options.upstream is not None
-        if not is_proxy:
-            lock = lock_server(folder)
-            if lock is None:
-                state = server_state()
-                reason = difference(identity, state.get("identity") or {}) if state is not None else None
-                if reason is not None:
-                    raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")
-                tell("a server is running already; `specprefill serve --status` shows it")
-                return 0
-            stack.callback(os.close, lock)
+        try:
+            if not is_proxy:
+                stack.enter_context(server_lock())
+        except TimeoutError:
+            reason = difference(identity, (server_state() or {}).get("identity") or identity)
+            if reason is not None:
+                raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first") from None
+            tell("a server is running already; `specprefill serve --status` shows it")
+            return 0
         # Commands never ask a proxy, so any number of proxies may run.
         on_socket = not is_proxy and HAS_UNIX_SOCKETS
         service = Service(

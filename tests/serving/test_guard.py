@@ -29,12 +29,6 @@ from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_s
 POSIX = pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")
 
 
-def read_log(capfd):
-    """Return all lines that were logged so far."""
-    guard.log_line.lines.join()
-    return capfd.readouterr().err
-
-
 async def echo(request: Request):
     try:
         return PlainTextResponse(json.dumps(await json_body(request)))
@@ -80,7 +74,7 @@ def test_slow_headers_are_cut_off_and_others_are_served(monkeypatch, capfd):
             assert await reader.read() == b""
 
     run_with_server(check)
-    assert "no complete headers within" in read_log(capfd)
+    assert "no complete headers within" in capfd.readouterr().err
 
 
 def test_header_flood_is_refused():
@@ -127,33 +121,12 @@ def test_connections_have_a_limit(monkeypatch):
 
     async def check(host, port):
         connections = [await asyncio.open_connection(host, port) for _ in range(3)]
-        reader, _ = await asyncio.open_connection(host, port)
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        connections[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await connections[0][0].readline()).startswith(b"HTTP/1.1 200")
+        for expected in (b"503", b"200"):
+            reader, writer = connections.pop()
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 " + expected)
 
     run_with_server(check)
-
-
-@POSIX
-def test_another_user_is_refused_on_the_socket(monkeypatch):
-    answers = []
-
-    async def check():
-        with tempfile.TemporaryDirectory(prefix="sp") as folder:
-            path = Path(folder) / "http.sock"
-            async with serving(unix_listener(path)):
-                for same in (True, False):
-                    monkeypatch.setattr(guard, "is_same_user", lambda _, same=same: same)
-                    reader, writer = await asyncio.open_unix_connection(path)
-                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                    with contextlib.suppress(ConnectionError):
-                        answers.append(await reader.read())
-
-    asyncio.run(asyncio.wait_for(check(), 60))
-    assert answers[0].startswith(b"HTTP/1.1 200")
-    assert answers[1:] in ([], [b""])
 
 
 @POSIX
@@ -205,40 +178,6 @@ def test_the_token_is_created_once_or_read_from_the_given_file(tmp_path):
         token_of(given, tmp_path, told.append)
     given.write_text("mine\n")
     assert token_of(given, tmp_path, told.append) == "mine"
-
-
-def test_a_client_that_reads_nothing_is_given_up(monkeypatch, capfd):
-    monkeypatch.setattr(guard, "WRITE_SECONDS", 0.2)
-
-    async def check(host, port):
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(connection, (host, port))
-        content = json.dumps({"a": "x" * 900}).encode()
-        request = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(content) + content
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await loop.sock_sendall(connection, request * 100)
-
-    run_with_server(check)
-    assert "nothing read within" in read_log(capfd)
-
-
-def test_a_full_pipe_of_log_lines_holds_up_nobody(monkeypatch):
-    log = guard.Log()
-    monkeypatch.setattr(log, "thread", threading.current_thread())
-    for _ in range(2 * guard.MAX_LOG_LINES):
-        log("refused")
-    assert log.lines.qsize() == guard.MAX_LOG_LINES
-
-
-def test_errors_of_the_loop_are_a_line(monkeypatch):
-    lines = []
-    monkeypatch.setattr(guard, "log_line", lines.append)
-    guard.report_loop_error(None, {"message": "cannot accept", "exception": OSError(24, "Too many open files")})
-    assert lines == ["cannot accept: OSError: [Errno 24] Too many open files"]
 
 
 def test_names_that_utf_8_cannot_encode_are_answered():
@@ -300,7 +239,7 @@ def test_a_full_queue_says_when_to_come_back(random_session, capfd):
     answered, refused = sorted(responses, key=lambda response: response.status_code)
     assert (answered.status_code, refused.status_code) == (200, 429)
     assert int(refused.headers["retry-after"]) > 0
-    lines = read_log(capfd)
+    lines = capfd.readouterr().err
     assert "refused with 429" in lines
     assert not any(text in lines for text in ("Who?", "gate.txt", "green"))
 
