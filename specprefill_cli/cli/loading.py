@@ -221,10 +221,11 @@ class EngineOpener:
         from specprefill_cli.prefill.prefix_cache import document_cache
 
         session = session.with_cache(document_cache(self.settings.memory_cache, session.pair))
-        read_others = read_once(document_reader(self.settings))
 
         def read(documents: tuple[str, ...]) -> Collection:
-            return self.collection if self.collection and documents == self.documents else read_others(documents)
+            if self.collection is not None and documents == self.documents:
+                return self.collection
+            return read_once(documents, self.settings.strict, not self.settings.no_cache)
 
         engine = open_engine(session, self.settings, self.concurrency, read)
         if isinstance(engine, LocalEngine):

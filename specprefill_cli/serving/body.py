@@ -12,18 +12,16 @@ import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
 
-from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
-from specprefill_cli.caches import ByteCache
+from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, read_once, settings_with
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collect import URL, expand_source, read_collection
-from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
+from specprefill_cli.documents.collect import URL
+from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import DocumentError
@@ -32,8 +30,6 @@ from specprefill_cli.settings import Settings
 
 MAX_BODY_BYTES = 32 * 2**20
 PATTERN = re.compile(r"[*?\[]")
-# Documents of the most recently read lists of files.
-READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
 # The key of a chat request's body that holds what no other server knows.
 SETTINGS_KEY = "specprefill"
 KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells", "cache_salt")
@@ -192,10 +188,7 @@ def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collect
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
     base = os.path.join(folder, "") if folder else ""
     try:
-        # All rows of a batch share a single read, until a file's stamp changes.
-        key = (tuple(paths), settings.strict, stamps_of(paths))
-        keep = not settings.no_cache
-        collection = READ.find_or(key, lambda: read_collection(paths, strict=settings.strict, keep=keep))
+        collection = read_once(paths, settings.strict, not settings.no_cache)
     except DocumentError as error:
         text = str(error)
         raise DocumentError(text.replace(base, "").replace(glob.escape(base), "") if base else text) from error
@@ -218,15 +211,3 @@ def join_path(folder: str, name: str) -> str:
     if path == name or not PATTERN.search(name) or os.path.lexists(path):
         return path
     return os.path.join(glob.escape(folder), name)
-
-
-def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
-    """The files that paths stand for, each with its size and times. Raises DocumentError where there are none."""
-    stamps = []
-    for path in paths:
-        for file in expand_source(path).files:
-            # A missing file has no stamp. Reading it raises the error.
-            with suppress(OSError):
-                status = file.stat()
-                stamps.append((str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return tuple(stamps)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from specprefill_cli.batching import rows
 from specprefill_cli.errors import DocumentError
-from specprefill_cli.serving import body
 from specprefill_cli.serving.body import read_paths
 from specprefill_cli.settings import Settings
 
@@ -36,9 +36,9 @@ def test_a_strict_request_skips_no_file(tmp_path):
 
 
 def test_files_are_read_once_until_they_change(tmp_path, monkeypatch):
-    read, real = [], body.read_collection
+    read, real = [], rows.read_collection
     monkeypatch.setattr(
-        body, "read_collection", lambda *arguments, **options: read.append(1) or real(*arguments, **options)
+        rows, "read_collection", lambda *arguments, **options: read.append(1) or real(*arguments, **options)
     )
     file = tmp_path / "a.txt"
     for text, times in (("The gate is green.", 1), ("The gate is not green.", 2)):
