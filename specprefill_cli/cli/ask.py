@@ -32,7 +32,6 @@ from specprefill_cli.cli.options import (
 )
 from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
-from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
@@ -76,9 +75,8 @@ def ask(
     """
     request = new_request("ask", documents, question, settings, with_cells=html is not None)
     notes = Notes(quiet)
-    # A server confirms no answers. A page needs the documents here, and standard input can be read only once.
-    no_server |= settings.confirm or (html is not None and STANDARD_INPUT in (documents or ()))
-    events, collection = send(request, notes, no_server, html)
+    # A server confirms no answers, and a page needs the documents here.
+    events, collection = send(request, notes, no_server or settings.confirm or html is not None, html)
     with notes.progress("prefill"):
         next(events)
     # Text written to a pipe cannot be corrected afterwards.
@@ -108,7 +106,7 @@ def send(
     assert isinstance(documents, tuple), "they are named"
     server = None if no_server else find_server(settings, notes)
     if server is not None:
-        return server.ask(request), None if html is None else read_inputs(documents, html, settings, notes)
+        return server.ask(request), None
     collection = read_inputs(documents, html, settings, notes)
     if request.task == ANSWER:
         session = open_ready_session([settings], notes, single=True)

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, RemoteEngine, Request, Started
 from specprefill_cli.errors import PromptTooLong, SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import Cell, DryRun, Fate, Record, Retrieval
+from specprefill_cli.record import DryRun, Fate, Record, Retrieval
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect and send the request; an answer may take any time.
@@ -83,10 +83,8 @@ class HttpEngine(RemoteEngine):
             elif name == "error":
                 raise error_from_response(event_data)
             elif name == "answer":
-                cells = event_data.pop("cells", None)
                 values = {**event_data, **event_data["pair"], "id": event_data["id"] or ""}
-                record = from_json(Record, values | {"startup_seconds": self.startup_seconds})
-                yield Done(record, from_json(list[Cell] | None, cells))
+                yield Done(from_json(Record, values | {"startup_seconds": self.startup_seconds}))
                 return
         raise ServerEnded
 
@@ -101,7 +99,6 @@ def body_of(request: Request) -> dict[str, Any]:
         "folder": os.getcwd(),
         "stream": request.task == ANSWER,
         "top": request.top,
-        "with_cells": request.with_cells,
         **{name: AUTO if value is None else value for name, value in overrides.items()},
     }
 

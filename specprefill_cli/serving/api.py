@@ -21,6 +21,7 @@ from starlette.routing import Route
 from specprefill_cli.batching.rows import unknown_keys
 from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.record import Record
 from specprefill_cli.serving.body import KEYS, json_body, parse_question
 from specprefill_cli.serving.context import ServerContext, to_api_error, while_connected
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
@@ -131,7 +132,7 @@ async def ask(request: Request, context: ServerContext) -> Response:
     if body.get("stream") is True and task == ANSWER:
         return await event_stream(request, context.events(question), partial(encode_events, body=body))
     done = await context.answer(request, question)
-    return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
+    return AsciiResponse(record(done.result, body) if task == ANSWER else asdict(done.result))
 
 
 async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -> AsyncIterator[str]:
@@ -142,14 +143,13 @@ async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -
             if isinstance(event, Piece):
                 yield encode("piece", json.dumps({"text": event.text}))
             elif isinstance(event, Done):
-                yield encode("answer", json.dumps(record(event, body)))
+                yield encode("answer", json.dumps(record(event.result, body)))
     except ApiError as error:
         yield encode("error", json.dumps(error.body))
 
 
-def record(done: Done, body: Mapping[str, Any]) -> dict[str, Any]:
+def record(answer: Record, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of the body."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(body, KEYS)]
     identifier = "" if body.get("id") is None else str(body["id"])
-    answer = replace(done.result, id=identifier, warnings=[*done.result.warnings, *ignored]).to_json()
-    return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})
+    return replace(answer, id=identifier, warnings=[*answer.warnings, *ignored]).to_json()

@@ -121,16 +121,8 @@ async def forward_request(request: Request, context: ServerContext, proxy: Proxy
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
-    if location := relayed.headers.get("location"):
-        upstream, own = proxy.upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
-        relayed.headers["location"] = own + location[len(upstream) :] if is_below(location, upstream) else location
     relayed.headers.update(headers_added)
     return relayed
-
-
-def is_below(location: str, upstream: str) -> bool:
-    """Whether a redirect stays at the upstream."""
-    return location.startswith(upstream) and location[len(upstream) :][:1] in ("", "/", "?")
 
 
 async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
