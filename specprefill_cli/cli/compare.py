@@ -1,4 +1,4 @@
-"""`specprefill compare`: modes side by side, for a single question or in an interactive session."""
+"""`specprefill compare`: modes side by side, for a single question or in a session."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import names_document, open_ready_session, read_inputs, write_page
-from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, setting_values, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.reporting.text import plain
-from specprefill_cli.settings import AUTO, Settings, parse_setting
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.record import Comparison
-
-COMMANDS = "/mode MODES, /keep RATIO and /exit"
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output", lists=(MODE_LIST,))
@@ -46,9 +41,9 @@ def compare(
 ) -> None:
     """Answer in each mode with the same models. Show answers, times and differences side by side.
 
-    Without a question, start a session: every line is a question; /mode, /keep and /exit are commands. Several modes
-    start cold for every question, for comparable times. A single mode reuses the KV of earlier questions about the same
-    documents; the table says so, and --memory-cache 0 turns it off.
+    Without a question, start a session: every line is a question. Several modes start cold for every question, for
+    comparable times. A single mode reuses the KV of earlier questions about the same documents; the table says so, and
+    --memory-cache 0 turns it off.
 
     Examples:
       specprefill compare report.pdf "Who signed?" --keep 0.1 --html page.html
@@ -62,16 +57,24 @@ def compare(
         raise UsageError("standard input cannot be a document here: the session reads lines from it; give a question")
     notes = Notes(quiet)
     collection = read_inputs(documents, html, settings, notes)
-    variants = [settings.varied(mode=mode) for mode in modes]
-    session = open_ready_session(variants, notes, any_mode=question is None)
+    session = open_ready_session([settings.varied(mode=mode) for mode in modes], notes)
+    from specprefill_cli.answering.tasks import compare_modes
     from specprefill_cli.prefill.prefix_cache import document_cache
+    from specprefill_cli.prefill.shortlist import shortlist
 
     session = session.with_cache(document_cache(settings.memory_cache, session.pair))
-    comparer = Comparer(session, collection, settings, modes, notes)
+
+    def ask(question: str) -> Comparison:
+        with notes.progress("answering") as update:
+            show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
+            return compare_modes(
+                session, shortlist(collection, question, settings), question, settings, modes, show_mode
+            )
+
     if question is None:
-        return answer_lines(comparer)
+        return answer_lines(ask, notes)
     try:
-        comparison = comparer.ask(question)
+        comparison = ask(question)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if html:
@@ -83,52 +86,16 @@ def compare(
     console(sys.stdout).print(comparison_view(comparison))
 
 
-@dataclass
-class Comparer:
-    """Answers questions about the documents in the current modes."""
-
-    session: Session
-    collection: Collection
-    settings: Settings
-    modes: Sequence[str]
-    notes: Notes
-
-    def ask(self, question: str) -> Comparison:
-        from specprefill_cli.answering.tasks import compare_modes
-        from specprefill_cli.prefill.shortlist import shortlist
-
-        collection = shortlist(self.collection, question, self.settings)
-        with self.notes.progress("answering") as update:
-            show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
-            return compare_modes(self.session, collection, question, self.settings, self.modes, show_mode)
-
-    def reply(self, line: str) -> RenderableType:
-        """Run a command or answer a question, and return what to show. Raises UsageError for an unknown command."""
-        from specprefill_cli.reporting.table import comparison_view
-
-        name, _, argument = line.partition(" ")
-        if not name.startswith("/"):
-            return comparison_view(self.ask(line))
-        if name == "/mode":
-            self.modes = setting_values("mode", argument, name)
-        elif name == "/keep":
-            self.settings = self.settings.varied(keep=parse_setting("keep", argument.strip(), name))
-        else:
-            raise UsageError(f"{name}: no such command; there are {COMMANDS}")
-        return plain(f"mode {','.join(self.modes)}, keep {self.settings.keep or AUTO}")
-
-
-def answer_lines(comparer: Comparer) -> None:
+def answer_lines(ask: Callable[[str], Comparison], notes: Notes) -> None:
     """Answer lines from the terminal or a pipe; neither an error nor Ctrl-C ends the session."""
+    from specprefill_cli.reporting.table import comparison_view
+
     # Ctrl-C ends an answer; SIGTERM ends the session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    out, notes = console(sys.stdout), comparer.notes
-    for line in map(str.strip, read_lines(out, notes)):
-        if line == "/exit":
-            return
+    out = console(sys.stdout)
+    for line in filter(None, map(str.strip, read_lines(out, notes))):
         try:
-            if line:
-                out.print(comparer.reply(line))
+            out.print(comparison_view(ask(line)))
         except BrokenPipeError:
             raise
         except KeyboardInterrupt:
@@ -151,7 +118,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
     with suppress(ImportError):
         # Gives `input` cursor keys and a history.
         import readline  # noqa: F401
-    notes.line(f"Ask about the documents; {COMMANDS} are commands.")
+    notes.line("Ask about the documents; Ctrl-D ends the session.")
     while True:
         try:
             yield input("specprefill> ")

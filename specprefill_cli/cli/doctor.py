@@ -108,20 +108,9 @@ def show(json: Json = False) -> None:
     print(f"config file: {config_path()}")
 
 
-def setting_names(incomplete: str) -> list[str]:
-    """Shell completion of a setting's name."""
-    return [name for name in SETTINGS if name.startswith(incomplete)]
-
-
 @config.command("set")
 def set_(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A setting's name, as in `config show`.",
-            autocompletion=setting_names,
-        ),
-    ],
+    name: Annotated[str, typer.Argument(help="A setting's name, as in `config show`.")],
     value: Annotated[str, typer.Argument(help="Its new value.", show_default=False)],
 ) -> None:
     """Write a setting into the config file; everything else in it stays. An editor can change the file too.

@@ -20,7 +20,7 @@ from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_me
 from specprefill_cli.models.sources.hub import fetch_gguf, may_download
 from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
@@ -99,13 +99,9 @@ def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
 
 
 def open_ready_session(
-    variants: Sequence[Settings],
-    notes: Notes,
-    any_mode: bool = False,
-    target_weights: bool = True,
-    single: bool = False,
+    variants: Sequence[Settings], notes: Notes, target_weights: bool = True, single: bool = False
 ) -> Session:
-    """Load the pair and warm it up with each of the variants that will be used, or (any_mode) perhaps other modes.
+    """Load the pair and warm it up with each of the variants that will be used.
 
     target_weights: without them, only the draft runs, in this process alone; single: whether one question follows
     """
@@ -123,9 +119,8 @@ def open_ready_session(
 
             session: Session = open_endpoint(variants[0])
         else:
-            possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
             ranks = None if target_weights else ALONE
-            session = open_session(variants[0], any(map(loads_draft, possible)), target_weights, ranks=ranks)
+            session = open_session(variants[0], any(map(loads_draft, variants)), target_weights, ranks=ranks)
         session.single = single
         for variant in variants if target_weights else ():
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))

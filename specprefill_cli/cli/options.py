@@ -77,18 +77,6 @@ def setting_values(name: str, text: str, option: str) -> list[Any]:
     return values
 
 
-def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
-    """Shell completion of a setting's values; `several`: complete the last value of a comma-separated list."""
-
-    def completion(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        candidates = choices_of(SETTINGS[name]) or SETTINGS[name].words
-        unused = [value for value in candidates if value not in before.split(",")]
-        return [before + comma + value for value in unused if value.startswith(last)]
-
-    return completion
-
-
 @dataclass(frozen=True)
 class ListOption:
     """An option for a list of values of the setting `name`. default: None: the setting's own value."""
@@ -109,7 +97,6 @@ class ListOption:
             help=f"{self.help}.",
             rich_help_panel=PREFILL,
             metavar="<list>",
-            autocompletion=complete(self.name, several=True),
         )
         default = self.default or shown_default(SETTINGS[self.name])
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[str, option])
@@ -196,7 +183,6 @@ def parameter_of(setting: Setting) -> Parameter:
         hidden=setting.rare,
         show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
-        autocompletion=complete(setting.name),
     )
     return Parameter(
         setting.name,

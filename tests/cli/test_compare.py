@@ -1,8 +1,7 @@
-"""`specprefill compare`: figures side by side, reuse of KV, commands of the session, keys at a terminal."""
+"""`specprefill compare`: figures side by side, reuse of KV, the session, keys at a terminal."""
 
 import math
 import os
-import re
 import signal
 import sys
 from dataclasses import replace
@@ -12,12 +11,13 @@ import pytest
 import torch
 from bs4 import BeautifulSoup
 
+from specprefill_cli.answering import tasks
 from specprefill_cli.answering.tasks import compare_modes, kl_divergence
-from specprefill_cli.cli.compare import Comparer, split_question
-from specprefill_cli.cli.console import Notes
+from specprefill_cli.cli.compare import split_question
 from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.prefix_cache import DocumentCache
 from specprefill_cli.record import Comparison
+from specprefill_cli.reporting import table
 from specprefill_cli.reporting.html import render_page
 from specprefill_cli.reporting.table import comparison_table
 from specprefill_cli.settings import Settings
@@ -118,44 +118,14 @@ def test_one_question_gives_table_page_or_object(call, call_json, tmp_path):
     assert set(record["rows"][1]) >= {"speedup", "first_token_kl", "agreement", "reused", "phases"}
 
 
-def test_session_reads_lines_from_a_pipe(call):
-    lines = b"/keep 0.3\nHow heavy is the pump?\n/nonsense\n/exit\nnever asked\n"
-    code, out, err = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
+def test_session_reads_lines_from_a_pipe_and_reuses_kv(call):
+    lines = b"How heavy is the pump?\n\nWhat colour is it?\n"
+    code, out, _ = call("compare", MANUAL, "--modes", "select", "--max-new-tokens", "4", stdin=lines)
     assert code == 0
-    assert "> How heavy is the pump?" in out
-    assert "error: /nonsense: no such command" in err
-    assert "never asked" not in out
-
-
-@pytest.fixture
-def comparer(random_session):
-    session = random_session.with_cache(DocumentCache())
-    return Comparer(session, COLLECTION, SETTINGS, ("full", "select"), Notes(quiet=True))
-
-
-def test_a_session_changes_modes_and_keep_ratio(comparer):
-    reply_to = lambda line: text_of(comparer.reply(line))  # noqa: E731
-    assert "speedup" in reply_to("When does it open?")
-    assert "document KV" not in reply_to("What do tickets cost?")
-    assert reply_to("/mode select, select") == "mode select, keep 0.4\n"
-    assert reply_to("/keep 0.2") == "mode select, keep 0.2\n"
-    assert reply_to("/keep auto") == "mode select, keep auto\n"
-    assert "speedup" not in reply_to("Who is it?")
-    assert "draft document KV" in reply_to("Who lives there?")
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("/mode foo", "/mode foo: unknown; use one of auto, "),
-        ("/mode", "/mode: empty"),
-        ("/keep 7", "/keep: keep 7"),
-        ("/nothing", "/nothing: no such command; there are /mode MODES"),
-    ],
-)
-def test_an_error_names_the_command_that_caused_it(comparer, line, words):
-    with pytest.raises(UsageError, match=re.escape(words)):
-        comparer.reply(line)
+    first, second = out.split("> What colour is it?")
+    assert "> How heavy is the pump?" in first
+    assert "draft document KV" not in first
+    assert "draft document KV" in second
 
 
 def test_errors_and_ctrl_c_end_the_answer_not_the_session(call, monkeypatch):
@@ -167,14 +137,15 @@ def test_errors_and_ctrl_c_end_the_answer_not_the_session(call, monkeypatch):
             raise outcome
         return outcome
 
-    monkeypatch.setattr(Comparer, "reply", reply)
+    monkeypatch.setattr(tasks, "compare_modes", reply)
+    monkeypatch.setattr(table, "comparison_view", lambda answer: answer)
     code, out, err = call("compare", MANUAL, "--modes", "full", "--quiet", stdin=b"When?\nWho?\nWhy?\n")
     assert (code, out.splitlines()[-1]) == (0, "the answer")
     assert err.splitlines() == ["error: RuntimeError: out of memory", "cancelled; the session goes on"]
 
 
 def test_sigterm_ends_the_session(call, monkeypatch):
-    monkeypatch.setattr(Comparer, "reply", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(tasks, "compare_modes", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     code, out, _ = call("compare", MANUAL, "--modes", "full", stdin=b"When?\nWhy?\n")
     assert (code, "Why?" in out) == (143, False)
 
