@@ -47,9 +47,6 @@ def ask(
     *,
     settings: Settings,
     json: Json = False,
-    no_stream: Annotated[
-        bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=OUTPUT)
-    ] = False,
     html: Html = None,
     verbose: Annotated[
         bool,
@@ -80,14 +77,11 @@ def ask(
     with notes.progress("prefill"):
         next(events)
     # Text written to a pipe cannot be corrected afterwards.
-    streaming = not (json or no_stream)
-    at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
-    end = write_answer(events, streaming and at_once, at_once and not json)
-    if isinstance(end, Provisional):
+    at_once = not json and (sys.stdout.isatty() or not settings.confirm)
+    done = write_answer(events, at_once)
+    if isinstance(done, Provisional):
         with notes.progress("full prefill confirms the answer"):
             done = next(event for event in events if isinstance(event, Done))
-    else:
-        done = end
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
@@ -132,23 +126,23 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     notes.show(answer_table(answer) if verbose else short_table(answer))
 
 
-def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> Provisional | Done:
-    """Write the answer, in pieces or whole, or (write_now False) leave it to the caller; return the event that ends it."""
+def write_answer(events: Iterator[Event], at_once: bool) -> Provisional | Done:
+    """Write the pieces of an answer as they come, or (at_once False) leave it to the caller; return the event that ends it."""
     text = ""
     try:
         for event in events:
             if not isinstance(event, Piece):
                 break
             text += event.text
-            if streaming:
+            if at_once:
                 print(printable(event.text), end="", flush=True)
     except SpecprefillError:
         # Let the error begin a new line.
-        if streaming and text:
+        if at_once and text:
             print(flush=True)
         raise
-    if write_now:
-        print("" if streaming else printable(text.strip()), flush=True)
+    if at_once:
+        print(flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
 

@@ -147,9 +147,7 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     """Convert a target's file on its first use. Raises SpecprefillError, before importing torch, for a target that is nowhere."""
     target = chosen_pair(settings).target
     ref = ModelRef(target)
-    is_hub_file = ref.kind is Kind.HUB_FILE
-    fetched = (settings.target is None or is_hub_file) and may_download(target, settings.offline)
-    if fetched and is_hub_file:
+    if ref.kind is Kind.HUB_FILE and may_download(target, settings.offline):
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:

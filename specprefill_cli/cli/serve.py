@@ -92,10 +92,11 @@ def serve(
             raise UsageError(
                 f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
             )
-    check_packages()
-    from specprefill_cli.serving.context import ServeOptions
-    from specprefill_cli.serving.start import run_server
-
+    try:
+        from specprefill_cli.serving.context import ServeOptions
+        from specprefill_cli.serving.start import run_server
+    except ImportError as error:
+        raise UsageError(f"serve: {error.name} is not installed; run: {pip_command(*PACKAGES)}") from error
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)
     with notes.progress("reading documents"):
@@ -124,12 +125,3 @@ def control(stop: bool, notes: Notes) -> None:
     else:
         stop_server(state["process"])
         notes.line("the server has stopped")
-
-
-def check_packages() -> None:
-    """Raise UsageError if packages of the server are missing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
-    if missing:
-        raise UsageError(f"serve: not installed: {', '.join(missing)}; run: {pip_command(*missing)}")

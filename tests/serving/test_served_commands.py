@@ -16,7 +16,7 @@ from tests.cli.test_batch import test_failed_rows_become_error_rows_and_override
 from tests.cli.test_command_line import (  # noqa: F401
     test_answer_goes_to_stdout_and_table_to_stderr,
     test_json_has_the_documented_keys,
-    test_quiet_prints_only_the_answer_streamed_or_not,
+    test_quiet_prints_only_the_answer,
     test_reads_document_from_standard_input,
 )
 from tests.cli.test_errors import bad_inputs, test_failures_are_one_line_and_exit_with_1  # noqa: F401
