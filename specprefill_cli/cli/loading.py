@@ -95,7 +95,7 @@ def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
         return None
     from specprefill_cli.serving.control import server_for
 
-    return server_for(settings, seconds_since_start, lambda reason: notes.line(f"specprefill: {reason}"))
+    return server_for(settings, lambda reason: notes.line(f"specprefill: {reason}"))
 
 
 def open_ready_session(
@@ -124,7 +124,7 @@ def open_ready_session(
         session.single = single
         for variant in variants if target_weights else ():
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
-    session.startup_seconds = seconds_since_start()
+    session.startup_seconds = time.perf_counter() - STARTED
     return session
 
 
@@ -164,11 +164,6 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     notes.line(f"{target}: converting its file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
-
-
-def seconds_since_start() -> float:
-    """Seconds since the program started."""
-    return time.perf_counter() - STARTED
 
 
 @dataclass(frozen=True)

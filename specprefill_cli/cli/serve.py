@@ -50,7 +50,6 @@ def serve(
         float | None,
         optional(help="Stop after this many seconds without work.", min=1, show_default="never", metavar="SECONDS"),
     ] = None,
-    queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
     upstream: Annotated[
         str | None,
         optional(
@@ -107,7 +106,6 @@ def serve(
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
         idle_seconds=idle,
-        queue=queue,
         upstream=ref,
     )
     raise typer.Exit(run_server(settings, collection, options, notes.line))

@@ -30,7 +30,7 @@ from specprefill_cli.engine.request import (
     ReadDocuments,
     Request,
 )
-from specprefill_cli.errors import UsageError, first_line
+from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.memory_plan import SMALLEST
 from specprefill_cli.models.running.adapter import run_together
 from specprefill_cli.models.running.passes import ForwardInput
@@ -48,12 +48,11 @@ class Ticket:
     prepared: the question with resolved settings, until it is prefilled; bytes: estimated size of its KV
     steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
     delivered: whether any text of the answer was delivered
-    retried: why the first attempt ran out of memory; the second attempt runs alone
+    retried: whether the first attempt ran out of memory; the second attempt runs alone
     """
 
     request: Request
     on_event: EventCallback
-    submitted: float = field(default_factory=time.perf_counter)
     session: Session = field(init=False)
     encoded: Future[Any] = field(default_factory=Future)
     prepared: ResolvedQuestion | None = None
@@ -63,7 +62,7 @@ class Ticket:
     next_pass: ForwardInput | None = None
     cancelled: bool = False
     delivered: bool = False
-    retried: str | None = None
+    retried: bool = False
 
     def encode(self, session: Session, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt, in another thread than the engine's."""
@@ -92,7 +91,7 @@ class Ticket:
     def fits_beside(self, running: Sequence[Ticket], memory_limit: int) -> bool:
         """Whether a tokenised request may run beside these answers. Raises SpecprefillError if it cannot be answered."""
         # A request that ran out of memory is retried alone.
-        if running and any(ticket.retried is not None for ticket in (self, *running)):
+        if running and any(ticket.retried for ticket in (self, *running)):
             return False
         if self.request.task == ANSWER and self.prepared is None:
             encoded: EncodedQuestion = self.encoded.result()
@@ -143,17 +142,11 @@ class Ticket:
             # If the answer had ended already, only its last event is left to deliver.
             if getgeneratorstate(steps) != GEN_CLOSED:
                 raise
-        answer = stream.result()
-        if self.retried is not None:
-            size = self.request.settings.prefill_chunk
-            again = f"out of memory ({self.retried}); asked again in passes of {size} tokens"
-            answer = replace(answer, warnings=[*answer.warnings, again])
-        yield Done(answer, stream.cells if self.request.with_cells else None)
+        yield Done(stream.result(), stream.cells if self.request.with_cells else None)
 
     def restart(self, error: Exception) -> None:
         """Prepare a second attempt with short passes."""
-        self.retried = first_line(error)
-        settings = self.request.settings
+        self.retried, settings = True, self.request.settings
         size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
         self.request = replace(self.request, settings=settings.varied(prefill_chunk=size))
         # The traceback keeps the failed attempt's memory alive.
@@ -162,11 +155,6 @@ class Ticket:
     def drop(self) -> None:
         """Free what a running answer holds."""
         self.stream = self.steps = self.next_pass = self.prepared = None
-
-
-def is_ready(ticket: Ticket) -> bool:
-    """Whether a request is read and tokenised, successfully or not."""
-    return ticket.encoded.done()
 
 
 def run_passes(tickets: Sequence[Ticket], sharing: int) -> Iterator[tuple[Ticket, Tensor | BaseException]]:

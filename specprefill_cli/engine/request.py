@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
@@ -104,24 +104,26 @@ class Cancelled(Exception):
     """The failure of a request that was cancelled before its first token."""
 
 
-class Engine(Protocol):
-    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint."""
+class Engine(ABC):
+    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint.
 
-    @property
-    def capacity(self) -> int:
-        """Requests worth having in flight."""
+    capacity: requests worth having in flight
+    """
 
+    capacity: int
+
+    @abstractmethod
     def submit(self, request: Request, on_event: EventCallback) -> Any:
         """Add a request, from any thread; return a ticket for `cancel`. Raises QueueFull if the engine has ended."""
 
-    def cancel(self, ticket: Any) -> None:
+    def cancel(self, ticket: Any) -> None:  # noqa: B027
         """End a request that nobody waits for any more."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End the engine, once no request is in flight."""
 
 
-class RemoteEngine(ABC):
+class RemoteEngine(Engine):
     """An engine whose answers come from another process; a thread waits for each submitted request."""
 
     @abstractmethod
@@ -150,9 +152,6 @@ class RemoteEngine(ABC):
     def cancel(self, ticket: threading.Event) -> None:
         """End a request at its next event."""
         ticket.set()
-
-    def close(self) -> None:  # noqa: B027
-        """Leave the other process as it is."""
 
 
 def is_device_failure(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +35,8 @@ VERSION = "version"
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that name models (compared by path), or that change no answer.
 NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm")
-# Seconds to wait for a reply, and for the end of a server.
-REPLY_SECONDS, STOP_SECONDS = 5.0, 60.0
+# Seconds to wait for the end of a server.
+STOP_SECONDS = 60.0
 # Everything that must be equal, by name, for a server to give the answers of a process without it.
 Identity = dict[str, Any]
 # A listening socket, its address as text, and its token: None on the Unix socket, because only this user opens it.
@@ -184,23 +184,19 @@ def server_state() -> dict[str, Any] | None:
     """The reply of `/healthz`; None where no server runs. Raises SpecprefillError where the server does not reply."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
-    connection = UnixConnection(runtime_folder() / HTTP_SOCKET, REPLY_SECONDS)
     try:
-        connection.connect()
+        connection = UnixConnection(runtime_folder() / HTTP_SOCKET)
     except OSError:
         return None
     try:
-        connection.request("GET", "/healthz")
-        return json.loads(connection.getresponse().read())
+        with closing(connection):
+            connection.request("GET", "/healthz")
+            return json.loads(connection.getresponse().read())
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise SpecprefillError("the server does not answer; end its process") from error
-    finally:
-        connection.close()
 
 
-def server_for(
-    settings: Settings, startup_seconds: Callable[[], float], tell: Callable[[str], None]
-) -> HttpEngine | None:
+def server_for(settings: Settings, tell: Callable[[str], None]) -> HttpEngine | None:
     """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason."""
     if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
         return None
@@ -214,7 +210,7 @@ def server_for(
     if reason is None and state["status"] != "ok":
         reason = f"the server is {state['status']}"
     if reason is None:
-        return HttpEngine(path=runtime_folder() / HTTP_SOCKET, startup_seconds=startup_seconds())
+        return HttpEngine(path=runtime_folder() / HTTP_SOCKET)
     tell(f"{reason}; running without it")
     return None
 

@@ -135,12 +135,12 @@ class Service:
             session.warm_up(settings)
         cache = document_cache(settings.memory_cache, session.pair)
         session = session.with_cache(cache)
-        engine = LocalEngine(session, independent=True, observe=self.metrics.observe)
+        engine = LocalEngine(session, independent=True)
         self.metrics.watch(engine, cache)
         if self.documents is not None:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
-        context = ServerContext(engine, self.documents, self.options, self.metrics, self.about)
+        context = ServerContext(engine, self.documents, self.metrics, self.about)
         for guard in self.guards:
             guard.application = make_application(replace(context, is_private=guard.token is None))
         return engine

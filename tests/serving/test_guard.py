@@ -22,7 +22,7 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.serving import api, body, guard
 from specprefill_cli.serving.body import json_body
 from specprefill_cli.serving.chat import chat_application
-from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
+from specprefill_cli.serving.context import Metrics, ServerContext
 from specprefill_cli.serving.control import HAS_UNIX_SOCKETS, http_listener, private_folder, token_of, unix_listener
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, Guard, http_server, is_allowed_host
 
@@ -193,9 +193,8 @@ def test_addresses_are_parsed():
             http_listener(address)
 
 
-def context_of(engine, is_private=False, **options):
-    options = ServeOptions(**options)
-    return ServerContext(engine=engine, documents=None, options=options, metrics=Metrics(), is_private=is_private)
+def context_of(engine, **options):
+    return ServerContext(engine, None, Metrics(), **options)
 
 
 def post(context, path, values, count=1, method="POST"):
@@ -264,14 +263,11 @@ def test_a_stream_that_waits_sends_comments_and_then_its_events(random_session, 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, stream):
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
-    complete = []
-
-    def observe(_ticket, event):
-        if isinstance(event, Done) and event.result.stopped != "interrupt":
-            complete.append(event)
-
-    engine = LocalEngine(random_session, observe=observe)
+    done, engine = [], LocalEngine(random_session)
     context = context_of(engine, is_private=True, queue=1)
+    monkeypatch.setattr(
+        context.metrics, "observe", lambda event, _: done.append(event) if isinstance(event, Done) else None
+    )
     content = json.dumps(ASKED | {"stream": stream, "mode": "full", "max_new_tokens": 3_000}).encode()
 
     async def check():
@@ -289,7 +285,7 @@ def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, st
         writer.close()
         while engine.busy:
             await asyncio.sleep(0)
-        assert not complete
+        assert [event.result.stopped for event in done] == ["interrupt"]
         server.should_exit = True
         await task
 
