@@ -100,16 +100,8 @@ def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[Spa
     for span in plan.spans:
         first, last = span.start - prompt.document[0], span.end - prompt.document[0] - 1
         start, end = int(prompt.offsets[first, 0]), int(prompt.offsets[last, 1])
-        records.append(
-            SpanRecord(
-                start=span.start,
-                end=span.end,
-                fate=span.fate,
-                pages=collection.pages(start, end),
-                risk=span.risk,
-                documents=collection.pages_by_document(start, end),
-            )
-        )
+        place = {"pages": collection.pages(start, end), "documents": collection.pages_by_document(start, end)}
+        records.append(SpanRecord(start=span.start, end=span.end, fate=span.fate, risk=span.risk, **place))
     return records
 
 

@@ -101,13 +101,17 @@ class EndpointStream(TextStream):
             for piece in [NOT_FOUND] if self.is_denied else self.incoming:
                 yield from self.emit(piece)
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.interrupt()
         finally:
             # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
             self.reply.close()
 
-    def warnings(self, length_stop: bool) -> list[str]:
+    @property
+    def length_stop(self) -> bool:
+        return self.reply.finish_reason == "length"
+
+    def warnings(self) -> list[str]:
         """All warnings: about documents, the choice of text, token counts, and the end of the answer."""
         draft, prompt_tokens = self.request.draft, self.reply.prompt_tokens
         server_count = f"; the endpoint counts {prompt_tokens:,} in the sent text" if prompt_tokens else ""
@@ -118,17 +122,14 @@ class EndpointStream(TextStream):
         ]
         if prompt_tokens and prompt_tokens < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
             warnings.append(CUT_PROMPT)
-        return warnings + self.end_warnings("its longest" if length_stop else None)
+        return warnings + self.end_warnings("its longest")
 
     def result(self) -> Record:
         request, choice = self.request, self.prefilled
         tokens = self.reply.completion_tokens or count_tokens(self.text)
-        length_stop = self.reply.finish_reason == "length"
         selects = choice.mode == SELECT
         draft_ran = selects and SCORERS[request.scorer].uses_draft
         return self.record(
-            length_stop,
-            self.citations,
             mode=choice.mode,
             reason=choice.reason,
             draft=request.draft.name if draft_ran else None,
@@ -137,7 +138,7 @@ class EndpointStream(TextStream):
             generated_tokens=tokens,
             tokens_per_second=(tokens - 1) / self.decode_seconds if tokens > 1 and self.decode_seconds else None,
             acceptance_rate=None,
-            warnings=self.warnings(length_stop),
+            warnings=self.warnings(),
             speculation=ENDPOINT_DECODES,
             scorer=request.scorer if selects else None,
             draft_window=request.draft_window if draft_ran else None,
