@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,13 +30,14 @@ from specprefill_cli.cli.options import (
     Quiet,
     with_settings,
 )
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request
+from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
 
 
@@ -105,8 +106,13 @@ def send(
     if request.task == ANSWER:
         session = open_ready_session([settings], notes, single=True)
     else:
-        session = open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
+        session = open_draft_session(settings, notes)
     return open_engine(session, settings).ask(replace(request, documents=collection)), collection
+
+
+def open_draft_session(settings: Settings, notes: Notes) -> Session:
+    """Open a session in which only the draft runs."""
+    return open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
 
 
 def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
@@ -175,7 +181,9 @@ def passages(
     """
     request = new_request("passages", documents, question, settings, task=PASSAGES, top=top)
     notes = Notes(quiet)
-    retrieval = ask_draft(request, notes, no_server)
+    events, _ = send(request, notes, no_server)
+    with notes.progress("reading the documents with the draft"):
+        retrieval = next(event.result for event in events if isinstance(event, Done))
     from specprefill_cli.reporting.text import by_page
 
     for warning in retrieval.warnings:
@@ -198,7 +206,6 @@ def plan(
     settings: Settings,
     json: Json = False,
     quiet: Quiet = False,
-    no_server: NoServer = False,
 ) -> None:
     """Show how much `select` would keep, and on which pages, and estimate the time. Load no weights of the target.
 
@@ -209,18 +216,18 @@ def plan(
 
       specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
-    request = new_request("plan", documents, question, settings, task=PLAN)
-    run = ask_draft(request, Notes(quiet), no_server)
+    request, notes = new_request("plan", documents, question, settings), Notes(quiet)
+    collection = read_inputs(documents or (), None, settings, notes)
+    session = open_draft_session(settings, notes)
+    from specprefill_cli.answering.tasks import dry_run
+    from specprefill_cli.prefill.shortlist import shortlist
+
+    with notes.progress("reading the documents with the draft"):
+        collection = shortlist(collection, request.question, settings)
+        run = dry_run(session, collection, request.question, settings)
     if json:
         print_json(asdict(run))
         return
     from specprefill_cli.reporting.table import plan_view
 
     console(sys.stdout).print(plan_view(run))
-
-
-def ask_draft(request: Request, notes: Notes, no_server: bool) -> Any:
-    """Run a task that needs only the draft, and return its result."""
-    events, _ = send(request, notes, no_server)
-    with notes.progress("reading the documents with the draft"):
-        return next(event.result for event in events if isinstance(event, Done))

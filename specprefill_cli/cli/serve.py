@@ -62,7 +62,7 @@ def serve(
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Keep the models loaded. `ask`, `batch`, `passages` and `plan` then start at once, and other programs can ask too.
+    """Keep the models loaded. `ask`, `batch` and `passages` then start at once, and other programs can ask too.
 
     Listen on a Unix socket of your own, and with --http also on an address. Ctrl-C, SIGTERM and --stop finish the running
     answers first.

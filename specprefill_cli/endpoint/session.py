@@ -6,18 +6,18 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 from transformers import LlamaConfig
 
-from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.text_stream import TextStream
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
-from specprefill_cli.endpoint.client import Client, Reply, open_client
+from specprefill_cli.endpoint.client import Client, Reply
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, ReadDocuments, RemoteEngine, Request, Started
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.loading import load_model
@@ -57,7 +57,7 @@ def open_endpoint(settings: Settings) -> EndpointSession:
     Raises what `open_chooser` raises, and SpecprefillError where the package openai is missing.
     """
     ref = parse_endpoint(settings.target or "")
-    client, messages = open_client(ref), load_template(settings.prompt or Pair.prompt)
+    client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)
     chooser = open_chooser(settings, ref.name)
     return EndpointSession(
         pair=chooser.pair, template=chooser.template, settings=settings, client=client, messages=messages
@@ -105,7 +105,7 @@ class EndpointStream(TextStream):
         finally:
             # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
-            self.reply.close()
+            self.reply.stream.close()
 
     @property
     def length_stop(self) -> bool:
@@ -184,15 +184,7 @@ class EndpointSession(Session):
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Let the draft choose once, so that no question pays for lazy initialisation.
-
-        Raises UsageError for settings that an endpoint cannot have.
-        """
-        check_possible(settings)
-        with self.lock:
-            if settings.scorer not in self.warmed:
-                choose(replace(self, cache=None), WARM_UP, "When?", settings.varied(mode="select"))
-                self.warmed.add(settings.scorer)
+        """Do nothing: the server is warm."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +203,6 @@ class EndpointEngine(RemoteEngine):
         assert request.task == ANSWER, "plans and passages need a target with weights here"
         stream = self.session.ask(request.read_documents(self.read), request.question, request.settings)
         yield Started()
-        # Closing the stream closes the connection.
         with closing(iter(stream)) as pieces:
             for text in pieces:
                 yield Piece(text)

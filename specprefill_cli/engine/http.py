@@ -15,15 +15,15 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, RemoteEngine, Request, Started
+from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, RemoteEngine, Request, Started
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import DryRun, Fate, Record, Retrieval
+from specprefill_cli.record import Fate, Record, Retrieval
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect and send the request; an answer may take any time.
 CONNECTING = 5.0
-PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages", PLAN: "/v1/plan"}
+PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages"}
 # Rows of a batch sent to a server at a time: the server itself decides how many run at once.
 CAPACITY = 32
 
@@ -65,7 +65,7 @@ class HttpEngine(RemoteEngine):
                 if request.task == ANSWER:
                     yield from self.read_stream(response)
                     return
-                yield Done(from_json(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read())))
+                yield Done(from_json(Retrieval, json.loads(response.read())))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
 

@@ -150,12 +150,12 @@ class LocalEngine(Engine):
         self.begin(ticket)
 
     def begin(self, ticket: Ticket) -> None:
-        """Prefill a question, or run the draft's task."""
+        """Prefill a question, or find its passages."""
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else lambda: self.decode(ticket)):
                 if ticket.prepared is None:
-                    return self.tell(ticket, Done(ticket.run_draft()))
+                    return self.tell(ticket, Done(ticket.retrieve()))
                 ticket.prefill()
                 self.running.append(ticket)
                 self.tell(ticket, Started())

@@ -15,12 +15,11 @@ from torch import Tensor
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.answering.tasks import dry_run, retrieve
+from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.decoding.proposers import check_proposer
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
-    PASSAGES,
     Cancelled,
     Done,
     Event,
@@ -35,7 +34,7 @@ from specprefill_cli.models.machine.memory_plan import SMALLEST
 from specprefill_cli.models.running.adapter import run_together
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.request import EncodedQuestion
-from specprefill_cli.record import DryRun, Record, Retrieval
+from specprefill_cli.record import Record, Retrieval
 from specprefill_cli.settings import AUTO
 
 
@@ -114,12 +113,10 @@ class Ticket:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()
 
-    def run_draft(self) -> Retrieval | DryRun:
-        """Compute the passages or the plan of the question."""
-        collection, request = self.encoded.result(), self.request
-        if request.task == PASSAGES:
-            return retrieve(self.session, collection, request.question, request.settings, request.top)
-        return dry_run(self.session, collection, request.question, request.settings)
+    def retrieve(self) -> Retrieval:
+        """Find the passages for the question."""
+        request = self.request
+        return retrieve(self.session, self.encoded.result(), request.question, request.settings, request.top)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
         """Yield events up to the next pass or the end; outcome: the last pass's logits, or the error that it raised."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings
 
-ANSWER, PASSAGES, PLAN = "answer", "passages", "plan"
+ANSWER, PASSAGES = "answer", "passages"
 # Reads documents by name.
 ReadDocuments = Callable[["tuple[str, ...]"], "Collection"]
 
@@ -26,7 +26,7 @@ class Request:
     """A question about documents.
 
     documents: the documents themselves, names for the engine to read, or a function that reads them when the engine calls it
-    task: `answer` the question, or use only the draft to find `passages` or to `plan` what would be kept
+    task: `answer` the question, or use only the draft to find `passages`
     top: number of passages; None: those of the keep ratio
     with_cells: also return every chunk with its fate, for an HTML page
     template: of the prompt; None: the engine's

@@ -1,4 +1,4 @@
-"""The endpoints `/v1/ask`, `/v1/passages`, `/v1/plan`, `/healthz` and `/metrics`, and what all endpoints share."""
+"""The endpoints `/v1/ask`, `/v1/passages`, `/healthz` and `/metrics`, and what all endpoints share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specprefill_cli.batching.rows import unknown_keys
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece
+from specprefill_cli.engine.http import PATHS
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.record import Record
 from specprefill_cli.serving.body import KEYS, json_body, parse_question
@@ -31,7 +32,7 @@ STUCK_SECONDS = 300.0
 # A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 MAX_SHOWN_CHARACTERS = 100
-TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
+TASKS = {path: task for task, path in PATHS.items()}
 
 
 def build_application(context: ServerContext, routes: Mapping[str, Any]) -> Starlette:
@@ -122,7 +123,7 @@ async def metrics(_request: Request, context: ServerContext) -> Response:
 
 
 async def ask(request: Request, context: ServerContext) -> Response:
-    """Answer with passages, a plan, or an answer's record. With `stream`, the pieces of its text come first."""
+    """Answer with passages or an answer's record. With `stream`, the pieces of its text come first."""
     body, task = await json_body(request), TASKS[request.url.path]
     question = replace(parse_question(body, context.session.settings, context.is_private), task=task)
     if not body.get("documents"):

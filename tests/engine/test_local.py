@@ -12,7 +12,6 @@ from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import (
     PASSAGES,
-    PLAN,
     Cancelled,
     Done,
     Failed,
@@ -165,12 +164,11 @@ def test_answers_go_on_between_the_passes_of_a_prefill(session, asker):
     assert asker.text("b") == answer_singly(session, "Why?", FULL.varied(prefill_chunk=64)).answer
 
 
-@pytest.mark.parametrize("task", [PASSAGES, PLAN])
-def test_requests_without_an_answer_run_beside_answers(session, asker, task):
+def test_requests_without_an_answer_run_beside_answers(session, asker):
     long = FULL.varied(max_new_tokens=100)
     asker.submit("a", settings=long)
     asker.step_until("a", Piece)
-    asker.submit("b", task=task, settings=BASE)
+    asker.submit("b", task=PASSAGES, settings=BASE)
     asker.step_until("b", Done)
     assert not any(isinstance(event, Done) for event in asker.events("a"))
     asker.finish()
