@@ -153,8 +153,6 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
     same_tokenizer = draft.fingerprint == target.fingerprint
     different = "two different ones: no draft KV, and no tokens proposed by the draft"
     return [
-        check_model_class("draft", draft),
-        check_model_class("target", target),
         Check("tokenizer", State.OK, "the same for both")
         if same_tokenizer
         else Check("tokenizer", State.LIMITED, different),
@@ -162,19 +160,6 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, dr
         check_prompt("prompt", template, target),
         *(() if same_tokenizer else (check_prompt("draft's prompt", draft_template, draft),)),
     ]
-
-
-def check_model_class(role: str, outline: ModelOutline) -> Check:
-    """Check that our attention can replace the model's."""
-    from specprefill_cli.models.running.supported import model_class
-
-    text_config = outline.config.get_text_config()
-    if not model_class(outline.config).is_backend_compatible():
-        return Check(role, State.BROKEN, f"{outline.name}: {text_config.model_type} computes attention in its own way")
-    detail = (
-        f"{outline.name}: {text_config.model_type}, {text_config.num_hidden_layers} layers of {text_config.hidden_size}"
-    )
-    return Check(role, State.OK, detail)
 
 
 def compare_contexts(draft: ModelOutline, target: ModelOutline) -> Check:

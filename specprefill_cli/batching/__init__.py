@@ -14,7 +14,7 @@ from typing import Any
 from specprefill_cli.batching.output import Finished, output_row
 from specprefill_cli.batching.rows import Row, parse_line, settings_with
 from specprefill_cli.engine.http import ServerEnded
-from specprefill_cli.engine.request import LAST, Done, Engine, Event, Failed, QueueFull, Request, is_device_failure
+from specprefill_cli.engine.request import LAST, Engine, Event, Failed, QueueFull, Request, is_device_failure
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.settings import Settings
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
@@ -88,9 +88,6 @@ class Batch:
                     elif event is not None:
                         number, ended = number + 1, not event
                         self.add(number, parse_line(event, number, bool(self.documents)))
-        except KeyboardInterrupt:
-            self.write_delivered()
-            raise
         finally:
             for number in self.in_flight:
                 self.engine.cancel(self.pending[number].ticket)
@@ -159,14 +156,6 @@ class Batch:
         self.in_flight.remove(number)
         self.finish(number, event)
         self.submit()
-
-    def write_delivered(self) -> None:
-        """Write the answers that the engine has already delivered, and submit nothing more."""
-        self.waiting.clear()
-        while not self.events.empty():
-            event = self.events.get_nowait()
-            if isinstance(event, tuple) and isinstance(event[1], Done):
-                self.take(*event)
 
     def finish(self, number: int, event: Event) -> None:
         """Write the record of a row, or its error, once those before it are written."""

@@ -27,8 +27,6 @@ from specprefill_cli.serving.body import KEYS, json_body, parse_question
 from specprefill_cli.serving.context import ServerContext, to_api_error, while_connected
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
-# Seconds with work but without a pass until the engine counts as stuck.
-STUCK_SECONDS = 300.0
 # A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 MAX_SHOWN_CHARACTERS = 100
@@ -107,14 +105,12 @@ async def event_stream(
 
 async def health(request: Request, context: ServerContext) -> Response:
     """Say whether the server answers, and describe it to this user."""
-    engine = context.engine
-    is_stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
-    state: dict[str, Any] = {"status": "stuck" if is_stuck else "ok"}
+    state: dict[str, Any] = {"status": "ok"}
     if context.is_private:
-        work = {"waiting": len(engine.waiting), "busy": engine.busy}
-        uptime = round(time.time() - context.started, 1)
+        uptime, waiting = round(time.time() - context.started, 1), len(context.engine.waiting)
+        work = {"waiting": waiting, "busy": context.engine.busy}
         state |= {**context.about, "pair": context.pair_name, "uptime_seconds": uptime, **work}
-    return AsciiResponse(state, 503 if is_stuck else 200)
+    return AsciiResponse(state)
 
 
 async def metrics(_request: Request, context: ServerContext) -> Response:

@@ -1,8 +1,7 @@
-"""Checks in front of the application: who may ask, and how slowly they may send."""
+"""Checks in front of the application: who may ask, and how much at a time."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hmac
 import ipaddress
@@ -17,12 +16,11 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specprefill_cli.errors import SpecprefillError
 
-# Seconds for a request's headers, for its body, and between two requests of a connection.
-HEADER_SECONDS, BODY_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 60.0, 30
+# Seconds for a request's body, and between two requests of a connection.
+BODY_SECONDS, KEEP_ALIVE_SECONDS = 60.0, 30
 # Seconds for running answers after a request to stop; after which a client may ask again while the models load.
 DRAIN_SECONDS, LOADING_SECONDS = 30, 2
 # Most bytes of a request's headers; most connections at a time.
@@ -68,33 +66,6 @@ class AsciiResponse(JSONResponse):
         return json.dumps(content, allow_nan=False).encode("ascii")
 
 
-class GuardedProtocol(H11Protocol):
-    """Closes connections whose headers take too long."""
-
-    timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.watch_headers()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.watch_headers()
-
-    def watch_headers(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            if self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
-        elif self.timer is None:
-            self.timer = self.loop.call_later(HEADER_SECONDS, self.abort)
-
-    def abort(self) -> None:
-        if not self.transport.is_closing():
-            log_line(f"closed a connection: no complete headers within {HEADER_SECONDS:g} s")
-            self.transport.abort()
-
-
 class SilentServer(uvicorn.Server):
     """A server that leaves signals to its caller."""
 
@@ -113,7 +84,7 @@ def http_server(application: ASGIApp, allowed_origins: Sequence[str] = ()) -> Si
     limits: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": DRAIN_SECONDS}
     limits |= {"h11_max_incomplete_event_size": MAX_HEADER_BYTES, "limit_concurrency": MAX_CONNECTIONS}
     quiet: dict[str, Any] = {"log_level": "critical", "access_log": False, "server_header": False}
-    return SilentServer(uvicorn.Config(application, http=GuardedProtocol, ws="none", lifespan="off", **quiet, **limits))
+    return SilentServer(uvicorn.Config(application, http="h11", ws="none", lifespan="off", **quiet, **limits))
 
 
 def log_line(text: str) -> None:

@@ -22,12 +22,10 @@ from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
     Identity,
     Listener,
-    difference,
     listen,
     private_folder,
     server_identity,
     server_lock,
-    server_state,
 )
 from specprefill_cli.serving.guard import Guard, http_server, log_line
 from specprefill_cli.settings import Settings
@@ -153,26 +151,23 @@ def run_server(
 
     documents: to prefill before the first question
 
-    Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server with other settings runs.
+    Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server runs.
     """
     with ExitStack() as stack:
-        folder, identity, is_proxy = private_folder(), server_identity(settings), options.upstream is not None
+        folder, is_proxy = private_folder(), options.upstream is not None
         try:
             if not is_proxy:
                 stack.enter_context(server_lock())
         except TimeoutError:
-            reason = difference(identity, (server_state() or {}).get("identity") or identity)
-            if reason is not None:
-                raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first") from None
-            tell("a server is running already; `specprefill serve --status` shows it")
-            return 0
+            remedy = "end it with `specprefill serve --stop` first"
+            raise SpecprefillError(f"your server is running already; {remedy}") from None
         # Commands never ask a proxy, so any number of proxies may run.
         on_socket = not is_proxy and HAS_UNIX_SOCKETS
         service = Service(
             settings=settings,
             documents=documents,
             options=options,
-            identity=identity,
+            identity=server_identity(settings),
             listeners=listen(folder, options.http, options.token_file, stack, tell, on_socket),
             tell=tell,
         )
