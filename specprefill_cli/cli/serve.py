@@ -46,10 +46,6 @@ def serve(
             help="Let web pages of this origin ask, such as http://localhost:3000, or * for all; may be repeated."
         ),
     ] = None,
-    idle: Annotated[
-        float | None,
-        optional(help="Stop after this many seconds without work.", min=1, show_default="never", metavar="SECONDS"),
-    ] = None,
     upstream: Annotated[
         str | None,
         optional(
@@ -70,7 +66,7 @@ def serve(
     Examples:
       specprefill serve &
 
-      specprefill serve report.pdf --http 127.0.0.1:8777 --idle 1800
+      specprefill serve report.pdf --http 127.0.0.1:8777
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
     """
@@ -105,7 +101,6 @@ def serve(
         token_file=token_file,
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
-        idle_seconds=idle,
         upstream=ref,
     )
     raise typer.Exit(run_server(settings, collection, options, notes.line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +53,6 @@ class LocalEngine(Engine):
     running: list[Ticket] = field(default_factory=list, init=False)
     prefilling: Ticket | None = field(default=None, init=False)
     changed: threading.Condition = field(default_factory=threading.Condition, init=False)
-    last_active: float = field(default_factory=time.monotonic, init=False)
     closing: bool = field(default=False, init=False)
     thread: threading.Thread | None = field(default=None, init=False)
 
@@ -79,8 +77,6 @@ class LocalEngine(Engine):
         with self.changed:
             if self.closing or (limit is not None and self.busy and len(self.waiting) >= limit):
                 raise QueueFull
-            if not self.busy:
-                self.last_active = time.monotonic()
             ticket = Ticket(request, on_event)
             self.waiting.append(ticket)
             self.prepare(ticket)
@@ -171,7 +167,6 @@ class LocalEngine(Engine):
             raise Cancelled
         for ticket, outcome in run_passes(self.running, len(self.running) + (self.prefilling is not None)):
             self.advance(ticket, outcome)
-        self.last_active = time.monotonic()
 
     def advance(self, ticket: Ticket, outcome: torch.Tensor | BaseException | None = None) -> None:
         """Continue an answer up to its next pass. outcome: the last pass's logits, or the error that it raised."""

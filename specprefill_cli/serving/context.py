@@ -35,13 +35,12 @@ RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options of `serve` that are not settings. idle_seconds: None for no limit; upstream: what a proxy forwards to."""
+    """Options of `serve` that are not settings. upstream: what a proxy forwards to."""
 
     http: str | None = None
     token_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-    idle_seconds: float | None = None
     upstream: EndpointRef | None = None
 
 

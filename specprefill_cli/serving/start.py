@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
 
-# Seconds between two checks of the idle limit.
-IDLE_CHECK = 1.0
 WARM_UP_QUESTION = "What is this about?"
 
 
@@ -75,7 +71,7 @@ class Service:
         servers = [http_server(guard, self.options.allowed_origins) for guard in self.guards]
         sockets = [listener for listener, *_ in self.listeners]
         serving = [asyncio.create_task(server.serve([own])) for server, own in zip(servers, sockets, strict=True)]
-        await self.wait_for_stop()
+        await self.stopped.wait()
         for server in servers:
             server.should_exit = True
             server.force_exit = self.engine is None or self.failure is not None
@@ -89,17 +85,6 @@ class Service:
             self.engine.close()
             await asyncio.to_thread(worker.join)
         return 0
-
-    async def wait_for_stop(self) -> None:
-        """Wait for a request to stop, the end of the engine, or the idle limit."""
-        limit = self.options.idle_seconds or math.inf
-        while not self.stopped.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.stopped.wait(), IDLE_CHECK)
-            engine = self.engine
-            if engine and not engine.busy and time.monotonic() - engine.last_active >= limit:
-                log_line(f"ends after {limit:g} s without work")
-                self.stopped.set()
 
     def work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the engine in this thread. The service ends with it, because nothing else can answer."""

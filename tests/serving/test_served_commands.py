@@ -169,7 +169,7 @@ def test_second_start_says_so(server):
 
 
 def test_stop_drains_and_leaves_no_socket():
-    with running_server("--idle", "600") as server:
+    with running_server() as server:
         folder = server.folder / "specprefill"
         assert folder.stat().st_mode & 0o777 == 0o700
         assert server.run("serve", "--stop") == (0, "", "the server has stopped\n")
