@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +27,6 @@ from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
-
-if TYPE_CHECKING:
-    from specprefill_cli.answering.stream import AnswerStream
 
 # What to do where full prefill does not fit.
 REMEDY = "leave out --confirm, or give shorter documents"
@@ -49,8 +46,11 @@ class Confirmation:
     log_probabilities: list[float] = field(default_factory=list)
 
 
-def confirm(stream: AnswerStream) -> Generator[ForwardInput | str | Record, Tensor, None]:
-    """Confirm or correct an ended answer: yield its record, then passes. Ctrl-C or a lack of memory leaves it as it is."""
+def confirm(stream: Any) -> Generator[ForwardInput | str | Record, Tensor, None]:
+    """Confirm or correct an ended answer: yield its record, then passes. Ctrl-C or a lack of memory leaves it as it is.
+
+    stream: the answer's `AnswerStream`
+    """
     confirmation = stream.confirmation
     confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:

@@ -15,7 +15,7 @@ from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 
 COMMANDS = typer.main.get_command(command_line())
-OURS = ("ask", "compare", "passages", "plan", "doctor", "config show", "config set")
+OURS = ("ask", "compare", "passages", "plan", "doctor", "config show")
 # Optional imports of transformers, and imports of other readers and reports.
 OPTIONAL = set("torchvision scipy sklearn pandas matplotlib openpyxl docx pptx tiktoken".split())
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
