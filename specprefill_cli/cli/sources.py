@@ -48,10 +48,10 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     """Every setting by name, merged from defaults, config file and environment. Raises UsageError as `merge_settings`."""
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = file or config_path()
-    if path.is_file():
+    if path.exists():
         sourced |= {name: Sourced(value, "file", str(path)) for name, value in read_config(path).items()}
     elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG"):
-        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: the file {path} does not exist; fix or unset the variable")
+        raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
     for name, setting in SETTINGS.items():
         if setting.variable in environment:
             value = setting.parse(environment[setting.variable], setting.variable)

@@ -36,4 +36,4 @@ def test_show_names_the_file_and_the_source_of_each_value(call, call_json, file,
 def test_rejects_a_folder_as_config_file(call, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECPREFILL_CONFIG", str(tmp_path))
     code, _, err = call("config", "show")
-    assert (code, f"the file {tmp_path} does not exist" in err) == (2, True)
+    assert (code, f"{tmp_path}: cannot be read" in err) == (2, True)
