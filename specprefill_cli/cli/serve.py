@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,9 +32,6 @@ def serve(
     ] = None,
     http: Annotated[
         str | None, optional(help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, optional(help="File with the token for --http.", show_default="one in the runtime folder")
     ] = None,
     allow_host: Annotated[
         list[str] | None, optional(help="Also accept this Host header, for proxies and containers; may be repeated.")
@@ -98,7 +94,6 @@ def serve(
         collection = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
         http=http,
-        token_file=token_file,
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
         upstream=ref,

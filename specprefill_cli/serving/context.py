@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -38,7 +37,6 @@ class ServeOptions:
     """Options of `serve` that are not settings. upstream: what a proxy forwards to."""
 
     http: str | None = None
-    token_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     upstream: EndpointRef | None = None

@@ -107,41 +107,30 @@ def http_listener(text: str) -> socket.socket:
         ) from error
 
 
-def token_of(token_file: Path | None, folder: Path, tell: Callable[[str], None]) -> str:
-    """The token in `--token-file`, else in a file of the folder, which is created where it is missing and told once.
-
-    Raises UsageError for a file that cannot be read, or that is empty.
-    """
-    path = token_file or folder / TOKEN
-    try:
-        if token_file is None and not path.exists():
-            with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
-                stream.write(secrets.token_urlsafe(TOKEN_BYTES))
-            tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
-        # Clients send any bytes; the guard compares them as Latin-1.
-        token = path.read_text(encoding="latin-1").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: no token ({error.strerror}); give another --token-file") from error
+def token_of(folder: Path, tell: Callable[[str], None]) -> str:
+    """The token in a file of the folder, which is created where it is missing and told once. Raises UsageError."""
+    path = folder / TOKEN
+    if not path.exists():
+        with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
+            stream.write(secrets.token_urlsafe(TOKEN_BYTES))
+        tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
+    # Clients send any bytes; the guard compares them as Latin-1.
+    token = path.read_text(encoding="latin-1").strip()
     if not token:
-        raise UsageError(f"{path}: is empty; write a token into it")
+        raise UsageError(f"{path}: is empty; write a token into it, or remove it")
     return token
 
 
 def listen(
-    folder: Path,
-    http_address: str | None,
-    token_file: Path | None,
-    stack: ExitStack,
-    tell: Callable[[str], None],
-    on_socket: bool,
+    folder: Path, http_address: str | None, on_socket: bool, stack: ExitStack, tell: Callable[[str], None]
 ) -> list[Listener]:
     """Open all sockets. The stack closes them, and removes those in the folder.
 
-    http_address, token_file: options; on_socket: whether to open the Unix socket, through which commands find the server
+    http_address: of `--http`; on_socket: whether to open the Unix socket, through which commands find the server
     """
     listeners: list[Listener] = []
     if http_address is not None:
-        token = token_of(token_file, folder, tell)
+        token = token_of(folder, tell)
         listener = stack.enter_context(http_listener(http_address))
         host, port = listener.getsockname()[:2]
         if not ipaddress.ip_address(host).is_loopback:

@@ -153,7 +153,7 @@ def run_server(
             documents=documents,
             options=options,
             identity=server_identity(settings),
-            listeners=listen(folder, options.http, options.token_file, stack, tell, on_socket),
+            listeners=listen(folder, options.http, on_socket, stack, tell),
             tell=tell,
         )
         code = asyncio.run(service.run())

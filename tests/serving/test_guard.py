@@ -146,22 +146,19 @@ def test_the_folder_must_be_private(monkeypatch, tmp_path):
         private_folder()
 
 
-def test_the_token_is_created_once_or_read_from_the_given_file(tmp_path):
+def test_the_token_is_created_once_or_what_the_file_holds(tmp_path):
     told = []
-    token = token_of(None, tmp_path, told.append)
+    token = token_of(tmp_path, told.append)
     assert len(token) > 40
-    assert token_of(None, tmp_path, told.append) == token
+    assert token_of(tmp_path, told.append) == token
     assert [token in line for line in told] == [True]
-    if HAS_UNIX_SOCKETS:
-        assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
-    given = tmp_path / "given"
-    with pytest.raises(UsageError, match="no token"):
-        token_of(given, tmp_path, told.append)
-    given.write_text(" \n")
+    file = tmp_path / "token"
+    assert not HAS_UNIX_SOCKETS or file.stat().st_mode & 0o777 == 0o600
+    file.write_text("mine\n")
+    assert token_of(tmp_path, told.append) == "mine"
+    file.write_text(" \n")
     with pytest.raises(UsageError, match="is empty"):
-        token_of(given, tmp_path, told.append)
-    given.write_text("mine\n")
-    assert token_of(given, tmp_path, told.append) == "mine"
+        token_of(tmp_path, told.append)
 
 
 def test_names_that_utf_8_cannot_encode_are_answered():
