@@ -111,7 +111,7 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
     # Replace undecodable characters of a line in another encoding.
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     if not sys.stdin.isatty():
-        for line in iter(sys.stdin.readline, ""):
+        for line in sys.stdin:
             out.print(plain(f"> {line.strip()}", style="dim"))
             yield line
         return
@@ -119,13 +119,12 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
         # Gives `input` cursor keys and a history.
         import readline  # noqa: F401
     notes.line("Ask about the documents; Ctrl-D ends the session.")
-    while True:
-        try:
-            yield input("specprefill> ")
-        except KeyboardInterrupt:
-            print()
-        except EOFError:
-            return
+    with suppress(EOFError):
+        while True:
+            try:
+                yield input("specprefill> ")
+            except KeyboardInterrupt:
+                print()
 
 
 def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:

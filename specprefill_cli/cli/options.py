@@ -69,14 +69,6 @@ def split_list(text: str, option: str) -> list[str]:
     return values
 
 
-def setting_values(name: str, text: str, option: str) -> list[Any]:
-    """Parse a list of values of a setting. Raises UsageError for a wrong value or an unregistered name."""
-    values = [parse_setting(name, part, option) for part in split_list(text, option)]
-    for value in values:
-        check_name(name, value, option)
-    return values
-
-
 @dataclass(frozen=True)
 class ListOption:
     """An option for a list of values of the setting `name`. default: None: the setting's own value."""
@@ -87,9 +79,14 @@ class ListOption:
     default: str | None = None
 
     def values(self, text: str | None, setting_value: Any) -> list[Any]:
-        """The values in the list, or the setting's own value without a list."""
+        """The values in the list, or the setting's own value without a list. Raises UsageError for a wrong value."""
         text = self.default if text is None else text
-        return [setting_value] if text is None else setting_values(self.name, text, self.flag)
+        if text is None:
+            return [setting_value]
+        values = [parse_setting(self.name, part, self.flag) for part in split_list(text, self.flag)]
+        for value in values:
+            check_name(self.name, value, self.flag)
+        return values
 
     def parameter(self) -> Parameter:
         option = typer.Option(

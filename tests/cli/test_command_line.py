@@ -165,13 +165,10 @@ def test_the_question_is_read_from_standard_input(call):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--help",),
         ("--version",),
         ("config", "show"),
         ("config", "show", "--json"),
-        ("plan", HANDBOOK, "Who?", "--quiet"),
         ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2"),
-        ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2", "--json"),
         ("batch", "--quiet", "--document", HANDBOOK, "--mode", "full", "--max-new-tokens", "2"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
