@@ -26,7 +26,7 @@ from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
-from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
+from specprefill_cli.record import BASELINE, UNCONFIRMED
 
 # What to do where full prefill does not fit.
 REMEDY = "leave out --confirm, or give shorter documents"
@@ -46,19 +46,19 @@ class Confirmation:
     log_probabilities: list[float] = field(default_factory=list)
 
 
-def confirm(stream: Any) -> Generator[ForwardInput | str | Record, Tensor, None]:
-    """Confirm or correct an ended answer: yield its record, then passes. Ctrl-C or a lack of memory leaves it as it is.
+def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor, None]:
+    """Confirm or correct an ended answer: yield what is known, then passes. Ctrl-C or a lack of memory leaves it as it is.
 
     stream: the answer's `AnswerStream`
     """
-    confirmation = stream.confirmation
+    confirmation: Confirmation = stream.confirmation
     confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:
         confirmation.confirmed, confirmation.seconds = True, 0.0
         confirmation.log_probabilities = stream.log_probabilities
         return
     began = time.perf_counter()
-    yield stream.result()
+    yield confirmation
     provisional = tuple(stream.tokens)
     # Free the KV cache of the answer.
     stream.prefilled = replace(stream.prefilled, state=new_state(), draft_state=None)

@@ -64,7 +64,7 @@ class AnswerStream(TextStream):
         """Yield pieces of the (provisional) answer as they are decoded; Ctrl-C ends it and keeps the text so far."""
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
-    def steps(self) -> Generator[ForwardInput | str | Record, Tensor, None]:
+    def steps(self) -> Generator[ForwardInput | str | Confirmation, Tensor, None]:
         """Yield pieces of text, and the passes that they need, with logits sent back; then the same for the confirmation.
 
         A KeyboardInterrupt thrown into the generator ends the answer and keeps the text so far.

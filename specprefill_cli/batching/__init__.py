@@ -42,7 +42,6 @@ class PendingRow:
     """A row that is not written yet. record: while it waits for earlier rows."""
 
     row: Row
-    ticket: Any = None
     record: dict[str, Any] | None = None
 
 
@@ -53,7 +52,8 @@ class Batch:
     settings, documents: defaults for rows without their own
     finished: rows of earlier runs; they are skipped, and those left at the end are not in the input
     step: called after every row; room: for lines to read, so that few rows wait in memory
-    pending: unwritten rows by the number of their line, the oldest first; waiting, in_flight: numbers of such rows
+    pending: unwritten rows by the number of their line, the oldest first; waiting: numbers of such rows
+    in_flight: the engine's tickets by number
     events: a line of the input, empty at its end; the error that ended reading; or a row's number and its last event
     """
 
@@ -67,7 +67,7 @@ class Batch:
     events: SimpleQueue[bytes | Exception | tuple[int, Event]] = field(default_factory=SimpleQueue)
     pending: dict[int, PendingRow] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
-    in_flight: set[int] = field(default_factory=set)
+    in_flight: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.room = threading.Semaphore(READ_AHEAD * self.engine.capacity)
@@ -89,8 +89,8 @@ class Batch:
                         number, ended = number + 1, not event
                         self.add(number, parse_line(event, number, bool(self.documents)))
         finally:
-            for number in self.in_flight:
-                self.engine.cancel(self.pending[number].ticket)
+            for ticket in self.in_flight.values():
+                self.engine.cancel(ticket)
 
     def read_lines(self, lines: Iterable[bytes]) -> None:
         """Queue lines while there is room, in a thread of its own: reading a pipe may block while answers arrive."""
@@ -132,12 +132,11 @@ class Batch:
         """Submit as many rows as the engine has room for."""
         while self.waiting and len(self.in_flight) < self.engine.capacity:
             number = self.waiting.popleft()
-            pending = self.pending[number]
-            row = pending.row
+            row = self.pending[number].row
             try:
                 settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
                 request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
-                pending.ticket = self.engine.submit(request, partial(self.on_event, number))
+                self.in_flight[number] = self.engine.submit(request, partial(self.on_event, number))
             except SpecprefillError as error:
                 self.finish(number, Failed(error))
                 continue
@@ -147,13 +146,12 @@ class Batch:
                     self.waiting.appendleft(number)
                     return
                 raise BatchEnded(f"the engine has ended; {AGAIN}") from None
-            self.in_flight.add(number)
 
     def take(self, number: int, event: Event) -> None:
         """Finish a row with its last event."""
         if isinstance(event, Failed):
             check_engine(event.error)
-        self.in_flight.remove(number)
+        del self.in_flight[number]
         self.finish(number, event)
         self.submit()
 

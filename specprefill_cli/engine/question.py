@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from specprefill_cli.answering.confirmation import Confirmation
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
@@ -34,7 +34,7 @@ from specprefill_cli.models.machine.memory_plan import SMALLEST
 from specprefill_cli.models.running.adapter import run_together
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.request import EncodedQuestion
-from specprefill_cli.record import Record, Retrieval
+from specprefill_cli.record import Retrieval
 from specprefill_cli.settings import AUTO
 
 
@@ -57,7 +57,7 @@ class Ticket:
     prepared: ResolvedQuestion | None = None
     bytes: int = 0
     stream: AnswerStream | None = None
-    steps: Generator[ForwardInput | str | Record, Tensor, None] | None = None
+    steps: Generator[ForwardInput | str | Confirmation, Tensor, None] | None = None
     next_pass: ForwardInput | None = None
     cancelled: bool = False
     delivered: bool = False
@@ -75,11 +75,7 @@ class Ticket:
             session = session.with_cache(None)
         if self.cancelled:
             raise Cancelled
-        read_started = time.perf_counter()
-        documents = request.read_documents(read)
-        self.session = session = replace(
-            session, startup_seconds=session.startup_seconds + time.perf_counter() - read_started
-        )
+        self.session, documents = session, request.read_documents(read)
         if request.task != ANSWER:
             return documents
         if loads_draft(settings) and session.pair.draft is None:
@@ -129,7 +125,7 @@ class Ticket:
                 item = next(steps) if outcome is None else steps.send(outcome)
             while not isinstance(item, ForwardInput):
                 self.delivered |= isinstance(item, str)
-                yield Piece(item) if isinstance(item, str) else Provisional(item)
+                yield Piece(item) if isinstance(item, str) else Provisional()
                 item = next(steps)
             self.next_pass = item
             return

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Template
-    from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings
 
 ANSWER, PASSAGES = "answer", "passages"
@@ -70,9 +69,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Provisional:
-    """The answer is complete and full prefill begins to confirm it. result: its record."""
-
-    result: Record
+    """The answer is complete, and full prefill begins to confirm it."""
 
 
 @dataclass(frozen=True)
