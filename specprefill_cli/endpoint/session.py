@@ -42,15 +42,6 @@ DOUBTFUL_SHARE = 0.4
 CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
 
 
-@dataclass
-class EndpointOutline(ModelOutline):
-    """A target of which only the name is known. `auto` treats it as transformers' default Llama of 7 billion parameters."""
-
-    @property
-    def context(self) -> int:
-        return NO_LIMIT
-
-
 def open_endpoint(settings: Settings) -> EndpointSession:
     """Load the draft, and open a client of the endpoint that `--target` names. Sends nothing yet.
 
@@ -74,7 +65,9 @@ def open_chooser(settings: Settings, target: str) -> Session:
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
     placement = draft_placement(choose_placement(settings.devices), None)
     draft = load_model(pair_names.draft, placement, settings.dtype, settings.offline)
-    outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
+    # Of the target only the name is known. `auto` treats it as transformers' default Llama of 7 billion parameters.
+    config = LlamaConfig(max_position_embeddings=NO_LIMIT)
+    outline = ModelOutline(target, config, draft.tokenizer, draft.device.partition(":")[0])
     pair = CalibratedPair(pair=pair_names, target=outline, draft=draft)
     pair.scoring_heads = load_heads(draft_folder(pair_names.draft), draft)
     return Session(pair=pair, template=load_template(pair_names.draft_prompt or pair_names.prompt), settings=settings)
