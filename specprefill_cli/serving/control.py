@@ -150,11 +150,8 @@ def server_identity(settings: Settings) -> Identity:
     # Hub ids, or absolute paths: a relative path depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
     compared = [setting for name, setting in SETTINGS.items() if not setting.per_question and name not in NOT_COMPARED]
-    # The time of a folder does not change when a file in it is rewritten.
-    package = Path(__file__).absolute().parents[1]
-    latest_change = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     return {
-        VERSION: f"{__version__} {package} {sys.prefix} {latest_change}",
+        VERSION: f"{__version__} {Path(__file__).absolute().parents[1]} {sys.prefix}",
         "the pair": " -> ".join(models),
         **{setting.flag: getattr(settings, setting.name) for setting in compared},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},

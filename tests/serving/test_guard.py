@@ -36,27 +36,21 @@ async def echo(request: Request):
         return error.response()
 
 
-@contextlib.asynccontextmanager
-async def serving(listener):
-    """The small application on a listening socket."""
-    routes = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
-    server = http_server(Guard(None, application=Starlette(routes=routes)))
-    task = asyncio.create_task(server.serve([listener]))
-    while not server.started:
-        await asyncio.sleep(0)
-    try:
-        yield listener.getsockname()
-    finally:
-        server.should_exit = True
-        await task
-
-
 def run_with_server(check):
     """Run a check against the small application on loopback."""
 
     async def run():
-        async with serving(socket.create_server(("127.0.0.1", 0))) as (host, port):
-            await check(host, port)
+        listener = socket.create_server(("127.0.0.1", 0))
+        routes = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
+        server = http_server(Guard(None, application=Starlette(routes=routes)))
+        task = asyncio.create_task(server.serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0)
+        try:
+            await check(*listener.getsockname())
+        finally:
+            server.should_exit = True
+            await task
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
