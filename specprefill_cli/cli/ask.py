@@ -12,7 +12,6 @@ import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import (
-    find_server,
     new_request,
     open_engine,
     open_ready_session,
@@ -99,9 +98,11 @@ def send(
     """Send a request to the running server, or to an engine opened here; return its events, and the documents if read here."""
     settings, documents = request.settings, request.documents
     assert isinstance(documents, tuple), "they are named"
-    server = None if no_server else find_server(settings, notes)
-    if server is not None:
-        return server.ask(request), None
+    if not no_server:
+        from specprefill_cli.serving.control import server_for
+
+        if server := server_for(settings, notes.line):
+            return server.ask(request), None
     collection = read_inputs(documents, html, settings, notes)
     if request.task == ANSWER:
         session = open_ready_session([settings], notes, single=True)

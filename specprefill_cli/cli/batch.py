@@ -86,7 +86,8 @@ def batch(
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)
-    at_once = rows_at_once(concurrency, settings, notes)
+    # Other ranks get a single pass at a time.
+    at_once = concurrency if settings.tensor_parallel == 1 else 1
     from specprefill_cli.batching import Batch, Count
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
     from specprefill_cli.batching.rows import hashes_in, lines_of
@@ -159,13 +160,6 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
     if ray is not None and not ADDRESS.fullmatch(ray):
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
-
-
-def rows_at_once(concurrency: int | None, settings: Settings, notes: Notes) -> int | None:
-    """The rows that an engine answers at once; None for its default."""
-    if settings.tensor_parallel > 1 and (concurrency or 1) > 1:
-        notes.warn(f"--concurrency {concurrency}: with --tensor-parallel, one row is answered at a time")
-    return concurrency if settings.tensor_parallel == 1 else 1
 
 
 def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:

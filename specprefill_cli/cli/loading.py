@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.endpoint.session import EndpointEngine
-    from specprefill_cli.engine.http import HttpEngine
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.record import Comparison
 
@@ -87,15 +86,6 @@ def names_document(argument: str) -> bool:
     from specprefill_cli.documents.registry import KNOWN_SUFFIXES
 
     return argument == "-" or os.path.exists(argument) or argument.lower().endswith(tuple(KNOWN_SUFFIXES))
-
-
-def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
-    """This user's server, if it runs and would answer as this process would; None for a target behind an endpoint."""
-    if is_endpoint(settings.target):
-        return None
-    from specprefill_cli.serving.control import server_for
-
-    return server_for(settings, lambda reason: notes.line(f"specprefill: {reason}"))
 
 
 def open_ready_session(
@@ -200,7 +190,11 @@ class EngineOpener:
     def open(self, notes: Notes, no_server: bool = True) -> Engine:
         """Use the running server if it can answer the rows, or load the models and warm them up."""
         # A server cannot read our standard input.
-        server = None if no_server or STANDARD_INPUT in self.documents else find_server(self.settings, notes)
+        server = None
+        if not no_server and STANDARD_INPUT not in self.documents:
+            from specprefill_cli.serving.control import server_for
+
+            server = server_for(self.settings, notes.line)
         if server is not None:
             return replace(server, capacity=self.concurrency or server.capacity)
         session = open_ready_session([self.settings], notes)

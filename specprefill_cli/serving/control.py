@@ -22,6 +22,7 @@ from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.sources.pairs import chosen_pair
+from specprefill_cli.models.sources.refs import is_endpoint
 from specprefill_cli.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ def server_state() -> dict[str, Any] | None:
 
 def server_for(settings: Settings, tell: Callable[[str], None]) -> HttpEngine | None:
     """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason."""
-    if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
+    is_off = os.environ.get("SPECPREFILL_SERVER", "").lower() == "off"
+    if is_off or "RANK" in os.environ or is_endpoint(settings.target):
         return None
     try:
         state = server_state()
@@ -197,7 +199,7 @@ def server_for(settings: Settings, tell: Callable[[str], None]) -> HttpEngine | 
         reason = f"the server is {state['status']}"
     if reason is None:
         return HttpEngine(path=runtime_folder() / HTTP_SOCKET)
-    tell(f"{reason}; running without it")
+    tell(f"specprefill: {reason}; running without it")
     return None
 
 

@@ -24,7 +24,7 @@ FAULTS = {
 
 
 def test_ask_prints_the_answer_and_both_parts_of_the_time(call, upstream, monkeypatch):
-    monkeypatch.setattr("specprefill_cli.serving.control.server_for", lambda *_: pytest.fail("our server is asked"))
+    monkeypatch.setattr("specprefill_cli.serving.control.server_state", lambda: pytest.fail("our server is asked"))
     code, out, err = call("ask", HANDBOOK, QUESTION, "--target", upstream.target)
     assert (code, out.strip()) == (0, "42 pence")
     assert re.search(r"TTFT .*draft prefill .* \+ upstream", " ".join(err.split()))
