@@ -94,7 +94,7 @@ def show(json: Json = False) -> None:
     Write a setting into the config file as a line such as `pair = "qwen2.5-7b"`.
 
     Examples:
-      specprefill config show --json | jq '.settings[] | select(.source == "file")'
+      specprefill config show --json | jq '.settings[].value'
     """
     values = sourced_values()
     if json:
