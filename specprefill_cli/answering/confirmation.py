@@ -47,7 +47,7 @@ class Confirmation:
 
 
 def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor, None]:
-    """Confirm or correct an ended answer: yield what is known, then passes. Ctrl-C or a lack of memory leaves it as it is.
+    """Confirm or correct an ended answer: yield what is known, then passes. Ctrl-C or a lack of memory leaves it.
 
     stream: the answer's `AnswerStream`
     """

@@ -39,7 +39,7 @@ class AnswerStream(TextStream):
     prefilled: the result of prefill; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     confidence: gives the probability that the answer is right
-    confirmation: what full prefill says of it, if requested; known_tokens: a provisional answer, which probably is this answer
+    confirmation: what full prefill says of it, if requested; known_tokens: of a provisional answer, probably equal
     """
 
     resolved: ResolvedQuestion

@@ -24,7 +24,7 @@ from specprefill_cli.settings import NEVER, STRICT, Settings
 class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
-    prefilled: the prefilled or sent prompt; settings: resolved for this question; notes: warnings about the answer's end
+    prefilled: the prefilled or sent prompt; settings: resolved for this question; notes: warnings about the end
     """
 
     prefilled: Any

@@ -47,7 +47,7 @@ class PendingRow:
 
 @dataclass(kw_only=True)
 class Batch:
-    """Lets an engine answer rows, at most `engine.capacity` at once, and writes their records in the order of the lines.
+    """Lets an engine answer rows, at most `engine.capacity` at once, and writes records in the order of the lines.
 
     settings, documents: defaults for rows without their own
     finished: rows of earlier runs; they are skipped, and those left at the end are not in the input

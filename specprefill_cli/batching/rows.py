@@ -94,7 +94,7 @@ def hash_of(values: Any) -> str:
 
 
 def hashes_in(stream: BinaryIO, has_documents: bool) -> list[str] | None:
-    """The hashes of all rows of a file; restores the file's position. None for a pipe: its rows are yet to come."""
+    """The hashes of all rows of a file; restores its position. None for a pipe: its rows are yet to come."""
     if not stream.seekable():
         return None
     start = stream.tell()
@@ -173,14 +173,14 @@ def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[s
 
 
 def read_once(names: Sequence[str], strict: bool, keep: bool) -> Collection:
-    """Read documents as `read_collection` does, unless they were read already and no file has changed since."""
+    """Read documents as `read_collection` does, or return those read before if no file has changed since."""
     with READ.lock:
         key = (tuple(names), strict, stamps_of(names))
         return READ.find_or(key, lambda: read_collection(names, strict=strict, keep=keep))
 
 
 def stamps_of(names: Sequence[str]) -> tuple[tuple[Path, int, int, int], ...]:
-    """The files that names stand for, each with its size and times. Raises DocumentError where there are none."""
+    """The files that names stand for, each with its size and times. Raises DocumentError if there are none."""
     stamps = []
     for path in chain.from_iterable(expand_source(name).files for name in names):
         # A missing file has no stamp. Reading it raises the error.

@@ -134,7 +134,7 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
 
 
 def write_answer(events: Iterator[Event], at_once: bool) -> Provisional | Done:
-    """Write the pieces of an answer as they come, or (at_once False) leave it to the caller; return the event that ends it."""
+    """Write the pieces of an answer as they come, if `at_once`; return the event that ends it."""
     text = ""
     try:
         for event in events:

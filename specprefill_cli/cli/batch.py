@@ -147,7 +147,7 @@ def check_streams(questions: BinaryIO, documents: tuple[str, ...], out: Path | N
 
 
 def check_same_input(hashes: Sequence[str] | None, finished: Finished, out: Path) -> None:
-    """Raise UsageError if none of the output's rows is in the input; `hashes` None: the input is not known beforehand."""
+    """Raise UsageError if none of the output's rows is in the input. hashes: None where that is yet to come."""
     if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
         raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
 

@@ -79,7 +79,7 @@ class ListOption:
     default: str | None = None
 
     def values(self, text: str | None, setting_value: Any) -> list[Any]:
-        """The values in the list, or the setting's own value without a list. Raises UsageError for a wrong value."""
+        """The values in the list, without one the setting's own value. Raises UsageError for a wrong value."""
         text = self.default if text is None else text
         if text is None:
             return [setting_value]

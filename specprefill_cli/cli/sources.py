@@ -62,7 +62,7 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the settings in a config file. Raises UsageError, naming the file, for a faulty or unreadable file."""
+    """Read the settings in a config file. Raises UsageError, naming it, for a faulty or unreadable one."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

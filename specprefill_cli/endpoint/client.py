@@ -47,7 +47,7 @@ class EndpointError(SpecprefillError):
 
 @dataclass
 class Client:
-    """Sends requests to a model of a server, from any number of threads. key: of the environment; sent, never shown."""
+    """Sends requests to a model of a server, from any number of threads. key: sent, never shown."""
 
     ref: EndpointRef
     key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE) or NO_KEY, repr=False)

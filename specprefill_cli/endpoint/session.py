@@ -65,7 +65,7 @@ def open_chooser(settings: Settings, target: str) -> Session:
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
     placement = draft_placement(choose_placement(settings.devices), None)
     draft = load_model(pair_names.draft, placement, settings.dtype, settings.offline)
-    # Of the target only the name is known. `auto` treats it as transformers' default Llama of 7 billion parameters.
+    # Of the target only the name is known. `auto` treats it as transformers' default Llama with 7 billion.
     config = LlamaConfig(max_position_embeddings=NO_LIMIT)
     outline = ModelOutline(target, config, draft.tokenizer, draft.device.partition(":")[0])
     pair = CalibratedPair(pair=pair_names, target=outline, draft=draft)

@@ -64,7 +64,7 @@ class Metrics:
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 
     def observe(self, event: Event, waited: float) -> None:
-        """Measure an event of a question. waited: seconds since the event before it, or since the question's arrival."""
+        """Measure an event. waited: seconds since the event before it, or since the question's arrival."""
         if isinstance(event, Started | Piece):
             (self.ttft if isinstance(event, Started) else self.gaps).observe(waited)
         elif isinstance(event, Done) and isinstance(event.result, Record):
@@ -75,9 +75,9 @@ class Metrics:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the HTTP endpoints share. is_private: only this user asks, so requests may name files and wait for a full queue.
+    """What the HTTP endpoints share.
 
-    queue: questions that may wait
+    is_private: only this user asks, so requests may name files and wait for a full queue; queue: how many may wait
     """
 
     engine: LocalEngine

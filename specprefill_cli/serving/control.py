@@ -109,7 +109,7 @@ def http_listener(text: str) -> socket.socket:
 
 
 def token_of(folder: Path, tell: Callable[[str], None]) -> str:
-    """The token in a file of the folder, which is created where it is missing and told once. Raises UsageError."""
+    """The token in a file of the folder, created where it is missing and told once. Raises UsageError."""
     path = folder / TOKEN
     if not path.exists():
         with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:

@@ -21,7 +21,7 @@ from specprefill_cli.errors import SpecprefillError
 
 # Seconds for a request's body, and between two requests of a connection.
 BODY_SECONDS, KEEP_ALIVE_SECONDS = 60.0, 30
-# Seconds for running answers after a request to stop; after which a client may ask again while the models load.
+# Seconds for running answers after a request to stop, and until a client may ask again while the models load.
 DRAIN_SECONDS, LOADING_SECONDS = 30, 2
 # Most bytes of a request's headers; most connections at a time.
 MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
