@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
@@ -58,10 +58,8 @@ class PipeGroup(TyperGroup):
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Build the command line with what these arguments need: one command, or their list without options, or all."""
-    # Importing all modules and building all options takes most of the time of `--help`.
+    """Build the command line with what these arguments need: one command, or all."""
     first = next((argument for argument in arguments if argument != "--debug"), None)
-    listed = [*arguments] in (["--help"], ["-h"])
     app = typer.Typer(
         name="specprefill",
         cls=PipeGroup,
@@ -78,17 +76,8 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
         else:
-            app.command(name, rich_help_panel=panel)(without_options(command) if listed else command)
+            app.command(name, rich_help_panel=panel)(command)
     return app
-
-
-def without_options(command: Callable[..., None]) -> Callable[[], None]:
-    """A command with its help and no options."""
-
-    def listed_command() -> None: ...
-
-    listed_command.__doc__ = command.__doc__
-    return listed_command
 
 
 def show_version(requested: bool) -> None:

@@ -139,42 +139,22 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     yield compare_memory(f"pair {pair.name}", needed_bytes, placement)
     draft, target = outlines
     target.tokenizer = agreed_tokenizer(pair.target, target.tokenizer, draft.tokenizer)
-    draft_template = load_template(pair.draft_prompt) if pair.draft_prompt is not None else template
-    yield from check_pair(draft, target, template, draft_template)
+    yield from check_pair(draft, target, template)
 
 
-def check_pair(draft: ModelOutline, target: ModelOutline, template: Template, draft_template: Template) -> list[Check]:
-    """Check a pair's models, tokenizers, context and prompts.
-
-    draft_template: template of the draft's prompt where draft and target have different tokenizers
-    """
+def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) -> list[Check]:
+    """Check a pair's tokenizers, context and prompt."""
     from specprefill_cli.models.sources.tokenizers import fingerprint
 
     same_tokenizer = fingerprint(draft.tokenizer) == fingerprint(target.tokenizer)
     different = "two different ones: no draft KV, and no tokens proposed by the draft"
     return [
-        check_model_class("draft", draft),
-        check_model_class("target", target),
         Check("tokenizer", State.OK, "the same for both")
         if same_tokenizer
         else Check("tokenizer", State.LIMITED, different),
         compare_contexts(draft, target),
-        check_prompt("prompt", template, target),
-        *(() if same_tokenizer else (check_prompt("draft's prompt", draft_template, draft),)),
+        check_prompt(template, target),
     ]
-
-
-def check_model_class(role: str, outline: ModelOutline) -> Check:
-    """Check that our attention can replace the model's."""
-    from specprefill_cli.models.running.supported import model_class
-
-    text_config = outline.config.get_text_config()
-    if not model_class(outline.config).is_backend_compatible():
-        return Check(role, State.BROKEN, f"{outline.name}: {text_config.model_type} computes attention in its own way")
-    detail = (
-        f"{outline.name}: {text_config.model_type}, {text_config.num_hidden_layers} layers of {text_config.hidden_size}"
-    )
-    return Check(role, State.OK, detail)
 
 
 def compare_contexts(draft: ModelOutline, target: ModelOutline) -> Check:
@@ -186,15 +166,15 @@ def compare_contexts(draft: ModelOutline, target: ModelOutline) -> Check:
     return Check("context", State.OK, detail)
 
 
-def check_prompt(name: str, template: Template, outline: ModelOutline) -> Check:
+def check_prompt(template: Template, outline: ModelOutline) -> Check:
     """Check that a template works with a model's tokenizer."""
     from specprefill_cli.prompting import encode_prompt
 
     try:
         encode_prompt(template, "document", "question", outline.tokenizer)
     except SpecprefillError as error:
-        return Check(name, State.BROKEN, str(error))
-    return Check(name, State.OK, f"template '{template.name}'")
+        return Check("prompt", State.BROKEN, str(error))
+    return Check("prompt", State.OK, f"template '{template.name}'")
 
 
 def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:

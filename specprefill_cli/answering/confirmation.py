@@ -7,42 +7,63 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from specprefill_cli.answering.stream import AnswerStream, Confirmation
 from specprefill_cli.decoding.rounds import DecodeLog
 from specprefill_cli.decoding.runner import prefill_shard
-from specprefill_cli.decoding.sampling import Sampler
+from specprefill_cli.decoding.sampling import Detokenizer, Sampler
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
+from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
-from specprefill_cli.record import BASELINE, UNCONFIRMED, Record
+from specprefill_cli.record import BASELINE, UNCONFIRMED
 
 # What to do where full prefill does not fit.
 REMEDY = "leave out --confirm, or give shorter documents"
 
 
-def confirm(stream: AnswerStream) -> Generator[ForwardInput | str | Record, Tensor, None]:
-    """Confirm or correct an ended answer: yield its record, then passes. Ctrl-C or a lack of memory leaves it as it is."""
-    confirmation = stream.confirmation
+@dataclass(kw_only=True)
+class Confirmation:
+    """What is known about a provisional answer.
+
+    provisional: its text, None before its end; confirmed: whether full prefill gives the same, None while unknown
+    seconds: from its end until then; log_probabilities: of the final answer's tokens, after full prefill
+    """
+
+    provisional: str | None = None
+    confirmed: bool | None = None
+    seconds: float | None = None
+    log_probabilities: list[float] = field(default_factory=list)
+
+
+def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor, None]:
+    """Confirm or correct an ended answer: yield what is known, then passes. Ctrl-C or a lack of memory leaves it.
+
+    stream: the answer's `AnswerStream`
+    """
+    confirmation: Confirmation = stream.confirmation
     confirmation.provisional = stream.text
     if stream.resolved.mode == BASELINE:
         confirmation.confirmed, confirmation.seconds = True, 0.0
         confirmation.log_probabilities = stream.log_probabilities
         return
     began = time.perf_counter()
-    yield stream.result()
+    yield confirmation
     provisional = tuple(stream.tokens)
-    stream.release()
+    # Free the KV cache of the answer.
+    stream.prefilled = replace(stream.prefilled, state=new_state(), draft_state=None)
+    if stream.speculator is not None:
+        stream.speculator.proposers = ()
     # Use a new clock: the question's clock already holds its TTFT.
     request = replace(stream.request, clock=PhaseClock())
     tokens: list[int] = []
@@ -67,14 +88,13 @@ def confirm(stream: AnswerStream) -> Generator[ForwardInput | str | Record, Tens
         )
         yield from exact.decode(collect)
     except KeyboardInterrupt:
-        stream.interrupted, confirmation.warnings = True, (f"interrupted: {UNCONFIRMED}",)
-        return
+        return stream.interrupt(UNCONFIRMED)
     except torch.OutOfMemoryError as error:
-        confirmation.warnings = (f"out of memory ({first_line(error)}): {UNCONFIRMED}",)
-        return
+        return stream.notes.append(f"out of memory ({first_line(error)}): {UNCONFIRMED}")
     confirmation.log_probabilities = exact.log_probabilities
     confirmation.confirmed = tuple(tokens) == provisional
-    stream.replace_answer(tokens)
+    detokenizer = Detokenizer(request.pair.target.tokenizer)
+    stream.tokens, stream.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
     confirmation.seconds = time.perf_counter() - began
 
 

@@ -32,22 +32,13 @@ MONTH_OR_DAY = (
     r"(?:jan|feb|march|april|may|june|july|aug|sept|oct|nov|dec|mon|tues|wednes|thurs|fri|satur|sun)(?:\w*day)?"
 )
 # Patterns of questions, each with a pattern of the sentences that answer them.
-ANSWER_KINDS = tuple(
-    (re.compile(question, re.IGNORECASE), re.compile(answer))
-    for question, answer in (
-        (r"\bhow (?:much|expensive)\b|\bwhat\b.{0,30}\b(?:cost|price|fee|charge|rent|salary)", r"\d|[£$€]"),
-        (r"\bhow (?:many|old|long|far|often|tall|big|high|fast|large|deep|wide)\b", f"(?i:{NUMBER})"),
-        (
-            r"\bwhen\b|\b(?:what|which) (?:year|date|day|time|month)\b",
-            rf"\d{{4}}|\d[:.]\d\d|(?i:\b{MONTH_OR_DAY}|noon)",
-        ),
-        (
-            r"\bwho(?:m|se)?\b|\bwhere\b|\b(?:what|which) (?:company|firm|person|city|country)\b",
-            r"(?<=[a-z,;] )[A-Z][a-z]",
-        ),
-        (r"\bwhy\b", r"(?i:\b(?:because|since|so that|in order|due to|owing to|reason|therefore|to)\b)"),
-    )
-)
+ANSWER_KINDS = {
+    r"\bhow (?:much|expensive)\b|\bwhat\b.{0,30}\b(?:cost|price|fee|charge|rent|salary)": r"\d|[£$€]",
+    r"\bhow (?:many|old|long|far|often|tall|big|high|fast|large|deep|wide)\b": f"(?i:{NUMBER})",
+    r"\bwhen\b|\b(?:what|which) (?:year|date|day|time|month)\b": rf"\d{{4}}|\d[:.]\d\d|(?i:\b{MONTH_OR_DAY}|noon)",
+    r"\bwho(?:m|se)?\b|\bwhere\b|\b(?:what|which) (?:company|firm|person|city|country)\b": r"(?<=[a-z,;] )[A-Z][a-z]",
+    r"\bwhy\b": r"(?i:\b(?:because|since|so that|in order|due to|owing to|reason|therefore|to)\b)",
+}
 # Most sentences in a passage, and words per requested passage; all passages share these words.
 LONGEST_PASSAGE, WORDS_PER_PASSAGE = 4, 39
 # A passage with fewer words, such as a heading, says nothing by itself.
@@ -127,9 +118,10 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
         importance_score = scale_to_highest(np.sqrt(np.maximum.reduceat(smoothed, first_token).clip(min=0)))
         word_weight = coverage(question, text, ranges[:, 0])
         score = (word_weight * score + IMPORTANCE_WEIGHT * importance_score) / (word_weight + IMPORTANCE_WEIGHT)
-    answer_pattern = next((answer for pattern, answer in ANSWER_KINDS if pattern.search(question)), None)
-    if answer_pattern is not None:
-        score += KIND_BONUS * np.array([bool(answer_pattern.search(text, *sentence)) for sentence in ranges.tolist()])
+    kind = next((answer for asked, answer in ANSWER_KINDS.items() if re.search(asked, question, re.IGNORECASE)), None)
+    if kind is not None:
+        pattern = re.compile(kind)
+        score += KIND_BONUS * np.array([bool(pattern.search(text, *sentence)) for sentence in ranges.tolist()])
     relevance = add_neighbours(torch.from_numpy(score), NEIGHBOURS).numpy() / ((1 + KIND_BONUS) * (1 + 2 * NEIGHBOURS))
     return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 

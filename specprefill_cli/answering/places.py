@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -94,22 +94,18 @@ def citation(collection: Collection, start: int, end: int) -> Citation:
     return Citation(document.name, pages[0] if pages else 1, first, last, text, number)
 
 
+def touched_pages(collection: Collection, start: int, end: int) -> dict[str, Any]:
+    """The pages of the characters [start, end), as fields of a stretch."""
+    return {"pages": collection.pages(start, end), "documents": collection.pages_by_document(start, end)}
+
+
 def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
     """List the plan's spans with the pages that they touch."""
     records = []
     for span in plan.spans:
         first, last = span.start - prompt.document[0], span.end - prompt.document[0] - 1
-        start, end = int(prompt.offsets[first, 0]), int(prompt.offsets[last, 1])
-        records.append(
-            SpanRecord(
-                start=span.start,
-                end=span.end,
-                fate=span.fate,
-                pages=collection.pages(start, end),
-                risk=span.risk,
-                documents=collection.pages_by_document(start, end),
-            )
-        )
+        pages = touched_pages(collection, int(prompt.offsets[first, 0]), int(prompt.offsets[last, 1]))
+        records.append(SpanRecord(start=span.start, end=span.end, fate=span.fate, risk=span.risk, **pages))
     return records
 
 
@@ -136,10 +132,9 @@ def document_cells(
                 end=first_token + high,
                 text_start=start,
                 text_end=end,
-                pages=collection.pages(start, end),
-                documents=collection.pages_by_document(start, end),
                 fate=span.fate,
                 importance=score,
+                **touched_pages(collection, start, end),
             )
         )
     return cells

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
-from specprefill_cli.answering.confirmation import check_confirmable, confirm
+from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import (
     ResolvedQuestion,
     loads_draft,
@@ -139,12 +139,8 @@ class Session:
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
         check_proposer(settings, self.pair)
         self.warm_up(settings)
-        prepared = self.prepare(collection, question, settings, opening)
+        prepared = self.resolve(self.encode(collection, question, settings, opening), settings)
         return self.answer(prepared, self.prefill(prepared.mode, prepared.request))
-
-    def prepare(self, collection: Collection, question: str, settings: Settings, opening: str = "") -> ResolvedQuestion:
-        """Tokenise the prompt, start the clock of the TTFT and resolve the settings for this prompt."""
-        return self.resolve(self.encode(collection, question, settings, opening), settings)
 
     def resolve(self, encoded: EncodedQuestion, settings: Settings) -> ResolvedQuestion:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong if it does not fit the pair."""
@@ -209,7 +205,6 @@ class Session:
             stop_filter=StopFilter(stop_texts),
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
-            confirm=confirm,
             confidence=self.confidence,
             settings=settings,
         )

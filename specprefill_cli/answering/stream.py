@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from statistics import fmean
@@ -11,6 +11,7 @@ from statistics import fmean
 from torch import Tensor
 
 from specprefill_cli.answering.confidence import LARGEST_MARGIN, RIGHT, ConfidenceModel, estimate
+from specprefill_cli.answering.confirmation import Confirmation, confirm
 from specprefill_cli.answering.resolve import ResolvedQuestion
 from specprefill_cli.answering.text_stream import TextStream
 from specprefill_cli.decoding.rounds import DecodeLog, choose_speculator, decode
@@ -19,29 +20,12 @@ from specprefill_cli.decoding.sampling import Detokenizer, Sampler, StopFilter, 
 from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.models.running.adapter import items_of
-from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, SWITCHED_OFF, Record
-
-
-@dataclass(kw_only=True)
-class Confirmation:
-    """What is known about a provisional answer.
-
-    provisional: its text, None before its end; confirmed: whether full prefill gives the same, None while unknown
-    seconds: from its end until then; log_probabilities: of the final answer's tokens, after full prefill
-    warnings: why it was not confirmed
-    """
-
-    provisional: str | None = None
-    confirmed: bool | None = None
-    seconds: float | None = None
-    log_probabilities: list[float] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
 
 
 class StopTextReached(Exception):
@@ -55,8 +39,7 @@ class AnswerStream(TextStream):
     prefilled: the result of prefill; first_token: chosen from its logits
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     confidence: gives the probability that the answer is right
-    confirm: confirms the answer by full prefill once it has ended, if requested; confirmation: the state of that
-    known_tokens: a provisional answer, which probably is this answer
+    confirmation: what full prefill says of it, if requested; known_tokens: of a provisional answer, probably equal
     """
 
     resolved: ResolvedQuestion
@@ -66,7 +49,6 @@ class AnswerStream(TextStream):
     stop_tokens: frozenset[int]
     stop_filter: StopFilter = field(default_factory=partial(StopFilter, ()))
     speculation: SpeculationState
-    confirm: Callable[[AnswerStream], Generator[ForwardInput | str | Record, Tensor, None]]
     confidence: ConfidenceModel | None = None
     tokens: list[int] = field(default_factory=list)
     log: DecodeLog = field(default_factory=DecodeLog)
@@ -82,7 +64,7 @@ class AnswerStream(TextStream):
         """Yield pieces of the (provisional) answer as they are decoded; Ctrl-C ends it and keeps the text so far."""
         yield from (item for item in items_of(self.steps()) if isinstance(item, str))
 
-    def steps(self) -> Generator[ForwardInput | str | Record, Tensor, None]:
+    def steps(self) -> Generator[ForwardInput | str | Confirmation, Tensor, None]:
         """Yield pieces of text, and the passes that they need, with logits sent back; then the same for the confirmation.
 
         A KeyboardInterrupt thrown into the generator ends the answer and keeps the text so far.
@@ -104,21 +86,10 @@ class AnswerStream(TextStream):
         except StopTextReached:
             pass
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.interrupt()
             yield from self.emit(self.stop_filter.held + detokenizer.finish())
         if self.settings.confirm and not self.interrupted:
-            yield from self.confirm(self)
-
-    def release(self) -> None:
-        """Free the KV cache of an answer that has ended."""
-        self.prefilled = replace(self.prefilled, state=new_state())
-        if self.speculator is not None:
-            self.speculator.proposers = ()
-
-    def replace_answer(self, tokens: list[int]) -> None:
-        """Replace the answer's tokens and its text."""
-        detokenizer = Detokenizer(self.request.pair.target.tokenizer)
-        self.tokens, self.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
+            yield from confirm(self)
 
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
@@ -136,9 +107,13 @@ class AnswerStream(TextStream):
         scored = runs_draft(self.resolved.mode, self.request.scorer)
         return self.request.pair.draft is not None and (scored or "draft" in self.log.proposers)
 
-    def warnings(self, length_stop: bool) -> list[str]:
+    @property
+    def length_stop(self) -> bool:
+        return len(self.tokens) >= self.settings.max_new_tokens and not self.stop_filter.stopped
+
+    def warnings(self) -> list[str]:
         """All warnings: about documents, prefill and the answer's end."""
-        end_warnings = self.end_warnings(f"{len(self.tokens)} tokens" if length_stop else None)
+        end_warnings = self.end_warnings(f"{len(self.tokens)} tokens")
         return [*self.collection.warnings, *self.prefilled.warnings, *end_warnings]
 
     @property
@@ -146,16 +121,6 @@ class AnswerStream(TextStream):
         prompt = self.request.prompt
         is_provisional = self.confirmation.confirmed is None
         return self.prefilled.plan if is_provisional else full_plan(prompt.length, prompt.document)
-
-    @property
-    def interruption(self) -> list[str]:
-        is_provisional = self.confirmation.provisional is None
-        return super().interruption if is_provisional else list(self.confirmation.warnings)
-
-    def probability(self) -> float | None:
-        """The probability that the answer is right; None for `not found` and an empty answer."""
-        signals = self.signals
-        return None if signals is None else estimate([*filter(None, [self.confidence]), *RIGHT], signals)
 
     @property
     def signals(self) -> dict[str, float] | None:
@@ -192,11 +157,8 @@ class AnswerStream(TextStream):
 
     def result(self) -> Record:
         request, prefilled, resolved = self.request, self.prefilled, self.resolved
-        confirmation, ttft_seconds = self.confirmation, request.clock.ttft
-        length_stop = len(self.tokens) >= self.settings.max_new_tokens and not self.stop_filter.stopped
+        confirmation, ttft_seconds, signals = self.confirmation, request.clock.ttft, self.signals
         return self.record(
-            length_stop,
-            self.citations,
             mode=resolved.mode,
             reason=resolved.mode_reason,
             draft=request.draft.name if self.draft_ran else None,
@@ -204,10 +166,10 @@ class AnswerStream(TextStream):
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
             cached_tokens=prefilled.cached_tokens,
-            warnings=self.warnings(length_stop),
+            warnings=self.warnings(),
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
-            confidence=self.probability(),
+            confidence=None if signals is None else estimate([*filter(None, [self.confidence]), *RIGHT], signals),
             expected_speedup=resolved.expected_speedup,
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,

@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from specprefill_cli.answering.confidence import (
-    ANSWERABLE,
-    DENIED,
-    DOUBTFUL,
-    estimate,
-)
+from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, estimate
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
 from specprefill_cli.answering.places import cite, document_cells, span_records
 from specprefill_cli.documents.document import Collection
@@ -29,14 +24,14 @@ from specprefill_cli.settings import NEVER, STRICT, Settings
 class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
-    prefilled: the prefilled or sent prompt
-    settings: resolved for this question
+    prefilled: the prefilled or sent prompt; settings: resolved for this question; notes: warnings about the end
     """
 
     prefilled: Any
     startup_seconds: float = 0.0
     pieces: list[str] = field(default_factory=list)
     interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
     settings: Settings
 
     @property
@@ -45,8 +40,12 @@ class TextStream(ABC):
         """The prompt and how it was prefilled."""
 
     @property
+    @abstractmethod
+    def length_stop(self) -> bool:
+        """Whether the answer was cut at its longest."""
+
+    @property
     def collection(self) -> Collection:
-        """The documents."""
         return self.request.collection
 
     @abstractmethod
@@ -64,6 +63,11 @@ class TextStream(ABC):
         if self.interrupted:
             raise KeyboardInterrupt
         return self.result()
+
+    def interrupt(self, consequence: str = "the answer is incomplete") -> None:
+        """Note that Ctrl-C ended the answer or its confirmation."""
+        self.interrupted = True
+        self.notes.append(f"interrupted: {consequence}")
 
     def emit(self, text: str) -> Iterator[str]:
         """Keep and yield a piece of text. Strips blanks before the answer: the prompt ends before the blank that starts it."""
@@ -93,7 +97,6 @@ class TextStream(ABC):
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(self.pieces).strip()
 
     @property
@@ -114,11 +117,6 @@ class TextStream(ABC):
         """The fates of the spans that the target read for the answer."""
         return self.prefilled.plan
 
-    @property
-    def interruption(self) -> list[str]:
-        """The warning that the answer was interrupted, if it was."""
-        return ["interrupted: the answer is incomplete"] if self.interrupted else []
-
     @cached_property
     def sentences(self) -> Sentences:
         """The sentences of the documents with their relevance to the question."""
@@ -129,18 +127,18 @@ class TextStream(ABC):
         """The positions in the collection's text where citations begin."""
         return [self.collection.starts[source.number] + source.start for source in citations]
 
-    def end_warnings(self, length_stop: str | None) -> list[str]:
-        """Warnings about the answer's end; length_stop: the length at which it was cut, in words; None if it was not."""
-        cut = [f"the answer was cut at {length_stop}; raise --max-new-tokens for more"] if length_stop else []
-        return [*cut, *self.interruption]
+    def end_warnings(self, longest: str) -> list[str]:
+        """Warnings about the answer's end. longest: the length at which it may have been cut, in words."""
+        cut = [f"the answer was cut at {longest}; raise --max-new-tokens for more"] if self.length_stop else []
+        return cut + self.notes
 
-    def record(self, length_stop: bool, citations: list[Citation], **measured: Any) -> Record:
+    def record(self, **measured: Any) -> Record:
         """Build the record of the answer from its measurements."""
-        request, plan, passages, settings = self.request, self.prefilled.plan, [], self.settings
-        if isinstance(settings.passages, int):
+        request, plan, passages, citations = self.request, self.prefilled.plan, [], self.citations
+        if isinstance(self.settings.passages, int):
             # What the answer quotes comes first.
             leading = trusted_quotes(self.sentences, self.places(citations))
-            passages = best_passages(self.sentences, settings.passages, leading)
+            passages = best_passages(self.sentences, self.settings.passages, leading)
         return Record(
             id="",
             question=request.question,
@@ -153,7 +151,7 @@ class TextStream(ABC):
             spans=span_records(self.collection, request.prompt, plan),
             peak_memory_bytes=peak_memory_bytes(),
             citations=self.collection.in_whole(citations),
-            stopped="interrupt" if self.interrupted else "length" if length_stop else "stop",
+            stopped="interrupt" if self.interrupted else "length" if self.length_stop else "stop",
             reused=[*request.reused, *self.prefilled.reused],
             passages=self.collection.in_whole(passages),
             answerable=None if self.answerable is None else self.answerable >= DOUBTFUL,

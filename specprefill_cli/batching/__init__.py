@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 from specprefill_cli.batching.output import Finished, output_row
 from specprefill_cli.batching.rows import Row, parse_line, settings_with
 from specprefill_cli.engine.http import ServerEnded
-from specprefill_cli.engine.request import LAST, Done, Engine, Event, Failed, QueueFull, Request, is_device_failure
+from specprefill_cli.engine.request import LAST, Engine, Event, Failed, QueueFull, Request, is_device_failure
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.settings import Settings
 from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
@@ -23,10 +22,6 @@ from specprefill_cli.signals import SLICE_SECONDS, deferred_signals
 # Unwritten rows held in memory, at most, per row that the engine has in flight.
 READ_AHEAD = 4
 AGAIN = "run the same command with --out and --resume to go on"
-
-
-class RowTimeout(SpecprefillError):
-    """A row took longer than --row-timeout."""
 
 
 class BatchEnded(SpecprefillError):
@@ -44,23 +39,22 @@ class Count:
 
 @dataclass
 class PendingRow:
-    """A row that is not written yet. deadline: on the clock of `time.monotonic`; record: while it waits for earlier rows."""
+    """A row that is not written yet. record: while it waits for earlier rows."""
 
     row: Row
-    ticket: Any = None
-    deadline: float | None = None
     record: dict[str, Any] | None = None
 
 
 @dataclass(kw_only=True)
 class Batch:
-    """Lets an engine answer rows, at most `engine.capacity` at once, and writes their records.
+    """Lets an engine answer rows, at most `engine.capacity` at once, and writes records in the order of the lines.
 
-    settings, documents: defaults for rows without their own; repeated: as in `row_identity`
+    settings, documents: defaults for rows without their own
     finished: rows of earlier runs; they are skipped, and those left at the end are not in the input
-    ordered: write records in the order of the lines, otherwise as soon as they are ready; step: called after every row
-    pending: unwritten rows by place, the oldest first; room: for lines to read, so that few rows wait in memory
-    events: a line of the input, empty at its end; the error that ended reading; or a row's place and its last event
+    step: called after every row; room: for lines to read, so that few rows wait in memory
+    pending: unwritten rows by the number of their line, the oldest first; waiting: numbers of such rows
+    in_flight: the engine's tickets by number
+    events: a line of the input, empty at its end; the error that ended reading; or a row's number and its last event
     """
 
     engine: Engine
@@ -69,15 +63,11 @@ class Batch:
     documents: tuple[str, ...] = ()
     finished: Finished = field(default_factory=Finished)
     step: Callable[[], None] = lambda: None
-    ordered: bool = True
-    row_seconds: float | None = None
-    repeated: Container[str | int] | None = ()
     count: Count = field(default_factory=Count)
     events: SimpleQueue[bytes | Exception | tuple[int, Event]] = field(default_factory=SimpleQueue)
     pending: dict[int, PendingRow] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
-    in_flight: dict[int, PendingRow] = field(default_factory=dict)
-    added: int = 0
+    in_flight: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.room = threading.Semaphore(READ_AHEAD * self.engine.capacity)
@@ -97,14 +87,10 @@ class Batch:
                         self.take(*event)
                     elif event is not None:
                         number, ended = number + 1, not event
-                        self.add(parse_line(event, number, bool(self.documents)))
-                    self.fail_late_rows()
-        except KeyboardInterrupt:
-            self.write_delivered()
-            raise
+                        self.add(number, parse_line(event, number, bool(self.documents)))
         finally:
-            for pending in self.in_flight.values():
-                self.engine.cancel(pending.ticket)
+            for ticket in self.in_flight.values():
+                self.engine.cancel(ticket)
 
     def read_lines(self, lines: Iterable[bytes]) -> None:
         """Queue lines while there is room, in a thread of its own: reading a pipe may block while answers arrive."""
@@ -122,87 +108,65 @@ class Batch:
             return self.events.get(timeout=SLICE_SECONDS)
         return None
 
-    def on_event(self, place: int, event: Event) -> None:
+    def on_event(self, number: int, event: Event) -> None:
         """Queue a row's last event and ignore the others; from any thread."""
         if isinstance(event, LAST):
-            self.events.put((place, event))
+            self.events.put((number, event))
 
-    def add(self, row: Row | None) -> None:
+    def add(self, number: int, row: Row | None) -> None:
         """Add the next row, unless the output holds it already. None: a blank line."""
-        failed_earlier = self.finished.take(row) if row is not None else None
+        failed_earlier = self.finished.take(row.row_hash) if row is not None else None
         if row is None or failed_earlier is not None:
             self.room.release()
             self.count.skipped += row is not None
             self.count.failed += failed_earlier is True
             return
-        place, self.added = self.added, self.added + 1
-        self.pending[place] = PendingRow(row)
+        self.pending[number] = PendingRow(row)
         if row.error is not None:
-            self.finish(place, Failed(row.error))
+            self.finish(number, Failed(row.error))
         else:
-            self.waiting.append(place)
+            self.waiting.append(number)
             self.submit()
 
     def submit(self) -> None:
         """Submit as many rows as the engine has room for."""
         while self.waiting and len(self.in_flight) < self.engine.capacity:
-            place = self.waiting.popleft()
-            pending = self.pending[place]
-            row = pending.row
+            number = self.waiting.popleft()
+            row = self.pending[number].row
             try:
                 settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
                 request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
-                pending.ticket = self.engine.submit(request, partial(self.on_event, place))
+                self.in_flight[number] = self.engine.submit(request, partial(self.on_event, number))
             except SpecprefillError as error:
-                self.finish(place, Failed(error))
+                self.finish(number, Failed(error))
                 continue
             except QueueFull:
                 # The engine has failed. An error of a row in flight may say why.
                 if self.in_flight:
-                    self.waiting.appendleft(place)
+                    self.waiting.appendleft(number)
                     return
                 raise BatchEnded(f"the engine has ended; {AGAIN}") from None
-            self.in_flight[place] = pending
-            if self.row_seconds is not None:
-                pending.deadline = time.monotonic() + self.row_seconds
 
-    def take(self, place: int, event: Event) -> None:
-        """Finish a row with its last event, unless the row was given up and so is finished already."""
+    def take(self, number: int, event: Event) -> None:
+        """Finish a row with its last event."""
         if isinstance(event, Failed):
             check_engine(event.error)
-        if self.in_flight.pop(place, None) is not None:
-            self.finish(place, event)
-            self.submit()
+        del self.in_flight[number]
+        self.finish(number, event)
+        self.submit()
 
-    def write_delivered(self) -> None:
-        """Write the answers that the engine has already delivered, and submit nothing more."""
-        self.waiting.clear()
-        while not self.events.empty():
-            event = self.events.get_nowait()
-            if isinstance(event, tuple) and isinstance(event[1], Done):
-                self.take(*event)
-
-    def fail_late_rows(self) -> None:
-        """Give up the rows that exceed their time limit."""
-        now = time.monotonic()
-        late = [place for place, row in self.in_flight.items() if row.deadline is not None and row.deadline < now]
-        for place in late:
-            self.engine.cancel(self.in_flight[place].ticket)
-            self.take(place, Failed(RowTimeout(f"not answered within {self.row_seconds:g} s; raise --row-timeout")))
-
-    def finish(self, place: int, event: Event) -> None:
-        """Write the record of a row, or its error. If `ordered`, an early record waits for those before it."""
-        self.pending[place].record = output_row(self.pending[place].row, event, self.repeated)
-        places = [*self.pending] if self.ordered else [place]
-        for next_place in places:
-            record = self.pending[next_place].record
+    def finish(self, number: int, event: Event) -> None:
+        """Write the record of a row, or its error, once those before it are written."""
+        self.pending[number].record = output_row(self.pending[number].row, event)
+        for oldest in [*self.pending]:
+            record = self.pending[oldest].record
             if record is None:
                 return
             with deferred_signals(insistent=True):
                 self.write(record)
                 self.count.answered += 1
                 self.count.failed += "error" in record
-            del self.pending[next_place]
+            del self.pending[oldest]
             self.room.release()
             self.step()
 

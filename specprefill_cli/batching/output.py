@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from filelock import lock_descriptor
 
-from specprefill_cli.batching.rows import Row, key_of, row_identity
+from specprefill_cli.batching.rows import Row
 from specprefill_cli.engine.request import Done, Event, Failed
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import is_device, write_pieces
@@ -27,34 +27,27 @@ SYNCED_SECONDS = 1.0
 
 @dataclass
 class Finished:
-    """The rows that an output holds, by key (`rows.key_of`): the hash of the content, and whether the row failed."""
+    """The rows that an output holds, by `row_hash`: whether each of them failed."""
 
-    rows: dict[str | int, list[tuple[str | None, bool]]] = field(default_factory=dict)
+    rows: dict[str, list[bool]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
-        """Count a record. Raises KeyError if it has no id."""
-        key = record.get("row_hash", record["id"])
-        self.rows.setdefault(key, []).append((record.get("content_hash"), "error" in record))
+        """Count a record. Raises KeyError if it has no hash."""
+        self.rows.setdefault(record["row_hash"], []).append("error" in record)
 
-    def take(self, row: Row) -> bool | None:
+    def take(self, row_hash: str) -> bool | None:
         """Remove a row and return whether it failed; None if the output does not hold it."""
-        entries = self.rows.get(key_of(row), [])
-        candidates = [entry for entry in entries if entry[0] in (row.content_hash, None)]
-        if not candidates:
-            return None
-        # Prefer an entry with this content, then an entry that did not fail.
-        entry = min(candidates, key=lambda entry: (entry[0] is None, entry[1]))
-        entries.remove(entry)
-        return entry[1]
+        failed = self.rows.get(row_hash)
+        return failed.pop() if failed else None
 
     def total(self) -> int:
         """Number of rows that no row of the input matched."""
         return sum(map(len, self.rows.values()))
 
 
-def output_row(row: Row, event: Event, repeated: Container[str | int] | None) -> dict[str, Any]:
+def output_row(row: Row, event: Event) -> dict[str, Any]:
     """The record of a row's answer, or an error record with the error's type and message."""
-    identity = row_identity(row, repeated)
+    identity = {"id": row.identifier, "row_hash": row.row_hash}
     if isinstance(event, Done):
         record = event.result.to_json()
         return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}

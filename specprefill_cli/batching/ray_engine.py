@@ -59,7 +59,7 @@ class EngineActor:
         return event
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Sends each request to the actor with the fewest requests; an actor answers `requests` at once."""
 
     def __init__(self, ray: Any, actors: list[Any], requests: int, connection: ExitStack) -> None:
@@ -85,9 +85,6 @@ class RayEngine:
             on_event(Failed(WorkerLost(reason)))
         except Exception as error:
             on_event(Failed(getattr(error, "cause", None) or error))
-
-    def cancel(self, ticket: Any) -> None:
-        self.ray.cancel(ticket)
 
     def close(self) -> None:
         for actor in self.actors:

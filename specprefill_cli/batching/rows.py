@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from specprefill_cli.caches import ByteCache
+from specprefill_cli.documents.collect import expand_source, read_collection
 from specprefill_cli.documents.document import KEPT_BYTES, Collection
-from specprefill_cli.engine.request import ReadDocuments
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
 
 # Bytes read from a pipe at a time, at most.
 PIECE = 2**16
+# Documents of the most recently read lists of names.
+READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
 OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_question)
 KEYS = ("id", "question", "document", "documents")
 
@@ -41,9 +45,10 @@ class RowError(SpecprefillError):
 
 @dataclass(frozen=True)
 class Row:
-    """A question, or the error of its line. identifier: the row's id, or the number of its line; named: whether it has an id.
+    """A question, or the error of its line. identifier: the row's id, or the number of its line.
 
     documents: empty: those of the batch; overrides: the row's own settings, unparsed; ignored: unknown keys
+    row_hash: of the question with its id, documents and settings; of the line where it is no question
     """
 
     identifier: str | int
@@ -52,8 +57,7 @@ class Row:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     error: RowError | None = None
-    content_hash: str = field(default="", compare=False)
-    named: bool = field(default=True, compare=False)
+    row_hash: str = field(default="", compare=False)
 
     @property
     def warnings(self) -> list[str]:
@@ -66,7 +70,7 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
 
     number: of the line, from 1; has_documents: whether the batch has documents, so that rows need none
     """
-    row = Row(number, content_hash=hashlib.sha256(line.strip()).hexdigest()[:16], named=False)
+    row = Row(number, row_hash=hash_of(line.strip().decode("latin-1")))
     try:
         # Files joined by `cat` may have a byte order mark on any line.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
@@ -75,38 +79,29 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
         json_object = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
         row_id = identifier_in(json_object)
         if row_id is not None:
-            row = replace(row, identifier=row_id, named=True)
-        return replace(row, **fields_of(json_object, has_documents))
+            row = replace(row, identifier=row_id)
+        row = replace(row, **fields_of(json_object, has_documents))
+        return replace(row, row_hash=hash_of([row_id, row.question, row.documents, row.overrides]))
     except RowError as error:
         return replace(row, error=error)
     except (ValueError, RecursionError) as error:
         return replace(row, error=RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"))
 
 
-def key_of(row: Row) -> str | int:
-    """The key of a row in an output: its identifier, or the hash of its content if it has none."""
-    return row.identifier if row.named else row.content_hash
+def hash_of(values: Any) -> str:
+    """A short hash of JSON values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def row_identity(row: Row, repeated: Container[str | int] | None = ()) -> dict[str, Any]:
-    """The keys of a record that identify its row.
-
-    repeated: identifiers that several rows of the input share, so that their content tells them apart; None: unknown
-    """
-    is_unique = row.named and repeated is not None and row.identifier not in repeated
-    content = {} if is_unique else {"content_hash" if row.named else "row_hash": row.content_hash}
-    return {"id": row.identifier, **content}
-
-
-def keys_in(stream: BinaryIO, has_documents: bool) -> list[str | int] | None:
-    """The keys of all rows of a file; restores the file's position. None for a pipe: its rows are yet to come."""
+def hashes_in(stream: BinaryIO, has_documents: bool) -> list[str] | None:
+    """The hashes of all rows of a file; restores its position. None for a pipe: its rows are yet to come."""
     if not stream.seekable():
         return None
     start = stream.tell()
     rows = (parse_line(line, number, has_documents) for number, line in enumerate(stream, 1))
-    keys = [key_of(row) for row in rows if row is not None]
+    hashes = [row.row_hash for row in rows if row is not None]
     stream.seek(start)
-    return keys
+    return hashes
 
 
 def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
@@ -177,13 +172,19 @@ def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[s
     return tuple(key for key in json_object if key not in (*keys, *OVERRIDES))
 
 
-def read_once(read: ReadDocuments) -> ReadDocuments:
-    """`read`, with a cache of the latest lists of documents."""
-    cache: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
-    lock = threading.Lock()
+def read_once(names: Sequence[str], strict: bool, keep: bool) -> Collection:
+    """Read documents as `read_collection` does, or return those read before if no file has changed since."""
+    with READ.lock:
+        key = (tuple(names), strict, stamps_of(names))
+        return READ.find_or(key, lambda: read_collection(names, strict=strict, keep=keep))
 
-    def cached_read(names: tuple[str, ...]) -> Collection:
-        with lock:
-            return cache.find_or(names, lambda: read(names))
 
-    return cached_read
+def stamps_of(names: Sequence[str]) -> tuple[tuple[Path, int, int, int], ...]:
+    """The files that names stand for, each with its size and times. Raises DocumentError if there are none."""
+    stamps = []
+    for path in chain.from_iterable(expand_source(name)[0] for name in names):
+        # A missing file has no stamp. Reading it raises the error.
+        with suppress(OSError):
+            status = path.stat()
+            stamps.append((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(stamps)

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import (
-    find_server,
     new_request,
     open_engine,
     open_ready_session,
@@ -30,14 +29,14 @@ from specprefill_cli.cli.options import (
     Quiet,
     with_settings,
 )
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, Provisional, Request
+from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError
-from specprefill_cli.files import STANDARD_INPUT
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
 
 
@@ -48,9 +47,6 @@ def ask(
     *,
     settings: Settings,
     json: Json = False,
-    no_stream: Annotated[
-        bool, typer.Option("--no-stream", help="Print the answer when it is complete.", rich_help_panel=OUTPUT)
-    ] = False,
     html: Html = None,
     verbose: Annotated[
         bool,
@@ -76,20 +72,16 @@ def ask(
     """
     request = new_request("ask", documents, question, settings, with_cells=html is not None)
     notes = Notes(quiet)
-    # A server confirms no answers. A page needs the documents here, and standard input can be read only once.
-    no_server |= settings.confirm or (html is not None and STANDARD_INPUT in (documents or ()))
-    events, collection = send(request, notes, no_server, html)
+    # A server confirms no answers, and a page needs the documents here.
+    events, collection = send(request, notes, no_server or settings.confirm or html is not None, html)
     with notes.progress("prefill"):
         next(events)
     # Text written to a pipe cannot be corrected afterwards.
-    streaming = not (json or no_stream)
-    at_once = not settings.confirm or (sys.stdout.isatty() and streaming)
-    end = write_answer(events, streaming and at_once, at_once and not json)
-    if isinstance(end, Provisional):
+    at_once = not json and (sys.stdout.isatty() or not settings.confirm)
+    done = write_answer(events, at_once)
+    if isinstance(done, Provisional):
         with notes.progress("full prefill confirms the answer"):
             done = next(event for event in events if isinstance(event, Done))
-    else:
-        done = end
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
     if html is not None and collection is not None:
@@ -106,15 +98,22 @@ def send(
     """Send a request to the running server, or to an engine opened here; return its events, and the documents if read here."""
     settings, documents = request.settings, request.documents
     assert isinstance(documents, tuple), "they are named"
-    server = None if no_server else find_server(settings, notes)
-    if server is not None:
-        return server.ask(request), None if html is None else read_inputs(documents, html, settings, notes)
+    if not no_server:
+        from specprefill_cli.serving.control import server_for
+
+        if server := server_for(settings, notes.line):
+            return server.ask(request), None
     collection = read_inputs(documents, html, settings, notes)
     if request.task == ANSWER:
         session = open_ready_session([settings], notes, single=True)
     else:
-        session = open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
+        session = open_draft_session(settings, notes)
     return open_engine(session, settings).ask(replace(request, documents=collection)), collection
+
+
+def open_draft_session(settings: Settings, notes: Notes) -> Session:
+    """Open a session in which only the draft runs."""
+    return open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
 
 
 def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
@@ -134,23 +133,23 @@ def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes
     notes.show(answer_table(answer) if verbose else short_table(answer))
 
 
-def write_answer(events: Iterator[Event], streaming: bool, write_now: bool) -> Provisional | Done:
-    """Write the answer, in pieces or whole, or (write_now False) leave it to the caller; return the event that ends it."""
+def write_answer(events: Iterator[Event], at_once: bool) -> Provisional | Done:
+    """Write the pieces of an answer as they come, if `at_once`; return the event that ends it."""
     text = ""
     try:
         for event in events:
             if not isinstance(event, Piece):
                 break
             text += event.text
-            if streaming:
+            if at_once:
                 print(printable(event.text), end="", flush=True)
     except SpecprefillError:
         # Let the error begin a new line.
-        if streaming and text:
+        if at_once and text:
             print(flush=True)
         raise
-    if write_now:
-        print("" if streaming else printable(text.strip()), flush=True)
+    if at_once:
+        print(flush=True)
     assert isinstance(event, Provisional | Done), "an answer ends so, or with an error"
     return event
 
@@ -183,7 +182,9 @@ def passages(
     """
     request = new_request("passages", documents, question, settings, task=PASSAGES, top=top)
     notes = Notes(quiet)
-    retrieval = ask_draft(request, notes, no_server)
+    events, _ = send(request, notes, no_server)
+    with notes.progress("reading the documents with the draft"):
+        retrieval = next(event.result for event in events if isinstance(event, Done))
     from specprefill_cli.reporting.text import by_page
 
     for warning in retrieval.warnings:
@@ -206,7 +207,6 @@ def plan(
     settings: Settings,
     json: Json = False,
     quiet: Quiet = False,
-    no_server: NoServer = False,
 ) -> None:
     """Show how much `select` would keep, and on which pages, and estimate the time. Load no weights of the target.
 
@@ -217,18 +217,18 @@ def plan(
 
       specprefill plan report.pdf "Who?" --json | jq '.chunks[0].importance'
     """
-    request = new_request("plan", documents, question, settings, task=PLAN)
-    run = ask_draft(request, Notes(quiet), no_server)
+    request, notes = new_request("plan", documents, question, settings), Notes(quiet)
+    collection = read_inputs(documents or (), None, settings, notes)
+    session = open_draft_session(settings, notes)
+    from specprefill_cli.answering.tasks import dry_run
+    from specprefill_cli.prefill.shortlist import shortlist
+
+    with notes.progress("reading the documents with the draft"):
+        collection = shortlist(collection, request.question, settings)
+        run = dry_run(session, collection, request.question, settings)
     if json:
         print_json(asdict(run))
         return
     from specprefill_cli.reporting.table import plan_view
 
     console(sys.stdout).print(plan_view(run))
-
-
-def ask_draft(request: Request, notes: Notes, no_server: bool) -> Any:
-    """Run a task that needs only the draft, and return its result."""
-    events, _ = send(request, notes, no_server)
-    with notes.progress("reading the documents with the draft"):
-        return next(event.result for event in events if isinstance(event, Done))

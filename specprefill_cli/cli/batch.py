@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -63,13 +62,6 @@ def batch(
     retry_failed: Annotated[
         bool, output_option("--retry-failed", help="As --resume, but ask failed rows again.")
     ] = False,
-    unordered: Annotated[
-        bool, output_option("--unordered", help="Write rows as they are answered, not in order.")
-    ] = False,
-    row_timeout: Annotated[
-        float | None,
-        worker_option(help="Give up a row after this many seconds.", min=0.1, show_default="none", metavar="SECONDS"),
-    ] = None,
     *,
     settings: Settings,
     quiet: Quiet = False,
@@ -94,20 +86,20 @@ def batch(
     check_workers(settings, workers, ray)
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)
-    at_once = rows_at_once(concurrency, settings, notes)
+    # Other ranks get a single pass at a time.
+    at_once = concurrency if settings.tensor_parallel == 1 else 1
     from specprefill_cli.batching import Batch, Count
     from specprefill_cli.batching.output import Finished, RowWriter, open_output
-    from specprefill_cli.batching.rows import keys_in, lines_of
+    from specprefill_cli.batching.rows import hashes_in, lines_of
 
     with ExitStack() as stack:
-        keys = keys_in(questions, bool(documents))
-        repeated = None if keys is None else frozenset(key for key, number in Counter(keys).items() if number > 1)
+        hashes = hashes_in(questions, bool(documents))
         sink: BinaryIO = sys.stdout.buffer
         finished, count = Finished(), Count()
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
-            check_same_input(keys, finished, out)
-        finished_before, of_total = finished.total(), "" if keys is None else f" of {len(keys):,}"
+            check_same_input(hashes, finished, out)
+        finished_before, of_total = finished.total(), "" if hashes is None else f" of {len(hashes):,}"
         try:
             with notes.progress("reading documents"):
                 collection = document_reader(settings)(documents) if documents else None
@@ -126,9 +118,6 @@ def batch(
                 write=writer,
                 finished=finished,
                 count=count,
-                ordered=not unordered,
-                row_seconds=row_timeout,
-                repeated=repeated,
             )
             started = time.perf_counter()
             # Show progress only with --out: on a terminal it would run into the rows.
@@ -157,9 +146,9 @@ def check_streams(questions: BinaryIO, documents: tuple[str, ...], out: Path | N
         raise UsageError(f"--out {out}: this is the file of questions; give another name")
 
 
-def check_same_input(keys: Sequence[str | int] | None, finished: Finished, out: Path) -> None:
-    """Raise UsageError if none of the output's rows is in the input; `keys` None: the input is not known beforehand."""
-    if keys is not None and finished.total() and not any(key in finished.rows for key in keys):
+def check_same_input(hashes: Sequence[str] | None, finished: Finished, out: Path) -> None:
+    """Raise UsageError if none of the output's rows is in the input. hashes: None where that is yet to come."""
+    if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
         raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
 
 
@@ -171,13 +160,6 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError("--workers and --ray start processes, and one is enough for an endpoint; give --concurrency N")
     if ray is not None and not ADDRESS.fullmatch(ray):
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
-
-
-def rows_at_once(concurrency: int | None, settings: Settings, notes: Notes) -> int | None:
-    """The rows that an engine answers at once; None for its default."""
-    if settings.tensor_parallel > 1 and (concurrency or 1) > 1:
-        notes.warn(f"--concurrency {concurrency}: with --tensor-parallel, one row is answered at a time")
-    return concurrency if settings.tensor_parallel == 1 else 1
 
 
 def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:

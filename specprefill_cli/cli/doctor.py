@@ -13,9 +13,8 @@ import typer
 
 from specprefill_cli.caches import DiskCache, Entry
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.options import Json, choices_of, with_settings
-from specprefill_cli.cli.sources import set_value, sourced_values
-from specprefill_cli.declarations import check_choice
+from specprefill_cli.cli.options import Json, with_settings
+from specprefill_cli.cli.sources import sourced_values
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.sources.conversion import converted_models, models_folder
@@ -81,7 +80,7 @@ config = typer.Typer(no_args_is_help=True)
 
 @config.callback()
 def group() -> None:
-    """Show and change settings. Defaults < config file < SPECPREFILL_* variables < flags.
+    """Show settings. Defaults < config file < SPECPREFILL_* variables < flags.
 
     Examples:
       specprefill config show
@@ -92,8 +91,10 @@ def group() -> None:
 def show(json: Json = False) -> None:
     """Show the path of the config file, and every setting with its value and source: default, file or environment.
 
+    Write a setting into the config file as a line such as `pair = "qwen2.5-7b"`.
+
     Examples:
-      specprefill config show --json | jq '.settings[] | select(.source == "file")'
+      specprefill config show --json | jq '.settings[].value'
     """
     values = sourced_values()
     if json:
@@ -106,38 +107,6 @@ def show(json: Json = False) -> None:
         table.add_row(name, plain(as_written(name, sourced.value)), plain(place))
     console(sys.stdout).print(table)
     print(f"config file: {config_path()}")
-
-
-def setting_names(incomplete: str) -> list[str]:
-    """Shell completion of a setting's name."""
-    return [name for name in SETTINGS if name.startswith(incomplete)]
-
-
-@config.command("set")
-def set_(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A setting's name, as in `config show`.",
-            autocompletion=setting_names,
-        ),
-    ],
-    value: Annotated[str, typer.Argument(help="Its new value.", show_default=False)],
-) -> None:
-    """Write a setting into the config file; everything else in it stays. An editor can change the file too.
-
-    Examples:
-      specprefill config set pair qwen2.5-7b
-    """
-    name = name.replace("-", "_")
-    if name in SETTINGS and choices_of(SETTINGS[name]):
-        check_choice(value, choices_of(SETTINGS[name]), f"config set: {name}")
-    file = config_path()
-    stored = set_value(file, name, value)
-    print(f"{name} = {as_written(name, stored)} in {file}", file=sys.stderr)
-    variable = SETTINGS[name].variable
-    if variable in os.environ:
-        print(f"but {variable} is set and wins over the file", file=sys.stderr)
 
 
 def as_written(name: str, value: Any) -> str:

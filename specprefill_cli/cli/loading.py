@@ -20,13 +20,12 @@ from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_me
 from specprefill_cli.models.sources.hub import fetch_gguf, may_download
 from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint
-from specprefill_cli.settings import AUTO, Settings
+from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.endpoint.session import EndpointEngine
-    from specprefill_cli.engine.http import HttpEngine
     from specprefill_cli.engine.local import LocalEngine
     from specprefill_cli.record import Comparison
 
@@ -89,23 +88,10 @@ def names_document(argument: str) -> bool:
     return argument == "-" or os.path.exists(argument) or argument.lower().endswith(tuple(KNOWN_SUFFIXES))
 
 
-def find_server(settings: Settings, notes: Notes) -> HttpEngine | None:
-    """This user's server, if it runs and would answer as this process would; None for a target behind an endpoint."""
-    if is_endpoint(settings.target):
-        return None
-    from specprefill_cli.serving.control import server_for
-
-    return server_for(settings, seconds_since_start, lambda reason: notes.line(f"specprefill: {reason}"))
-
-
 def open_ready_session(
-    variants: Sequence[Settings],
-    notes: Notes,
-    any_mode: bool = False,
-    target_weights: bool = True,
-    single: bool = False,
+    variants: Sequence[Settings], notes: Notes, target_weights: bool = True, single: bool = False
 ) -> Session:
-    """Load the pair and warm it up with each of the variants that will be used, or (any_mode) perhaps other modes.
+    """Load the pair and warm it up with each of the variants that will be used.
 
     target_weights: without them, only the draft runs, in this process alone; single: whether one question follows
     """
@@ -123,13 +109,12 @@ def open_ready_session(
 
             session: Session = open_endpoint(variants[0])
         else:
-            possible = [*variants, variants[0].varied(mode=AUTO)] if any_mode else variants
             ranks = None if target_weights else ALONE
-            session = open_session(variants[0], any(map(loads_draft, possible)), target_weights, ranks=ranks)
+            session = open_session(variants[0], any(map(loads_draft, variants)), target_weights, ranks=ranks)
         session.single = single
         for variant in variants if target_weights else ():
             session.warm_up(variant.varied(scorer=resolve_scorer(variant.scorer, session.pair, variant.mode)))
-    session.startup_seconds = seconds_since_start()
+    session.startup_seconds = time.perf_counter() - STARTED
     return session
 
 
@@ -152,9 +137,7 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     """Convert a target's file on its first use. Raises SpecprefillError, before importing torch, for a target that is nowhere."""
     target = chosen_pair(settings).target
     ref = ModelRef(target)
-    is_hub_file = ref.kind is Kind.HUB_FILE
-    fetched = (settings.target is None or is_hub_file) and may_download(target, settings.offline)
-    if fetched and is_hub_file:
+    if ref.kind is Kind.HUB_FILE and may_download(target, settings.offline):
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:
@@ -171,11 +154,6 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
     notes.line(f"{target}: converting its file once; later runs load it in a second")
     with notes.progress("converting the target") as update:
         ref.source(lambda percent, text: update(f"{text} ({percent} %)"))
-
-
-def seconds_since_start() -> float:
-    """Seconds since the program started."""
-    return time.perf_counter() - STARTED
 
 
 @dataclass(frozen=True)
@@ -212,7 +190,11 @@ class EngineOpener:
     def open(self, notes: Notes, no_server: bool = True) -> Engine:
         """Use the running server if it can answer the rows, or load the models and warm them up."""
         # A server cannot read our standard input.
-        server = None if no_server or STANDARD_INPUT in self.documents else find_server(self.settings, notes)
+        server = None
+        if not no_server and STANDARD_INPUT not in self.documents:
+            from specprefill_cli.serving.control import server_for
+
+            server = server_for(self.settings, notes.line)
         if server is not None:
             return replace(server, capacity=self.concurrency or server.capacity)
         session = open_ready_session([self.settings], notes)
@@ -221,10 +203,11 @@ class EngineOpener:
         from specprefill_cli.prefill.prefix_cache import document_cache
 
         session = session.with_cache(document_cache(self.settings.memory_cache, session.pair))
-        read_others = read_once(document_reader(self.settings))
 
         def read(documents: tuple[str, ...]) -> Collection:
-            return self.collection if self.collection and documents == self.documents else read_others(documents)
+            if self.collection is not None and documents == self.documents:
+                return self.collection
+            return read_once(documents, self.settings.strict, not self.settings.no_cache)
 
         engine = open_engine(session, self.settings, self.concurrency, read)
         if isinstance(engine, LocalEngine):

@@ -69,26 +69,6 @@ def split_list(text: str, option: str) -> list[str]:
     return values
 
 
-def setting_values(name: str, text: str, option: str) -> list[Any]:
-    """Parse a list of values of a setting. Raises UsageError for a wrong value or an unregistered name."""
-    values = [parse_setting(name, part, option) for part in split_list(text, option)]
-    for value in values:
-        check_name(name, value, option)
-    return values
-
-
-def complete(name: str, several: bool = False) -> Callable[[str], list[str]]:
-    """Shell completion of a setting's values; `several`: complete the last value of a comma-separated list."""
-
-    def completion(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        candidates = choices_of(SETTINGS[name]) or SETTINGS[name].words
-        unused = [value for value in candidates if value not in before.split(",")]
-        return [before + comma + value for value in unused if value.startswith(last)]
-
-    return completion
-
-
 @dataclass(frozen=True)
 class ListOption:
     """An option for a list of values of the setting `name`. default: None: the setting's own value."""
@@ -99,9 +79,14 @@ class ListOption:
     default: str | None = None
 
     def values(self, text: str | None, setting_value: Any) -> list[Any]:
-        """The values in the list, or the setting's own value without a list."""
+        """The values in the list, without one the setting's own value. Raises UsageError for a wrong value."""
         text = self.default if text is None else text
-        return [setting_value] if text is None else setting_values(self.name, text, self.flag)
+        if text is None:
+            return [setting_value]
+        values = [parse_setting(self.name, part, self.flag) for part in split_list(text, self.flag)]
+        for value in values:
+            check_name(self.name, value, self.flag)
+        return values
 
     def parameter(self) -> Parameter:
         option = typer.Option(
@@ -109,7 +94,6 @@ class ListOption:
             help=f"{self.help}.",
             rich_help_panel=PREFILL,
             metavar="<list>",
-            autocompletion=complete(self.name, several=True),
         )
         default = self.default or shown_default(SETTINGS[self.name])
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[str, option])
@@ -196,7 +180,6 @@ def parameter_of(setting: Setting) -> Parameter:
         hidden=setting.rare,
         show_default=setting.unset or True,
         metavar=f"<{'|'.join([*setting.words, setting.type.__name__])}>",
-        autocompletion=complete(setting.name),
     )
     return Parameter(
         setting.name,

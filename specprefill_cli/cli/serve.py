@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,9 +33,6 @@ def serve(
     http: Annotated[
         str | None, optional(help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.")
     ] = None,
-    token_file: Annotated[
-        Path | None, optional(help="File with the token for --http.", show_default="one in the runtime folder")
-    ] = None,
     allow_host: Annotated[
         list[str] | None, optional(help="Also accept this Host header, for proxies and containers; may be repeated.")
     ] = None,
@@ -46,11 +42,6 @@ def serve(
             help="Let web pages of this origin ask, such as http://localhost:3000, or * for all; may be repeated."
         ),
     ] = None,
-    idle: Annotated[
-        float | None,
-        optional(help="Stop after this many seconds without work.", min=1, show_default="never", metavar="SECONDS"),
-    ] = None,
-    queue: Annotated[int, server_option(help="HTTP questions that may wait; more get 429.", min=0)] = 64,
     upstream: Annotated[
         str | None,
         optional(
@@ -63,7 +54,7 @@ def serve(
     settings: Settings,
     quiet: Quiet = False,
 ) -> None:
-    """Keep the models loaded. `ask`, `batch`, `passages` and `plan` then start at once, and other programs can ask too.
+    """Keep the models loaded. `ask`, `batch` and `passages` then start at once, and other programs can ask too.
 
     Listen on a Unix socket of your own, and with --http also on an address. Ctrl-C, SIGTERM and --stop finish the running
     answers first.
@@ -71,7 +62,7 @@ def serve(
     Examples:
       specprefill serve &
 
-      specprefill serve report.pdf --http 127.0.0.1:8777 --idle 1800
+      specprefill serve report.pdf --http 127.0.0.1:8777
 
       specprefill serve --upstream http://localhost:11434/v1 --http 127.0.0.1:8777
     """
@@ -92,21 +83,19 @@ def serve(
             raise UsageError(
                 f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
             )
-    check_packages()
-    from specprefill_cli.serving.context import ServeOptions
-    from specprefill_cli.serving.start import run_server
-
+    try:
+        from specprefill_cli.serving.context import ServeOptions
+        from specprefill_cli.serving.start import run_server
+    except ImportError as error:
+        raise UsageError(f"serve: {error.name} is not installed; run: {pip_command(*PACKAGES)}") from error
     notes = Notes(quiet)
     settings = without_confirmation(settings, notes)
     with notes.progress("reading documents"):
         collection = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
         http=http,
-        token_file=token_file,
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
-        idle_seconds=idle,
-        queue=queue,
         upstream=ref,
     )
     raise typer.Exit(run_server(settings, collection, options, notes.line))
@@ -124,12 +113,3 @@ def control(stop: bool, notes: Notes) -> None:
     else:
         stop_server(state["process"])
         notes.line("the server has stopped")
-
-
-def check_packages() -> None:
-    """Raise UsageError if packages of the server are missing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
-    if missing:
-        raise UsageError(f"serve: not installed: {', '.join(missing)}; run: {pip_command(*missing)}")

@@ -1,21 +1,18 @@
-"""Merges settings from their sources (defaults < config file < environment < flags), and changes the config file."""
+"""Merges settings from their sources: defaults < config file < environment < flags."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specprefill_cli.declarations import ENVIRONMENT_PREFIX, flag
-from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import write_whole
+from specprefill_cli.errors import UsageError
 from specprefill_cli.prefill.registry import check_name
-from specprefill_cli.settings import AUTO, SETTINGS, Settings, config_path, parse_setting
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
+from specprefill_cli.settings import SETTINGS, Settings, config_path, parse_setting
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     """Every setting by name, merged from defaults, config file and environment. Raises UsageError as `merge_settings`."""
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = file or config_path()
-    if path.is_file():
+    if path.exists():
         sourced |= {name: Sourced(value, "file", str(path)) for name, value in read_config(path).items()}
-    elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG") and not path.exists():
+    elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG"):
         raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
     for name, setting in SETTINGS.items():
         if setting.variable in environment:
@@ -65,37 +62,11 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the settings in a config file. Raises UsageError, naming the file, for a faulty file."""
-    return {name: parse_setting(name, value, str(path)) for name, value in read_toml(path).unwrap().items()}
-
-
-def set_value(path: Path, name: str, text: str) -> Any:
-    """Write a setting into the config file and return its converted value. Raises UsageError, or SpecprefillError."""
-    value = parse_setting(name, text, "config set")
-    read_config(path)
-    document = read_toml(path)
-    # TOML has no null.
-    document[name] = AUTO if value is None else value
+    """Read the settings in a config file. Raises UsageError, naming it, for a faulty or unreadable one."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecprefillError(
-            f"{path.parent}: cannot be created ({error.strerror}); set SPECPREFILL_CONFIG"
-        ) from error
-    write_whole(path, document.as_string())
-    return value
-
-
-def read_toml(path: Path) -> TOMLDocument:
-    """Parse a config file; empty if there is no file. Raises UsageError for a file that is unreadable or not TOML."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: this is not a file; set SPECPREFILL_CONFIG to one")
-    try:
-        return tomlkit.parse(path.read_text(encoding="utf-8-sig") if path.exists() else "")
-    except (TOMLKitError, UnicodeDecodeError) as error:
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
+    return {name: parse_setting(name, value, str(path)) for name, value in values.items()}

@@ -50,7 +50,7 @@ class Client:
     """Sends requests to a model of a server, from any number of threads. key: sent, never shown."""
 
     ref: EndpointRef
-    key: str = field(repr=False)
+    key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE) or NO_KEY, repr=False)
     timeout: float = TIMEOUT_SECONDS
 
     def __post_init__(self) -> None:
@@ -146,12 +146,3 @@ class Reply:
             raise self.client.broken_reply("it is empty")
         if self.finish_reason is None:
             raise self.client.broken_reply("it ended without a reason")
-
-    def close(self) -> None:
-        """Close the stream, so that the server can stop."""
-        self.stream.close()
-
-
-def open_client(ref: EndpointRef) -> Client:
-    """Open a client with the key in the environment. Raises SpecprefillError where the package openai is missing."""
-    return Client(ref, os.environ.get(KEY_VARIABLE) or NO_KEY)

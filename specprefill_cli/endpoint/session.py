@@ -6,18 +6,18 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 from transformers import LlamaConfig
 
-from specprefill_cli.answering.session import WARM_UP, Session
+from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.text_stream import TextStream
 from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document
 from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
-from specprefill_cli.endpoint.client import Client, Reply, open_client
+from specprefill_cli.endpoint.client import Client, Reply
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, ReadDocuments, RemoteEngine, Request, Started
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.loading import load_model
@@ -42,22 +42,13 @@ DOUBTFUL_SHARE = 0.4
 CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
 
 
-@dataclass
-class EndpointOutline(ModelOutline):
-    """A target of which only the name is known. `auto` treats it as transformers' default Llama of 7 billion parameters."""
-
-    @property
-    def context(self) -> int:
-        return NO_LIMIT
-
-
 def open_endpoint(settings: Settings) -> EndpointSession:
     """Load the draft, and open a client of the endpoint that `--target` names. Sends nothing yet.
 
     Raises what `open_chooser` raises, and SpecprefillError where the package openai is missing.
     """
     ref = parse_endpoint(settings.target or "")
-    client, messages = open_client(ref), load_template(settings.prompt or Pair.prompt)
+    client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)
     chooser = open_chooser(settings, ref.name)
     return EndpointSession(
         pair=chooser.pair, template=chooser.template, settings=settings, client=client, messages=messages
@@ -74,7 +65,9 @@ def open_chooser(settings: Settings, target: str) -> Session:
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
     placement = draft_placement(choose_placement(settings.devices))
     draft = load_model(pair_names.draft, placement, settings.dtype, settings.offline)
-    outline = EndpointOutline(target, LlamaConfig(), draft.tokenizer, draft.device.partition(":")[0])
+    # Of the target only the name is known. `auto` treats it as transformers' default Llama with 7 billion.
+    config = LlamaConfig(max_position_embeddings=NO_LIMIT)
+    outline = ModelOutline(target, config, draft.tokenizer, draft.device.partition(":")[0])
     pair = CalibratedPair(pair=pair_names, target=outline, draft=draft)
     pair.scoring_heads = load_heads(draft_folder(pair_names.draft), draft)
     return Session(pair=pair, template=load_template(pair_names.draft_prompt or pair_names.prompt), settings=settings)
@@ -101,13 +94,17 @@ class EndpointStream(TextStream):
             for piece in [NOT_FOUND] if self.is_denied else self.incoming:
                 yield from self.emit(piece)
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.interrupt()
         finally:
             # Also runs where the caller stops iterating.
             self.decode_seconds = time.perf_counter() - began
-            self.reply.close()
+            self.reply.stream.close()
 
-    def warnings(self, length_stop: bool) -> list[str]:
+    @property
+    def length_stop(self) -> bool:
+        return self.reply.finish_reason == "length"
+
+    def warnings(self) -> list[str]:
         """All warnings: about documents, the choice of text, token counts, and the end of the answer."""
         draft, prompt_tokens = self.request.draft, self.reply.prompt_tokens
         server_count = f"; the endpoint counts {prompt_tokens:,} in the sent text" if prompt_tokens else ""
@@ -118,17 +115,14 @@ class EndpointStream(TextStream):
         ]
         if prompt_tokens and prompt_tokens < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
             warnings.append(CUT_PROMPT)
-        return warnings + self.end_warnings("its longest" if length_stop else None)
+        return warnings + self.end_warnings("its longest")
 
     def result(self) -> Record:
         request, choice = self.request, self.prefilled
         tokens = self.reply.completion_tokens or count_tokens(self.text)
-        length_stop = self.reply.finish_reason == "length"
         selects = choice.mode == SELECT
         draft_ran = selects and SCORERS[request.scorer].uses_draft
         return self.record(
-            length_stop,
-            self.citations,
             mode=choice.mode,
             reason=choice.reason,
             draft=request.draft.name if draft_ran else None,
@@ -137,7 +131,7 @@ class EndpointStream(TextStream):
             generated_tokens=tokens,
             tokens_per_second=(tokens - 1) / self.decode_seconds if tokens > 1 and self.decode_seconds else None,
             acceptance_rate=None,
-            warnings=self.warnings(length_stop),
+            warnings=self.warnings(),
             speculation=ENDPOINT_DECODES,
             scorer=request.scorer if selects else None,
             draft_window=request.draft_window if draft_ran else None,
@@ -183,15 +177,7 @@ class EndpointSession(Session):
         )
 
     def warm_up(self, settings: Settings) -> None:
-        """Let the draft choose once, so that no question pays for lazy initialisation.
-
-        Raises UsageError for settings that an endpoint cannot have.
-        """
-        check_possible(settings)
-        with self.lock:
-            if settings.scorer not in self.warmed:
-                choose(replace(self, cache=None), WARM_UP, "When?", settings.varied(mode="select"))
-                self.warmed.add(settings.scorer)
+        """Do nothing: the server is warm."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +196,6 @@ class EndpointEngine(RemoteEngine):
         assert request.task == ANSWER, "plans and passages need a target with weights here"
         stream = self.session.ask(request.read_documents(self.read), request.question, request.settings)
         yield Started()
-        # Closing the stream closes the connection.
         with closing(iter(stream)) as pieces:
             for text in pieces:
                 yield Piece(text)

@@ -8,21 +8,22 @@ import json
 import os
 import socket
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece, RemoteEngine, Request, Started
-from specprefill_cli.errors import PromptTooLong, SpecprefillError
+from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, RemoteEngine, Request, Started
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import STANDARD_INPUT
-from specprefill_cli.record import Cell, DryRun, Fate, Record, Retrieval
+from specprefill_cli.record import Fate, Record, Retrieval
 from specprefill_cli.settings import AUTO, SETTINGS
 
 # Seconds to connect and send the request; an answer may take any time.
 CONNECTING = 5.0
-PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages", PLAN: "/v1/plan"}
+PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages"}
 # Rows of a batch sent to a server at a time: the server itself decides how many run at once.
 CAPACITY = 32
 
@@ -35,45 +36,38 @@ class ServerEnded(SpecprefillError):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """HTTP over a Unix socket. Raises OSError where nobody listens there."""
 
-    def __init__(self, path: Path, timeout: float = CONNECTING) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self.path = path
-
-    def connect(self) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(os.fspath(self.path))
+        self.sock.settimeout(CONNECTING)
+        self.sock.connect(os.fspath(path))
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpEngine(RemoteEngine):
-    """Posts requests to the server at a socket's `path`; `startup_seconds` of this process go into its records."""
+    """Posts requests to the server at a socket's `path`."""
 
     path: Path
-    startup_seconds: float = 0.0
     capacity: int = CAPACITY
 
     def ask(self, request: Request) -> Generator[Event, None, None]:
         """Yield the events of a request; closing the iterator (Ctrl-C does) ends it on the server. Raises SpecprefillError."""
-        connection = UnixConnection(self.path)
         try:
-            connection.connect()
-            body = json.dumps(body_of(request)).encode("ascii")
-            connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
-            connection.sock.settimeout(None)
-            response = connection.getresponse()
-            if response.status != http.HTTPStatus.OK:
-                raise error_from_response(json.loads(response.read()))
-            if request.task == ANSWER:
-                yield from self.read_stream(response)
-            else:
-                yield Done(from_json(Retrieval if request.task == PASSAGES else DryRun, json.loads(response.read())))
+            with closing(UnixConnection(self.path)) as connection:
+                body = json.dumps(body_of(request)).encode("ascii")
+                connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
+                connection.sock.settimeout(None)
+                response = connection.getresponse()
+                if response.status != http.HTTPStatus.OK:
+                    raise error_from_response(json.loads(response.read()))
+                if request.task == ANSWER:
+                    yield from self.read_stream(response)
+                    return
+                yield Done(from_json(Retrieval, json.loads(response.read())))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
-        finally:
-            connection.close()
 
     def read_stream(self, response: http.client.HTTPResponse) -> Iterator[Event]:
         yield Started()
@@ -83,10 +77,7 @@ class HttpEngine(RemoteEngine):
             elif name == "error":
                 raise error_from_response(event_data)
             elif name == "answer":
-                cells = event_data.pop("cells", None)
-                values = {**event_data, **event_data["pair"], "id": event_data["id"] or ""}
-                record = from_json(Record, values | {"startup_seconds": self.startup_seconds})
-                yield Done(record, from_json(list[Cell] | None, cells))
+                yield Done(from_json(Record, {**event_data, **event_data["pair"], "id": event_data["id"] or ""}))
                 return
         raise ServerEnded
 
@@ -101,7 +92,6 @@ def body_of(request: Request) -> dict[str, Any]:
         "folder": os.getcwd(),
         "stream": request.task == ANSWER,
         "top": request.top,
-        "with_cells": request.with_cells,
         **{name: AUTO if value is None else value for name, value in overrides.items()},
     }
 
@@ -129,8 +119,7 @@ def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[
 def error_from_response(body: dict[str, Any]) -> SpecprefillError:
     """Build the error that a server's response describes."""
     error = body["error"]
-    error_class = PromptTooLong if error["type"] == "prompt_too_long" else SpecprefillError
-    refused = error_class(error["message"])
+    refused = SpecprefillError(error["message"])
     refused.exit_code = error.get("exit_code", refused.exit_code)
     # A row's record shows this name of the error.
     refused.name = error.get("name", refused.name)

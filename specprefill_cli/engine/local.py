@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -13,11 +12,12 @@ import torch
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.collect import read_collection
-from specprefill_cli.engine.question import Ticket, is_ready, run_passes
+from specprefill_cli.engine.question import Ticket, run_passes
 from specprefill_cli.engine.request import (
     LAST,
     Cancelled,
     Done,
+    Engine,
     Event,
     EventCallback,
     Failed,
@@ -38,24 +38,22 @@ PREPARING, CLOSING = 4, 3.0
 
 
 @dataclass(eq=False)
-class LocalEngine:
+class LocalEngine(Engine):
     """Begins requests in order, and delivers a single last event for each: in a thread that calls `run`, or in `ask`.
 
     concurrency: questions that run at once; None: the default of the device
     independent: whether answers and modes must not depend on earlier questions, as clients of a server expect
-    read: reads documents by name; observe: called with every event, for metrics
+    read: reads documents by name
     """
 
     session: Session
     concurrency: int | None = None
     independent: bool = False
     read: ReadDocuments = read_collection
-    observe: Callable[[Ticket, Event], None] = lambda _ticket, _event: None
     waiting: deque[Ticket] = field(default_factory=deque, init=False)
     running: list[Ticket] = field(default_factory=list, init=False)
     prefilling: Ticket | None = field(default=None, init=False)
     changed: threading.Condition = field(default_factory=threading.Condition, init=False)
-    last_active: float = field(default_factory=time.monotonic, init=False)
     closing: bool = field(default=False, init=False)
     thread: threading.Thread | None = field(default=None, init=False)
 
@@ -80,8 +78,6 @@ class LocalEngine:
         with self.changed:
             if self.closing or (limit is not None and self.busy and len(self.waiting) >= limit):
                 raise QueueFull
-            if not self.busy:
-                self.last_active = time.monotonic()
             ticket = Ticket(request, on_event)
             self.waiting.append(ticket)
             self.prepare(ticket)
@@ -90,21 +86,20 @@ class LocalEngine:
     def ask(self, request: Request) -> Iterator[Event]:
         """Yield the events of a request, running its passes here; Ctrl-C ends the answer. Raises the request's error."""
         events: deque[Event] = deque()
-        ticket = self.submit(request, events.append)
-        while True:
-            while events:
-                event = events.popleft()
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
-                if isinstance(event, Done):
-                    return
+        ticket, event = self.submit(request, events.append), None
+        while not isinstance(event, Done):
             try:
-                self.step()
+                while not events:
+                    self.step()
             except KeyboardInterrupt:
                 if ticket not in self.running:
                     raise
                 ticket.cancelled = True
+                continue
+            event = events.popleft()
+            if isinstance(event, Failed):
+                raise event.error
+            yield event
 
     def cancel(self, ticket: Ticket) -> None:
         """Drop a waiting request; end a running one before its next pass, with its text so far. From any thread."""
@@ -126,16 +121,18 @@ class LocalEngine:
     def step(self) -> None:
         """Admit and prefill the oldest request that fits, and run a pass for all running answers; wait if there is no work."""
         with self.changed:
-            self.changed.wait_for(
-                lambda: self.running or any(map(is_ready, self.waiting)) or (self.closing and not self.waiting)
-            )
+            self.changed.wait_for(lambda: self.running or self.oldest_ready() or (self.closing and not self.waiting))
         self.admit()
         self.decode()
+
+    def oldest_ready(self) -> Ticket | None:
+        """The oldest waiting request that is read and tokenised, successfully or not."""
+        return next((ticket for ticket in self.waiting if ticket.encoded.done()), None)
 
     def admit(self) -> None:
         """Begin the oldest tokenised request if it fits beside the running answers."""
         with self.changed:
-            ticket = next(filter(is_ready, self.waiting), None)
+            ticket = self.oldest_ready()
         if ticket is None or len(self.running) >= self.max_answering:
             return
         try:
@@ -150,12 +147,12 @@ class LocalEngine:
         self.begin(ticket)
 
     def begin(self, ticket: Ticket) -> None:
-        """Prefill a question, or run the draft's task."""
+        """Prefill a question, or find its passages."""
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else lambda: self.decode(ticket)):
                 if ticket.prepared is None:
-                    return self.tell(ticket, Done(ticket.run_draft()))
+                    return self.tell(ticket, Done(ticket.retrieve()))
                 ticket.prefill()
                 self.running.append(ticket)
                 self.tell(ticket, Started())
@@ -171,7 +168,6 @@ class LocalEngine:
             raise Cancelled
         for ticket, outcome in run_passes(self.running, len(self.running) + (self.prefilling is not None)):
             self.advance(ticket, outcome)
-        self.last_active = time.monotonic()
 
     def advance(self, ticket: Ticket, outcome: torch.Tensor | BaseException | None = None) -> None:
         """Continue an answer up to its next pass. outcome: the last pass's logits, or the error that it raised."""
@@ -186,7 +182,7 @@ class LocalEngine:
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error, or retry it once, alone and in short passes, if it lacked memory before any text."""
         lacks_memory = isinstance(error, torch.OutOfMemoryError)
-        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried is not None:
+        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried:
             return self.tell(ticket, Failed(error))
         self.drop(ticket)
         ticket.restart(error)
@@ -212,7 +208,6 @@ class LocalEngine:
         """Deliver an event of a request; a device failure ends all requests."""
         if isinstance(event, LAST):
             self.drop(ticket)
-        self.observe(ticket, event)
         ticket.on_event(event)
         if isinstance(event, Failed) and is_device_failure(event.error):
             self.abort_all(event)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -12,16 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
+from specprefill_cli.answering.confirmation import Confirmation
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
-from specprefill_cli.answering.tasks import dry_run, retrieve
+from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.decoding.proposers import check_proposer
 from specprefill_cli.decoding.speculation import SpeculationState
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import (
     ANSWER,
-    PASSAGES,
     Cancelled,
     Done,
     Event,
@@ -31,12 +30,12 @@ from specprefill_cli.engine.request import (
     ReadDocuments,
     Request,
 )
-from specprefill_cli.errors import UsageError, first_line
+from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.memory_plan import SMALLEST
 from specprefill_cli.models.running.adapter import run_together
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.request import EncodedQuestion
-from specprefill_cli.record import DryRun, Record, Retrieval
+from specprefill_cli.record import Retrieval
 from specprefill_cli.settings import AUTO
 
 
@@ -49,22 +48,21 @@ class Ticket:
     prepared: the question with resolved settings, until it is prefilled; bytes: estimated size of its KV
     steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
     delivered: whether any text of the answer was delivered
-    retried: why the first attempt ran out of memory; the second attempt runs alone
+    retried: whether the first attempt ran out of memory; the second attempt runs alone
     """
 
     request: Request
     on_event: EventCallback
-    submitted: float = field(default_factory=time.perf_counter)
     session: Session = field(init=False)
     encoded: Future[Any] = field(default_factory=Future)
     prepared: ResolvedQuestion | None = None
     bytes: int = 0
     stream: AnswerStream | None = None
-    steps: Generator[ForwardInput | str | Record, Tensor, None] | None = None
+    steps: Generator[ForwardInput | str | Confirmation, Tensor, None] | None = None
     next_pass: ForwardInput | None = None
     cancelled: bool = False
     delivered: bool = False
-    retried: str | None = None
+    retried: bool = False
 
     def encode(self, session: Session, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt, in another thread than the engine's."""
@@ -77,11 +75,7 @@ class Ticket:
             session = session.with_cache(None)
         if self.cancelled:
             raise Cancelled
-        read_started = time.perf_counter()
-        documents = request.read_documents(read)
-        self.session = session = replace(
-            session, startup_seconds=session.startup_seconds + time.perf_counter() - read_started
-        )
+        self.session, documents = session, request.read_documents(read)
         if request.task != ANSWER:
             return documents
         if loads_draft(settings) and session.pair.draft is None:
@@ -92,7 +86,7 @@ class Ticket:
     def fits_beside(self, running: Sequence[Ticket], memory_limit: int) -> bool:
         """Whether a tokenised request may run beside these answers. Raises SpecprefillError if it cannot be answered."""
         # A request that ran out of memory is retried alone.
-        if running and any(ticket.retried is not None for ticket in (self, *running)):
+        if running and any(ticket.retried for ticket in (self, *running)):
             return False
         if self.request.task == ANSWER and self.prepared is None:
             encoded: EncodedQuestion = self.encoded.result()
@@ -115,12 +109,10 @@ class Ticket:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()
 
-    def run_draft(self) -> Retrieval | DryRun:
-        """Compute the passages or the plan of the question."""
-        collection, request = self.encoded.result(), self.request
-        if request.task == PASSAGES:
-            return retrieve(self.session, collection, request.question, request.settings, request.top)
-        return dry_run(self.session, collection, request.question, request.settings)
+    def retrieve(self) -> Retrieval:
+        """Find the passages for the question."""
+        request = self.request
+        return retrieve(self.session, self.encoded.result(), request.question, request.settings, request.top)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
         """Yield events up to the next pass or the end; outcome: the last pass's logits, or the error that it raised."""
@@ -133,7 +125,7 @@ class Ticket:
                 item = next(steps) if outcome is None else steps.send(outcome)
             while not isinstance(item, ForwardInput):
                 self.delivered |= isinstance(item, str)
-                yield Piece(item) if isinstance(item, str) else Provisional(item)
+                yield Piece(item) if isinstance(item, str) else Provisional()
                 item = next(steps)
             self.next_pass = item
             return
@@ -143,17 +135,11 @@ class Ticket:
             # If the answer had ended already, only its last event is left to deliver.
             if getgeneratorstate(steps) != GEN_CLOSED:
                 raise
-        answer = stream.result()
-        if self.retried is not None:
-            size = self.request.settings.prefill_chunk
-            again = f"out of memory ({self.retried}); asked again in passes of {size} tokens"
-            answer = replace(answer, warnings=[*answer.warnings, again])
-        yield Done(answer, stream.cells if self.request.with_cells else None)
+        yield Done(stream.result(), stream.cells if self.request.with_cells else None)
 
     def restart(self, error: Exception) -> None:
         """Prepare a second attempt with short passes."""
-        self.retried = first_line(error)
-        settings = self.request.settings
+        self.retried, settings = True, self.request.settings
         size = SMALLEST if settings.prefill_chunk == AUTO else min(SMALLEST, int(settings.prefill_chunk))
         self.request = replace(self.request, settings=settings.varied(prefill_chunk=size))
         # The traceback keeps the failed attempt's memory alive.
@@ -162,11 +148,6 @@ class Ticket:
     def drop(self) -> None:
         """Free what a running answer holds."""
         self.stream = self.steps = self.next_pass = self.prepared = None
-
-
-def is_ready(ticket: Ticket) -> bool:
-    """Whether a request is read and tokenised, successfully or not."""
-    return ticket.encoded.done()
 
 
 def run_passes(tickets: Sequence[Ticket], sharing: int) -> Iterator[tuple[Ticket, Tensor | BaseException]]:

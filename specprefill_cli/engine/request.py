@@ -8,15 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Template
-    from specprefill_cli.record import Record
     from specprefill_cli.settings import Settings
 
-ANSWER, PASSAGES, PLAN = "answer", "passages", "plan"
+ANSWER, PASSAGES = "answer", "passages"
 # Reads documents by name.
 ReadDocuments = Callable[["tuple[str, ...]"], "Collection"]
 
@@ -26,7 +25,7 @@ class Request:
     """A question about documents.
 
     documents: the documents themselves, names for the engine to read, or a function that reads them when the engine calls it
-    task: `answer` the question, or use only the draft to find `passages` or to `plan` what would be kept
+    task: `answer` the question, or use only the draft to find `passages`
     top: number of passages; None: those of the keep ratio
     with_cells: also return every chunk with its fate, for an HTML page
     template: of the prompt; None: the engine's
@@ -70,9 +69,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Provisional:
-    """The answer is complete and full prefill begins to confirm it. result: its record."""
-
-    result: Record
+    """The answer is complete, and full prefill begins to confirm it."""
 
 
 @dataclass(frozen=True)
@@ -104,24 +101,26 @@ class Cancelled(Exception):
     """The failure of a request that was cancelled before its first token."""
 
 
-class Engine(Protocol):
-    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint."""
+class Engine(ABC):
+    """Turns requests into events: with models in this process or in Ray actors, through this user's server or an endpoint.
 
-    @property
-    def capacity(self) -> int:
-        """Requests worth having in flight."""
+    capacity: requests worth having in flight
+    """
 
+    capacity: int
+
+    @abstractmethod
     def submit(self, request: Request, on_event: EventCallback) -> Any:
         """Add a request, from any thread; return a ticket for `cancel`. Raises QueueFull if the engine has ended."""
 
-    def cancel(self, ticket: Any) -> None:
+    def cancel(self, ticket: Any) -> None:  # noqa: B027
         """End a request that nobody waits for any more."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End the engine, once no request is in flight."""
 
 
-class RemoteEngine(ABC):
+class RemoteEngine(Engine):
     """An engine whose answers come from another process; a thread waits for each submitted request."""
 
     @abstractmethod
@@ -150,9 +149,6 @@ class RemoteEngine(ABC):
     def cancel(self, ticket: threading.Event) -> None:
         """End a request at its next event."""
         ticket.set()
-
-    def close(self) -> None:  # noqa: B027
-        """Leave the other process as it is."""
 
 
 def is_device_failure(error: BaseException) -> bool:

@@ -46,14 +46,10 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
 def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float) -> dict[str, Any]:
     """Return what the template prints of an answer; `longest`: total seconds of the slowest answer's phases."""
     answer, cells = mode_answer.answer, mode_answer.cells
-    origins = [
-        collection.starts[citation.number] - collection.documents[citation.number].origin
-        for citation in answer.citations
-    ]
-    cited_ranges = [
-        (start + citation.start, start + citation.end)
-        for start, citation in zip(origins, answer.citations, strict=True)
-    ]
+    cited_ranges = []
+    for citation in answer.citations:
+        origin = collection.starts[citation.number] - collection.documents[citation.number].origin
+        cited_ranges.append((origin + citation.start, origin + citation.end))
     cited_cells = [
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
         for start, end in cited_ranges
@@ -66,12 +62,7 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
         "confidence": confidence_lines(answer),
         "total": seconds(sum(answer.phases.values())),
         "bars": [
-            {
-                "name": phase_name(name),
-                "seconds": seconds(value),
-                "percent": 100 * value / longest,
-                "colour": BARS.index(name),
-            }
+            (BARS.index(name), phase_name(name), seconds(value), 100 * value / longest)
             for name, value in answer.phases.items()
             if value > 0
         ],

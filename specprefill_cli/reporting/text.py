@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -11,7 +10,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from specprefill_cli.documents.language import ENGLISH, listed_words, says_not_found
+from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.errors import one_line
 from specprefill_cli.record import LIKELY, Passage, Record
 
@@ -22,7 +21,6 @@ OBEYED = frozenset({"Cc", "Cs", "Zl", "Zp", "Cf"})
 HARMLESS = frozenset(
     "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 )
-WORD = re.compile(r"\w+")
 
 
 def printable(text: str) -> str:
@@ -48,14 +46,14 @@ def evidence_view(answer: Record) -> Group:
 
 
 def passages_view(answer: Record) -> Group:
-    """The passages below their documents and pages, with the words of question and answer in bold."""
+    """The passages below their documents and pages."""
     lines: list[Text | Padding] = []
     for place, passages in by_page(answer.passages):
         lines.append(plain(place, style="cyan"))
         for number, passage in enumerate(passages):
             if number:
                 lines.append(plain("  ...", style="dim"))
-            lines.append(Padding(highlight(passage.text, answer.question, answer.answer), (0, 0, 0, 2), expand=False))
+            lines.append(Padding(plain(" ".join(passage.text.split())), (0, 0, 0, 2), expand=False))
     return Group(*lines)
 
 
@@ -77,13 +75,3 @@ def confidence_lines(answer: Record) -> list[str]:
     if answer.confidence >= LIKELY:
         return [f"likely right ({answer.confidence:.0%} of answers like this one are)"]
     return [f"unsure ({answer.confidence:.0%} of answers like this one are right); check the passages"]
-
-
-def highlight(text: str, question: str, answer: str) -> Text:
-    """A passage on a single line with the words of question and answer in bold, except function words."""
-    line = plain(" ".join(text.split()))
-    words = {word.lower() for word in WORD.findall(f"{question} {answer}")} - listed_words("frequent")[ENGLISH]
-    if words:
-        pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(words)))})\b"
-        line.highlight_regex(re.compile(pattern, re.IGNORECASE), style="bold")
-    return line

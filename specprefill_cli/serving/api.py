@@ -1,4 +1,4 @@
-"""The endpoints `/v1/ask`, `/v1/passages`, `/v1/plan`, `/healthz` and `/metrics`, and what all endpoints share."""
+"""The endpoints `/v1/ask`, `/v1/passages`, `/healthz` and `/metrics`, and what all endpoints share."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specprefill_cli.batching.rows import unknown_keys
-from specprefill_cli.engine.request import ANSWER, PASSAGES, PLAN, Done, Event, Piece
+from specprefill_cli.engine.http import PATHS
+from specprefill_cli.engine.request import ANSWER, Done, Event, Piece
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.record import Record
 from specprefill_cli.serving.body import KEYS, json_body, parse_question
 from specprefill_cli.serving.context import ServerContext, to_api_error, while_connected
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
 
-# Seconds with work but without a pass until the engine counts as stuck.
-STUCK_SECONDS = 300.0
 # A stream that waits for its first token sends a comment this often, so that no proxy takes it for dead.
 COMMENT_SECONDS, COMMENT = 15.0, ": waiting\n\n"
 MAX_SHOWN_CHARACTERS = 100
-TASKS = {"/v1/ask": ANSWER, "/v1/passages": PASSAGES, "/v1/plan": PLAN}
+TASKS = {path: task for task, path in PATHS.items()}
 
 
 def build_application(context: ServerContext, routes: Mapping[str, Any]) -> Starlette:
@@ -105,14 +105,12 @@ async def event_stream(
 
 async def health(request: Request, context: ServerContext) -> Response:
     """Say whether the server answers, and describe it to this user."""
-    engine = context.engine
-    is_stuck = engine.busy and time.monotonic() - engine.last_active > STUCK_SECONDS
-    state: dict[str, Any] = {"status": "stuck" if is_stuck else "ok"}
+    state: dict[str, Any] = {"status": "ok"}
     if context.is_private:
-        work = {"waiting": len(engine.waiting), "busy": engine.busy}
-        uptime = round(time.time() - context.started, 1)
+        uptime, waiting = round(time.time() - context.started, 1), len(context.engine.waiting)
+        work = {"waiting": waiting, "busy": context.engine.busy}
         state |= {**context.about, "pair": context.pair_name, "uptime_seconds": uptime, **work}
-    return AsciiResponse(state, 503 if is_stuck else 200)
+    return AsciiResponse(state)
 
 
 async def metrics(_request: Request, context: ServerContext) -> Response:
@@ -121,7 +119,7 @@ async def metrics(_request: Request, context: ServerContext) -> Response:
 
 
 async def ask(request: Request, context: ServerContext) -> Response:
-    """Answer with passages, a plan, or an answer's record. With `stream`, the pieces of its text come first."""
+    """Answer with passages or an answer's record. With `stream`, the pieces of its text come first."""
     body, task = await json_body(request), TASKS[request.url.path]
     question = replace(parse_question(body, context.session.settings, context.is_private), task=task)
     if not body.get("documents"):
@@ -131,7 +129,7 @@ async def ask(request: Request, context: ServerContext) -> Response:
     if body.get("stream") is True and task == ANSWER:
         return await event_stream(request, context.events(question), partial(encode_events, body=body))
     done = await context.answer(request, question)
-    return AsciiResponse(record(done, body) if task == ANSWER else asdict(done.result))
+    return AsciiResponse(record(done.result, body) if task == ANSWER else asdict(done.result))
 
 
 async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -> AsyncIterator[str]:
@@ -142,14 +140,13 @@ async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -
             if isinstance(event, Piece):
                 yield encode("piece", json.dumps({"text": event.text}))
             elif isinstance(event, Done):
-                yield encode("answer", json.dumps(record(event, body)))
+                yield encode("answer", json.dumps(record(event.result, body)))
     except ApiError as error:
         yield encode("error", json.dumps(error.body))
 
 
-def record(done: Done, body: Mapping[str, Any]) -> dict[str, Any]:
+def record(answer: Record, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of the body."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(body, KEYS)]
     identifier = "" if body.get("id") is None else str(body["id"])
-    answer = replace(done.result, id=identifier, warnings=[*done.result.warnings, *ignored]).to_json()
-    return answer | ({"cells": [asdict(cell) for cell in done.cells]} if done.cells is not None else {})
+    return replace(answer, id=identifier, warnings=[*answer.warnings, *ignored]).to_json()

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import glob
 import gzip
 import io
 import json
 import os
-import re
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
 
-from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, settings_with
-from specprefill_cli.caches import ByteCache
+from specprefill_cli.batching.rows import identifier_in, overrides_in, question_in, read_once, settings_with
 from specprefill_cli.documents.cleaning import clean_characters
-from specprefill_cli.documents.collect import URL, expand_source, read_collection
-from specprefill_cli.documents.document import KEPT_BYTES, Collection, Document, one_page_document
+from specprefill_cli.documents.collect import URL
+from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import DocumentError
@@ -31,12 +27,9 @@ from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import Settings
 
 MAX_BODY_BYTES = 32 * 2**20
-PATTERN = re.compile(r"[*?\[]")
-# Documents of the most recently read lists of files.
-READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
 # The key of a chat request's body that holds what no other server knows.
 SETTINGS_KEY = "specprefill"
-KEYS = ("id", "question", "documents", "stream", "folder", "top", "with_cells", "cache_salt")
+KEYS = ("id", "question", "documents", "stream", "folder", "top", "cache_salt")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
 
@@ -125,7 +118,6 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
         question=question_in(body),
         settings=override_settings(settings, body),
         top=top if isinstance(top, int) and top > 0 else None,
-        with_cells=body.get("with_cells") is True,
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
 
@@ -182,51 +174,20 @@ def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collect
 
     Raises ApiError for a relative path without a folder and for a special file, DocumentError for an unreadable document.
     """
-    # Absolute paths up to their first pattern character.
-    absolute = tuple(PATTERN.split(name)[0] for name in names if os.path.isabs(name))
-    paths = [join_path(folder, name) for name in names]
+    paths = [name if URL.match(name) else os.path.join(folder, name) for name in names]
     for path in paths:
         if not (os.path.isabs(path) or URL.match(path)):
             raise ApiError(400, f"{path}: the server runs in another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
-    base = os.path.join(folder, "") if folder else ""
+    base, absolute = os.path.join(folder, ""), tuple(filter(os.path.isabs, names))
     try:
-        # All rows of a batch share a single read, until a file's stamp changes.
-        key = (tuple(paths), settings.strict, stamps_of(paths))
-        keep = not settings.no_cache
-        collection = READ.find_or(key, lambda: read_collection(paths, strict=settings.strict, keep=keep))
+        collection = read_once(paths, settings.strict, not settings.no_cache)
     except DocumentError as error:
-        text = str(error)
-        raise DocumentError(text.replace(base, "").replace(glob.escape(base), "") if base else text) from error
-    if not base:
-        return collection
+        raise DocumentError(str(error).replace(base, "")) from error
     documents = (
         document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(base))
         for document in collection.documents
     )
-    return replace(
-        collection,
-        documents=tuple(documents),
-        skipped=tuple(text.replace(base, "") for text in collection.skipped),
-    )
-
-
-def join_path(folder: str, name: str) -> str:
-    """Join a folder and a name. Pattern characters in the folder's name are taken literally."""
-    path = name if os.path.isabs(name) or URL.match(name) else os.path.join(folder, name)
-    if path == name or not PATTERN.search(name) or os.path.lexists(path):
-        return path
-    return os.path.join(glob.escape(folder), name)
-
-
-def stamps_of(paths: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
-    """The files that paths stand for, each with its size and times. Raises DocumentError where there are none."""
-    stamps = []
-    for path in paths:
-        for file in expand_source(path)[0]:
-            # A missing file has no stamp. Reading it raises the error.
-            with suppress(OSError):
-                status = file.stat()
-                stamps.append((str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return tuple(stamps)
+    skipped = tuple(text.replace(base, "") for text in collection.skipped)
+    return replace(collection, documents=tuple(documents), skipped=skipped)

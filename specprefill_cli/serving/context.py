@@ -7,22 +7,21 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect, Request
 
-from specprefill_cli.engine.request import ANSWER, Cancelled, Done, Event, Failed, Piece, QueueFull, Started
+from specprefill_cli.engine.request import Cancelled, Done, Event, Failed, Piece, QueueFull, Started
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
+from specprefill_cli.record import Record
 from specprefill_cli.serving.guard import ApiError, log_line
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.engine.question import Ticket
     from specprefill_cli.models.sources.refs import EndpointRef
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
@@ -35,14 +34,11 @@ RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options of `serve` that are not settings. idle_seconds: None for no limit; upstream: what a proxy forwards to."""
+    """Options of `serve` that are not settings. upstream: what a proxy forwards to."""
 
     http: str | None = None
-    token_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-    idle_seconds: float | None = None
-    queue: int
     upstream: EndpointRef | None = None
 
 
@@ -59,7 +55,6 @@ class Metrics:
         between = "Between two pieces of an answer (mostly tokens)."
         self.gaps = histogram("specprefill_inter_token_seconds", between, buckets=(0.001, 0.0025, 0.005, *SECONDS))
         self.kept = histogram("specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS)
-        self.latest: dict[Ticket, float] = {}
 
     def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
         """Report queue and cache at every scrape."""
@@ -68,18 +63,11 @@ class Metrics:
         size = gauge("specprefill_cache_bytes", "Memory of documents' KV between questions.")
         size.set_function(lambda: cache.draft.prefixes.bytes + cache.target.prefixes.bytes)
 
-    def observe(self, ticket: Ticket, event: Event) -> None:
-        """Measure an event of a question."""
-        now = time.perf_counter()
-        if isinstance(event, Started):
-            self.ttft.observe(now - ticket.submitted)
-            self.latest[ticket] = now
-        elif isinstance(event, Piece):
-            self.gaps.observe(now - self.latest.get(ticket, now))
-            self.latest[ticket] = now
-        else:
-            self.latest.pop(ticket, None)
-        if isinstance(event, Done) and ticket.request.task == ANSWER:
+    def observe(self, event: Event, waited: float) -> None:
+        """Measure an event. waited: seconds since the event before it, or since the question's arrival."""
+        if isinstance(event, Started | Piece):
+            (self.ttft if isinstance(event, Started) else self.gaps).observe(waited)
+        elif isinstance(event, Done) and isinstance(event.result, Record):
             self.answers.inc()
             self.tokens.inc(event.result.generated_tokens)
             self.kept.observe(event.result.kept_ratio)
@@ -87,15 +75,18 @@ class Metrics:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the HTTP endpoints share. is_private: only this user asks, so requests may name files and wait for a full queue."""
+    """What the HTTP endpoints share.
+
+    is_private: only this user asks, so requests may name files and wait for a full queue; queue: how many may wait
+    """
 
     engine: LocalEngine
     documents: Collection | None
-    options: ServeOptions
     metrics: Metrics
     about: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
     is_private: bool = False
+    queue: int = 64
 
     @property
     def session(self) -> Session:
@@ -111,16 +102,19 @@ class ServerContext:
         Raises ApiError for a failed question and a full queue.
         """
         events: asyncio.Queue[Event] = asyncio.Queue()
-        loop, queue = asyncio.get_running_loop(), self.options.queue
+        loop, latest = asyncio.get_running_loop(), time.perf_counter()
 
         def on_event(event: Event) -> None:
+            nonlocal latest
+            before, latest = latest, time.perf_counter()
+            self.metrics.observe(event, latest - before)
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
             # Commands of the server's own user wait for a full queue: a batch would lose rows otherwise.
-            ticket = self.engine.submit(question, on_event, None if self.is_private else queue)
+            ticket = self.engine.submit(question, on_event, None if self.is_private else self.queue)
         except QueueFull:
-            text = f"{queue} questions are waiting already; ask again later"
+            text = f"{self.queue} questions are waiting already; ask again later"
             raise ApiError(429, text, "rate_limit_error", RETRY_SECONDS) from None
         event: Event | None = None
         try:

@@ -11,18 +11,22 @@ import signal
 import socket
 import stat
 import sys
-import time
+import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli import __version__
 from specprefill_cli.engine.http import HttpEngine, UnixConnection
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.sources.pairs import chosen_pair
+from specprefill_cli.models.sources.refs import is_endpoint
 from specprefill_cli.settings import SETTINGS, Settings
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
@@ -32,15 +36,8 @@ VERSION = "version"
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that name models (compared by path), or that change no answer.
 NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm")
-# Seconds to wait for a reply, and for the end of a server; between two checks for its end.
-REPLY_SECONDS, STOP_SECONDS, CHECK_SECONDS = 5.0, 60.0, 0.05
-
-# What `/healthz` says of a server that cannot be asked, in words.
-STATES = {
-    "loading": "the server is still loading its models",
-    "stuck": "the server is stuck",
-    "silent": "the server does not answer",
-}
+# Seconds to wait for the end of a server.
+STOP_SECONDS = 60.0
 # Everything that must be equal, by name, for a server to give the answers of a process without it.
 Identity = dict[str, Any]
 # A listening socket, its address as text, and its token: None on the Unix socket, because only this user opens it.
@@ -48,17 +45,10 @@ Listener = tuple[socket.socket, str, str | None]
 
 
 def runtime_folder() -> Path:
-    """The folder of this user's server: in $XDG_RUNTIME_DIR, or named by uid in the folder for temporary files.
-
-    Systems without Unix sockets use the folder for the state of the user's programs instead.
-    """
-    if not HAS_UNIX_SOCKETS:
-        import platformdirs
-
-        return platformdirs.user_state_path("specprefill", ensure_exists=True)
+    """The folder of this user's server: in $XDG_RUNTIME_DIR, or in the folder for temporary files."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime, "specprefill")
-    return Path(os.environ.get("TMPDIR") or "/tmp", f"specprefill-{os.getuid()}")
+    return Path(tempfile.gettempdir(), f"specprefill-{os.getuid()}" if HAS_UNIX_SOCKETS else "specprefill")
 
 
 def is_private(folder: Path) -> bool:
@@ -82,15 +72,11 @@ def private_folder() -> Path:
     return folder
 
 
-def lock_server(folder: Path) -> int | None:
-    """Take the lock of this user's only server. Returns its descriptor; None while another process has it."""
-    from filelock import lock_descriptor
+def server_lock(timeout: float = 0) -> FileLock:
+    """The lock that this user's only server holds. timeout: seconds to wait for it."""
+    from filelock import FileLock
 
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    if lock_descriptor(descriptor, blocking=False):
-        return descriptor
-    os.close(descriptor)
-    return None
+    return FileLock(runtime_folder() / LOCK, timeout)
 
 
 def unix_listener(path: Path) -> socket.socket:
@@ -122,41 +108,30 @@ def http_listener(text: str) -> socket.socket:
         ) from error
 
 
-def token_of(token_file: Path | None, folder: Path, tell: Callable[[str], None]) -> str:
-    """The token in `--token-file`, else in a file of the folder, which is created where it is missing and told once.
-
-    Raises UsageError for a file that cannot be read, or that is empty.
-    """
-    path = token_file or folder / TOKEN
-    try:
-        if token_file is None and not path.exists():
-            with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
-                stream.write(secrets.token_urlsafe(TOKEN_BYTES))
-            tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
-        # Clients send any bytes; the guard compares them as Latin-1.
-        token = path.read_text(encoding="latin-1").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: no token ({error.strerror}); give another --token-file") from error
+def token_of(folder: Path, tell: Callable[[str], None]) -> str:
+    """The token in a file of the folder, created where it is missing and told once. Raises UsageError."""
+    path = folder / TOKEN
+    if not path.exists():
+        with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
+            stream.write(secrets.token_urlsafe(TOKEN_BYTES))
+        tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
+    # Clients send any bytes; the guard compares them as Latin-1.
+    token = path.read_text(encoding="latin-1").strip()
     if not token:
-        raise UsageError(f"{path}: is empty; write a token into it")
+        raise UsageError(f"{path}: is empty; write a token into it, or remove it")
     return token
 
 
 def listen(
-    folder: Path,
-    http_address: str | None,
-    token_file: Path | None,
-    stack: ExitStack,
-    tell: Callable[[str], None],
-    on_socket: bool,
+    folder: Path, http_address: str | None, on_socket: bool, stack: ExitStack, tell: Callable[[str], None]
 ) -> list[Listener]:
     """Open all sockets. The stack closes them, and removes those in the folder.
 
-    http_address, token_file: options; on_socket: whether to open the Unix socket, through which commands find the server
+    http_address: of `--http`; on_socket: whether to open the Unix socket, through which commands find the server
     """
     listeners: list[Listener] = []
     if http_address is not None:
-        token = token_of(token_file, folder, tell)
+        token = token_of(folder, tell)
         listener = stack.enter_context(http_listener(http_address))
         host, port = listener.getsockname()[:2]
         if not ipaddress.ip_address(host).is_loopback:
@@ -176,11 +151,8 @@ def server_identity(settings: Settings) -> Identity:
     # Hub ids, or absolute paths: a relative path depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
     compared = [setting for name, setting in SETTINGS.items() if not setting.per_question and name not in NOT_COMPARED]
-    # The time of a folder does not change when a file in it is rewritten.
-    package = Path(__file__).absolute().parents[1]
-    latest_change = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     return {
-        VERSION: f"{__version__} {package} {sys.prefix} {latest_change}",
+        VERSION: f"{__version__} {Path(__file__).absolute().parents[1]} {sys.prefix}",
         "the pair": " -> ".join(models),
         **{setting.flag: getattr(settings, setting.name) for setting in compared},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
@@ -199,25 +171,22 @@ def server_state() -> dict[str, Any] | None:
     """The reply of `/healthz`; None where no server runs. Raises SpecprefillError where the server does not reply."""
     if not HAS_UNIX_SOCKETS or not is_private(runtime_folder()):
         return None
-    connection = UnixConnection(runtime_folder() / HTTP_SOCKET, REPLY_SECONDS)
     try:
-        connection.connect()
+        connection = UnixConnection(runtime_folder() / HTTP_SOCKET)
     except OSError:
         return None
     try:
-        connection.request("GET", "/healthz")
-        return json.loads(connection.getresponse().read())
+        with closing(connection):
+            connection.request("GET", "/healthz")
+            return json.loads(connection.getresponse().read())
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise SpecprefillError("the server does not answer; end its process") from error
-    finally:
-        connection.close()
 
 
-def server_for(
-    settings: Settings, startup_seconds: Callable[[], float], tell: Callable[[str], None]
-) -> HttpEngine | None:
+def server_for(settings: Settings, tell: Callable[[str], None]) -> HttpEngine | None:
     """The running server, where it answers as this process would; otherwise None, and `tell` gets the reason."""
-    if os.environ.get("SPECPREFILL_SERVER", "").lower() == "off" or "RANK" in os.environ:
+    is_off = os.environ.get("SPECPREFILL_SERVER", "").lower() == "off"
+    if is_off or "RANK" in os.environ or is_endpoint(settings.target):
         return None
     try:
         state = server_state()
@@ -227,24 +196,20 @@ def server_for(
         return None
     reason = None if state["status"] == "silent" else difference(server_identity(settings), state.get("identity") or {})
     if reason is None and state["status"] != "ok":
-        reason = STATES[state["status"]]
+        reason = f"the server is {state['status']}"
     if reason is None:
-        return HttpEngine(path=runtime_folder() / HTTP_SOCKET, startup_seconds=startup_seconds())
-    tell(f"{reason}; running without it")
+        return HttpEngine(path=runtime_folder() / HTTP_SOCKET)
+    tell(f"specprefill: {reason}; running without it")
     return None
 
 
 def stop_server(process: int) -> None:
     """Let the server finish its answers, and wait for its end. Raises SpecprefillError where it keeps running."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process, signal.SIGTERM)
-    except ProcessLookupError:
-        return
-    deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline:
-        lock = lock_server(runtime_folder())
-        if lock is not None:
-            os.close(lock)
+    try:
+        with server_lock(STOP_SECONDS):
             return
-        time.sleep(CHECK_SECONDS)
-    raise SpecprefillError(f"the server still runs after {STOP_SECONDS:g} s; end process {process} yourself")
+    except TimeoutError as error:
+        message = f"the server still runs after {STOP_SECONDS:g} s; end process {process} yourself"
+        raise SpecprefillError(message) from error

@@ -7,15 +7,11 @@ import contextlib
 import hmac
 import ipaddress
 import json
-import os
-import queue
 import socket
-import struct
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
@@ -23,19 +19,19 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specprefill_cli.errors import SpecprefillError, first_line
+from specprefill_cli.errors import SpecprefillError
 
 # Seconds for a request's headers, for its body, and between two requests of a connection.
 HEADER_SECONDS, BODY_SECONDS, KEEP_ALIVE_SECONDS = 10.0, 60.0, 30
-# Seconds after which the server drops a client that reads nothing, and ends after a request to stop.
-WRITE_SECONDS, DRAIN_SECONDS = 30.0, 30
-# Most log lines that wait to be written.
-MAX_LOG_LINES = 1_000
+# Seconds after which the server drops a client that reads nothing.
+WRITE_SECONDS = 30.0
+# Seconds for running answers after a request to stop, and until a client may ask again while the models load.
+DRAIN_SECONDS, LOADING_SECONDS = 30, 2
 # Most bytes of a request's headers; most connections at a time.
 MAX_HEADER_BYTES, MAX_CONNECTIONS = 32 * 1024, 512
 OPEN_PATH = "/healthz"
-# Seconds after which a client may ask again while the models load; missed deadlines of clients, in words.
-LOADING_SECONDS, HEADERS, READING = 2, "no complete headers", "nothing read"
+# Missed deadlines of clients, in words.
+HEADERS, READING = "no complete headers", "nothing read"
 
 
 class ApiError(Exception):
@@ -77,17 +73,12 @@ class AsciiResponse(JSONResponse):
 
 
 class GuardedProtocol(H11Protocol):
-    """Closes connections of other users on a Unix socket, and of clients that send headers or read answers too slowly."""
+    """Closes connections of clients that send headers or read answers too slowly."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        if len(self.connections) > MAX_CONNECTIONS:
-            self.abort(f"refused a connection: more than {MAX_CONNECTIONS} at a time")
-        elif not is_same_user(transport.get_extra_info("socket")):
-            self.abort("refused a connection of another user")
-        else:
-            self.expect(HEADERS, HEADER_SECONDS)
+        self.expect(HEADERS, HEADER_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -127,9 +118,7 @@ class GuardedProtocol(H11Protocol):
 class SilentServer(uvicorn.Server):
     """A server that leaves signals to its caller."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    capture_signals = contextlib.nullcontext  # type: ignore[assignment]
 
 
 def http_server(application: ASGIApp, allowed_origins: Sequence[str] = ()) -> SilentServer:
@@ -142,51 +131,15 @@ def http_server(application: ASGIApp, allowed_origins: Sequence[str] = ()) -> Si
             application, allowed_origins, allow_methods=("*",), allow_headers=("*",), expose_headers=("*",)
         )
     limits: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": DRAIN_SECONDS}
-    limits["h11_max_incomplete_event_size"] = MAX_HEADER_BYTES
+    limits |= {"h11_max_incomplete_event_size": MAX_HEADER_BYTES, "limit_concurrency": MAX_CONNECTIONS}
     quiet: dict[str, Any] = {"log_level": "critical", "access_log": False, "server_header": False}
     return SilentServer(uvicorn.Config(application, http=GuardedProtocol, ws="none", lifespan="off", **quiet, **limits))
 
 
-def is_same_user(connection: socket.socket) -> bool:
-    """Whether the peer is this user. Only Unix sockets on Linux can tell; True elsewhere."""
-    if sys.platform != "linux" or connection.family != socket.AF_UNIX:
-        return True
-    size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return bool(user == os.getuid())
-
-
-class Log:
-    """Writes lines on standard error from a thread, because a full pipe must not stop the event loop."""
-
-    def __init__(self) -> None:
-        self.lines: queue.Queue[str] = queue.Queue(MAX_LOG_LINES)
-        self.thread: threading.Thread | None = None
-
-    def __call__(self, text: str) -> None:
-        """Queue a line; drop it while too many wait."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.write, name="log", daemon=True)
-            self.thread.start()
-        with contextlib.suppress(queue.Full):
-            self.lines.put_nowait(text)
-
-    def write(self) -> NoReturn:
-        """Write queued lines, without end."""
-        while True:
-            text = self.lines.get()
-            with contextlib.suppress(OSError, ValueError):
-                print(f"specprefill serve: {text}", file=sys.stderr, flush=True)
-            self.lines.task_done()
-
-
-log_line = Log()
-
-
-def report_loop_error(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    """Log an error of the event loop, such as too many open files, for which the loop itself waits a second."""
-    error = context.get("exception")
-    log_line(f"{context.get('message')}: {type(error).__name__}: {first_line(error)}" if error else str(context))
+def log_line(text: str) -> None:
+    """Write a line on standard error."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"specprefill serve: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,44 +45,21 @@ NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"authorization", b"expect"
 TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS).as_dict()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proxy:
-    """Forwards requests.
-
-    upstream: the server, and the only model whose requests are thinned ("": all models)
-    """
-
-    upstream: EndpointRef
-    client: httpx.AsyncClient
-
-    def request(self, incoming: Request, content: bytes) -> httpx.Request:
-        """Build the request to the upstream: with its key, and with `content` as the body."""
-        base, path = self.upstream.url, incoming.scope["raw_path"].decode("latin-1")
-        if path.startswith(f"{USUAL_PATH}/"):
-            path = path.removeprefix(USUAL_PATH)
-        else:
-            base = base.removesuffix(USUAL_PATH)
-        query = incoming.scope["query_string"].decode("latin-1")
-        # `body_bytes` has unpacked gzip.
-        left_out = NOT_SENT | {b"content-encoding"} if is_gzip(incoming.headers) else NOT_SENT
-        headers = [(name, value) for name, value in incoming.headers.raw if name not in left_out]
-        if key := os.environ.get(KEY_VARIABLE):
-            headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
-        return httpx.Request(
-            incoming.method,
-            f"{base}{path}?{query}" if query else f"{base}{path}",
-            headers=headers,
-            content=content or None,
-            extensions={"timeout": TIMEOUT},
-        )
-
-    async def send(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, and return the reply with its body unread. Raises ApiError where there is no reply."""
-        try:
-            return await self.client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            reason = f"no reply ({first_line(error)}); start it, see whether it is busy, or check --upstream"
-            raise ApiError(502, f"{self.upstream.url}: {reason}", "upstream_error") from None
+def upstream_request(incoming: Request, content: bytes, upstream: EndpointRef) -> httpx.Request:
+    """Build the request to the upstream: with its key, and with `content` as the body."""
+    base, path = upstream.url, incoming.scope["raw_path"].decode("latin-1")
+    if path.startswith(f"{USUAL_PATH}/"):
+        path = path.removeprefix(USUAL_PATH)
+    else:
+        base = base.removesuffix(USUAL_PATH)
+    query = incoming.scope["query_string"].decode("latin-1")
+    # `body_bytes` has unpacked gzip.
+    left_out = NOT_SENT | {b"content-encoding"} if is_gzip(incoming.headers) else NOT_SENT
+    headers = [(name, value) for name, value in incoming.headers.raw if name not in left_out]
+    if key := os.environ.get(KEY_VARIABLE):
+        headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
+    url, timeout = f"{base}{path}?{query}" if query else f"{base}{path}", {"timeout": TIMEOUT}
+    return httpx.Request(incoming.method, url, headers=headers, content=content or None, extensions=timeout)
 
 
 def open_draft(settings: Settings, upstream: EndpointRef) -> Session:
@@ -96,12 +73,17 @@ def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     """Build the application of the proxy. It answers `/healthz` and `/metrics` itself."""
     # A connection serves one request: bytes that an upstream sends beyond a reply would be read as the next one.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    proxy = Proxy(upstream=upstream, client=httpx.AsyncClient(limits=limits))
-    return build_application(context, {f"{METHODS} /{{path:path}}": partial(forward_request, proxy=proxy)})
+    endpoint = partial(forward_request, upstream=upstream, client=httpx.AsyncClient(limits=limits))
+    return build_application(context, {f"{METHODS} /{{path:path}}": endpoint})
 
 
-async def forward_request(request: Request, context: ServerContext, proxy: Proxy) -> Response:
-    """Forward a request, and stream its reply back. A chat about long documents is thinned first."""
+async def forward_request(
+    request: Request, context: ServerContext, upstream: EndpointRef, client: httpx.AsyncClient
+) -> Response:
+    """Forward a request, and stream its reply back. A chat about long documents is thinned first.
+
+    upstream: the server, and the only model whose requests are thinned ("": all models)
+    """
     content, headers_added = await body_bytes(request), {KEPT: "untouched"}
     if request.method == "POST" and request.url.path == CHAT:
         # Parsed twice, because one is changed; a copy would need more recursion than its JSON.
@@ -110,27 +92,32 @@ async def forward_request(request: Request, context: ServerContext, proxy: Proxy
         settings = override_settings(context.session.settings, overrides).varied(speculate=OFF)
         check_possible(settings)
         try:
-            kept, total = await thin(request, body, settings, document, context, proxy.upstream.model)
+            kept, total = await thin(request, body, settings, document, context, upstream.model)
             headers_added = {KEPT: f"{kept}/{total}"}
             context.metrics.kept.observe(kept / total)
         except Untouched as untouched:
             headers_added[REASON] = str(untouched)
         # Even of an untouched request the upstream knows neither our settings nor, mostly, files.
         content = content if body == received else json.dumps(body).encode()
-    response = await while_connected(request, proxy.send(proxy.request(request, content)))
+    sent = client.send(upstream_request(request, content, upstream), stream=True)
+    try:
+        response = await while_connected(request, sent)
+    except httpx.HTTPError as error:
+        reason = f"no reply ({first_line(error)}); start it, see whether it is busy, or check --upstream"
+        raise ApiError(502, f"{upstream.url}: {reason}", "upstream_error") from None
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     if location := relayed.headers.get("location"):
-        upstream, own = proxy.upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
-        relayed.headers["location"] = own + location[len(upstream) :] if is_below(location, upstream) else location
+        base, own = upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
+        relayed.headers["location"] = own + location[len(base) :] if is_below(location, base) else location
     relayed.headers.update(headers_added)
     return relayed
 
 
-def is_below(location: str, upstream: str) -> bool:
+def is_below(location: str, base: str) -> bool:
     """Whether a redirect stays at the upstream."""
-    return location.startswith(upstream) and location[len(upstream) :][:1] in ("", "/", "?")
+    return location.startswith(base) and location[len(base) :][:1] in ("", "/", "?")
 
 
 async def relay(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -6,9 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,22 +20,18 @@ from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
     Identity,
     Listener,
-    difference,
     listen,
-    lock_server,
     private_folder,
     server_identity,
-    server_state,
+    server_lock,
 )
-from specprefill_cli.serving.guard import Guard, http_server, log_line, report_loop_error
+from specprefill_cli.serving.guard import Guard, http_server, log_line
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
 
-# Seconds between two checks of the idle limit.
-IDLE_CHECK = 1.0
 WARM_UP_QUESTION = "What is this about?"
 
 
@@ -68,7 +63,6 @@ class Service:
     async def run(self) -> int:
         """Serve, and return the exit code. Raises SpecprefillError where the models cannot be loaded."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(report_loop_error)
         if os.name == "posix":
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stopped.set)
@@ -77,7 +71,7 @@ class Service:
         servers = [http_server(guard, self.options.allowed_origins) for guard in self.guards]
         sockets = [listener for listener, *_ in self.listeners]
         serving = [asyncio.create_task(server.serve([own])) for server, own in zip(servers, sockets, strict=True)]
-        await self.wait_for_stop()
+        await self.stopped.wait()
         for server in servers:
             server.should_exit = True
             server.force_exit = self.engine is None or self.failure is not None
@@ -91,19 +85,6 @@ class Service:
             self.engine.close()
             await asyncio.to_thread(worker.join)
         return 0
-
-    async def wait_for_stop(self) -> None:
-        """Wait for a request to stop, the end of the engine, or the idle limit."""
-        limit = self.options.idle_seconds
-        while not self.stopped.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.stopped.wait(), None if limit is None else min(IDLE_CHECK, limit))
-            engine = self.engine
-            if limit is None or engine is None or engine.busy:
-                continue
-            if time.monotonic() - engine.last_active >= limit:
-                log_line(f"ends after {limit:g} s without work")
-                self.stopped.set()
 
     def work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the engine in this thread. The service ends with it, because nothing else can answer."""
@@ -137,12 +118,12 @@ class Service:
             session.warm_up(settings)
         cache = document_cache(settings.memory_cache, session.pair)
         session = session.with_cache(cache)
-        engine = LocalEngine(session, independent=True, observe=self.metrics.observe)
+        engine = LocalEngine(session, independent=True)
         self.metrics.watch(engine, cache)
         if self.documents is not None:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
-        context = ServerContext(engine, self.documents, self.options, self.metrics, self.about)
+        context = ServerContext(engine, self.documents, self.metrics, self.about)
         for guard in self.guards:
             guard.application = make_application(replace(context, is_private=guard.token is None))
         return engine
@@ -155,28 +136,24 @@ def run_server(
 
     documents: to prefill before the first question
 
-    Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server with other settings runs.
+    Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server runs.
     """
     with ExitStack() as stack:
-        folder, identity, is_proxy = private_folder(), server_identity(settings), options.upstream is not None
-        if not is_proxy:
-            lock = lock_server(folder)
-            if lock is None:
-                state = server_state()
-                reason = difference(identity, state.get("identity") or {}) if state is not None else None
-                if reason is not None:
-                    raise SpecprefillError(f"{reason}; end it with `specprefill serve --stop` first")
-                tell("a server is running already; `specprefill serve --status` shows it")
-                return 0
-            stack.callback(os.close, lock)
+        folder, is_proxy = private_folder(), options.upstream is not None
+        try:
+            if not is_proxy:
+                stack.enter_context(server_lock())
+        except TimeoutError:
+            remedy = "end it with `specprefill serve --stop` first"
+            raise SpecprefillError(f"your server is running already; {remedy}") from None
         # Commands never ask a proxy, so any number of proxies may run.
         on_socket = not is_proxy and HAS_UNIX_SOCKETS
         service = Service(
             settings=settings,
             documents=documents,
             options=options,
-            identity=identity,
-            listeners=listen(folder, options.http, options.token_file, stack, tell, on_socket),
+            identity=server_identity(settings),
+            listeners=listen(folder, options.http, on_socket, stack, tell),
             tell=tell,
         )
         code = asyncio.run(service.run())

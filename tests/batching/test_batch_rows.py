@@ -101,7 +101,10 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
     count = run_batch(lines, fail_on_y, written.append)
     assert (count.answered, count.failed) == (4, 2)
     assert [row["id"] for row in written] == ["a", "b", 3, 5]
-    assert written[1] == {"schema": 1, "id": "b", "error": {"type": "SpecprefillError", "message": "no such file"}}
+    assert written[1] == {
+        **{"schema": 1, "id": "b", "row_hash": written[1]["row_hash"]},
+        "error": {"type": "SpecprefillError", "message": "no such file"},
+    }
     assert written[2]["error"]["type"] == "RowError"
     assert [row.get("answer") for row in written] == ["X", None, None, "PLAIN"]
 
@@ -132,29 +135,14 @@ def test_rows_with_equal_identifiers_are_distinguished_by_content(tmp_path, retr
 
     out, questions = tmp_path / "out.jsonl", []
     lines = jsonl(*({"id": "a", "question": question} for question in order))
-    resume_batch(lines, out, fail_on_y, repeated={"a"})
+    resume_batch(lines, out, fail_on_y)
     count, left = resume_batch(
-        lines, out, lambda question: questions.append(question) or question.upper(), retry_failed, repeated={"a"}
+        lines, out, lambda question: questions.append(question) or question.upper(), retry_failed
     )
     assert questions == (["y"] if retry_failed else [])
     assert (count.skipped, left) == (1 if retry_failed else 2, 0)
     if retry_failed:
         assert sorted(json.loads(line)["answer"] for line in out.read_bytes().splitlines()) == ["X", "Y"]
-
-
-def test_a_row_that_takes_too_long_fails_and_the_others_follow():
-    class Stuck(StubEngine):
-        def submit(self, request, on_event):
-            return request.question if request.question == "x" else super().submit(request, on_event)
-
-        def cancel(self, ticket):
-            cancelled.append(ticket)
-
-    written, cancelled = [], []
-    count = run_batch([b"x", b"y"], Stuck(str.upper), written.append, row_seconds=0.01)
-    assert [row.get("answer") for row in written] == [None, "Y"]
-    assert "raise --row-timeout" in written[0]["error"]["message"]
-    assert (cancelled, count.failed) == (["x"], 1)
 
 
 def test_rows_in_flight_do_not_exceed_the_engines_capacity():
@@ -230,24 +218,16 @@ def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
     assert ids(out) == [1, 2, 3, 4, 5, 6]
 
 
-def test_resume_finds_rows_by_id_whatever_their_place_and_content(tmp_path):
+def test_resume_finds_rows_by_their_content_whatever_their_place_and_form(tmp_path):
     out = tmp_path / "out.jsonl"
-    resume_batch(jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), out)
-    count, left_over = resume_batch(jsonl({"id": "c", "question": "z"}, {"id": "b", "question": "changed"}), out)
-    assert (count.skipped, count.answered, left_over) == (1, 1, 1)
-    assert ids(out) == ["a", "b", "c"]
-
-
-def test_resume_finds_rows_without_an_id_by_their_content(tmp_path):
-    out = tmp_path / "out.jsonl"
-    fails = b"{bad\n"
-    resume_batch([b"Who?\n", b"When?\n", fails], out)
+    fails, row = b"{bad\n", {"id": "a", "question": "How?", "keep": 0.2}
+    resume_batch([b"Who?\n", b"When?\n", fails, *jsonl(row)], out)
     questions = []
-    rows = [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n"]
-    count, _ = resume_batch(rows, out, lambda question: questions.append(question) or question)
+    rows = [b"Why?\n", fails, b"When?\r\n", b"Who?", b"Who?\n", *jsonl({"note": 1, **row}, {**row, "keep": 0.3})]
+    count, left = resume_batch(rows, out, lambda question: questions.append(question) or question)
     # The second "Who?" is another row.
-    assert questions == ["Why?", "Who?"]
-    assert (count.skipped, count.failed) == (3, 1)
+    assert questions == ["Why?", "Who?", "How?"]
+    assert (count.skipped, count.failed, left) == (4, 1, 0)
 
 
 def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
@@ -282,7 +262,7 @@ def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypat
         b"my notes",
         b"my\nnotes",
         b'{"id": "a", "question": "Who?"}',
-        b'{"schema": 1, "id": 1}\nnotes\n',
+        b'{"schema": 1, "id": 1, "row_hash": "a"}\nnotes\n',
     ],
 )
 def test_a_foreign_file_is_left_alone(tmp_path, content):

@@ -45,13 +45,6 @@ def run(session, rows, write=None, **options):
     return written
 
 
-def test_unordered_records_come_as_they_are_done(session):
-    rows = [{**ROWS[0], "max_new_tokens": 40}, *ROWS[1:]]
-    written = run(session, rows, ordered=False)
-    assert sorted(record["id"] for record in written) == list(range(9))
-    assert written[0]["id"] != 0
-
-
 def test_a_failed_device_ends_the_batch(session, monkeypatch):
     def fail(*_arguments):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

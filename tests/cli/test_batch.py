@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents import collect
+from specprefill_cli.batching import rows
 from tests.helpers.samples import MANUAL, read_jsonl
 
 SHORT = ("--max-new-tokens", "6", "--mode", "select", "--keep", "0.3")
@@ -119,7 +119,7 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
 
 def test_resume_refuses_another_input_before_loading(call, tmp_path):
     out = tmp_path / "out.jsonl"
-    out.write_text('{"schema": 1, "id": "a", "answer": ""}\n')
+    out.write_text('{"schema": 1, "id": "a", "row_hash": "a"}\n')
     code, _, err = call("batch", "--document", MANUAL, "--out", str(out), "--resume", stdin=b"Who?\n")
     assert (code, len(out.read_text().splitlines())) == (2, 1)
     assert f"--resume: no row of {out} is in the input" in err
@@ -127,9 +127,10 @@ def test_resume_refuses_another_input_before_loading(call, tmp_path):
 
 def test_resume_warns_of_rows_that_are_not_in_the_input(call, tmp_path):
     out = tmp_path / "out.jsonl"
-    out.write_text('{"schema": 1, "id": "a", "answer": ""}\n{"schema": 1, "id": "b", "answer": ""}\n')
-    rows = jsonl({"id": "b", "question": "Who?"})
-    code, _, err = call("batch", "--document", MANUAL, "--mode", "full", "--out", str(out), "--resume", stdin=rows)
+    line = jsonl({"id": "b", "question": "Who?"})
+    hashes = ("a", rows.parse_line(line, 1, True).row_hash)
+    out.write_bytes(jsonl(*({"schema": 1, "id": row_hash, "row_hash": row_hash} for row_hash in hashes)))
+    code, _, err = call("batch", "--document", MANUAL, "--mode", "full", "--out", str(out), "--resume", stdin=line)
     assert (code, "warning: rows of the output that are not in the input: 1" in err) == (0, True)
 
 
@@ -137,14 +138,14 @@ def test_reads_each_list_of_documents_once(call, monkeypatch, tmp_path):
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text("The gate of the farm is dark green. " * 20)
     read = []
-    read_collection = collect.read_collection
+    read_collection = rows.read_collection
     monkeypatch.setattr(
-        collect, "read_collection", lambda names, **options: read.append(names) or read_collection(names, **options)
+        rows, "read_collection", lambda names, **options: read.append(names) or read_collection(names, **options)
     )
     monkeypatch.chdir(tmp_path)
     lists = [["a.md"], ["a.md", "b.md"], ["lost.md"], ["a.md"], ["a.md", "b.md"], ["lost.md"]]
-    rows = jsonl(*({"question": "Who?", "documents": names} for names in lists))
-    code, out, _ = call("batch", "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=rows)
+    lines = jsonl(*({"question": "Who?", "documents": names} for names in lists))
+    code, out, _ = call("batch", "--mode", "full", "--max-new-tokens", "2", "--quiet", stdin=lines)
     errors = [json.loads(line).get("error", {}).get("message", "") for line in out.splitlines()]
     assert (code, ["lost.md" in message for message in errors]) == (3, [False, False, True] * 2)
     # A list that cannot be read is tried again.

@@ -1,4 +1,4 @@
-"""`--help`, completion, docs/reference.md, and the start of the program: its imports, and how its threads wait."""
+"""`--help`, docs/reference.md, and the start of the program: its imports, and how its threads wait."""
 
 import os
 import re
@@ -10,13 +10,12 @@ import typer
 
 import specprefill_cli
 from specprefill_cli.__main__ import command_line
-from specprefill_cli.cli.options import complete
 from specprefill_cli.models.machine.memory import BOUNDED_SPIN, WAIT_SETTINGS
 from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 
 COMMANDS = typer.main.get_command(command_line())
-OURS = ("ask", "compare", "passages", "plan", "doctor", "config show", "config set")
+OURS = ("ask", "compare", "passages", "plan", "doctor", "config show")
 # Optional imports of transformers, and imports of other readers and reports.
 OPTIONAL = set("torchvision scipy sklearn pandas matplotlib openpyxl docx pptx tiktoken".split())
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
@@ -28,31 +27,6 @@ def every_command(command, path=()):
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from every_command(child, (*path, name))
-
-
-def test_completes_the_last_value_of_a_list():
-    complete_modes = complete("mode", several=True)
-    assert complete_modes("full,s") == ["full,select"]
-    assert complete_modes("full,") == ["full,auto", "full,select", "full,draft-kv", "full,hybrid"]
-    assert complete_modes("f") == ["full"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("specprefill ask a.pdf Who --mode s", "select"),
-        ("specprefill ask a.pdf Who --keep au", "auto"),
-        ("specprefill evaluate q.jsonl --scorer paper,lex", "paper,lexical"),
-        ("specprefill config set max", "max_new_tokens"),
-        ("specprefill do", "doctor"),
-    ],
-)
-def test_completes_in_the_shell_without_torch(line, expected):
-    place = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    done = run_main(environment=os.environ | place | {"_SPECPREFILL_COMPLETE": "complete_bash"})
-    assert done.out.split() == [expected]
-    assert not {"torch", "transformers"} & done.modules
 
 
 @pytest.mark.parametrize("path", [path for path, _ in every_command(COMMANDS)], ids="-".join)

@@ -41,7 +41,7 @@ def test_doctor_finds_a_pair_without_a_usable_prompt(doctor):
 
 def test_doctor_passes_a_complete_installation(call, doctor):
     checks = doctor()
-    expected = {"pair tiny", "draft", "target", "prompt", *"python torch cpu tokenizer context".split()}
+    expected = {"pair tiny", "prompt", *"python torch cpu tokenizer context".split()}
     assert expected <= set(checks)
     assert checks["target tiny:target"]["detail"].startswith("float32: weights 25 MiB")
     code, out, err = call("doctor")

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from specprefill_cli.endpoint.client import Client, EndpointError, open_client
+from specprefill_cli.endpoint.client import Client, EndpointError
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.settings import Settings
@@ -75,7 +75,7 @@ def test_a_server_that_is_not_there_is_named():
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         with pytest.raises(EndpointError, match=f"{url}: cannot be reached .*; start the server"):
-            answer(open_client(parse_endpoint(f"{url}#m")))
+            answer(Client(parse_endpoint(f"{url}#m")))
 
 
 def test_a_silent_server_is_a_timeout(upstream):
@@ -102,10 +102,10 @@ def test_sampling_is_passed_on(upstream, client):
 
 def test_the_key_of_the_environment_is_sent_and_not_shown(upstream, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    keyed = open_client(parse_endpoint(upstream.target))
+    keyed = Client(parse_endpoint(upstream.target))
     answer(keyed)
     monkeypatch.delenv("OPENAI_API_KEY")
-    answer(open_client(parse_endpoint(upstream.target)))
+    answer(Client(parse_endpoint(upstream.target)))
     assert upstream.keys == [f"Bearer {KEY}", "Bearer none"]
     assert KEY not in repr(keyed)
     assert KEY not in json.dumps(upstream.bodies)

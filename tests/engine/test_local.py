@@ -12,7 +12,6 @@ from specprefill_cli.engine.local import LocalEngine
 from specprefill_cli.engine.question import Ticket
 from specprefill_cli.engine.request import (
     PASSAGES,
-    PLAN,
     Cancelled,
     Done,
     Failed,
@@ -165,12 +164,11 @@ def test_answers_go_on_between_the_passes_of_a_prefill(session, asker):
     assert asker.text("b") == answer_singly(session, "Why?", FULL.varied(prefill_chunk=64)).answer
 
 
-@pytest.mark.parametrize("task", [PASSAGES, PLAN])
-def test_requests_without_an_answer_run_beside_answers(session, asker, task):
+def test_requests_without_an_answer_run_beside_answers(session, asker):
     long = FULL.varied(max_new_tokens=100)
     asker.submit("a", settings=long)
     asker.step_until("a", Piece)
-    asker.submit("b", task=task, settings=BASE)
+    asker.submit("b", task=PASSAGES, settings=BASE)
     asker.step_until("b", Done)
     assert not any(isinstance(event, Done) for event in asker.events("a"))
     asker.finish()
@@ -178,13 +176,12 @@ def test_requests_without_an_answer_run_beside_answers(session, asker, task):
     assert asker.record("b").question == "Who?"
 
 
-def test_names_are_read_and_their_reading_is_start_up(session, monkeypatch, tmp_path):
+def test_names_are_read_by_the_engine(session, tmp_path):
     (tmp_path / "doc.txt").write_text(TEXT)
-    asker = make_asker(replace(session, startup_seconds=7.0))
+    asker = make_asker(session)
     asker.submit("a", documents=(str(tmp_path / "doc.txt"),))
     asker.submit("lost", documents=(str(tmp_path / "lost.txt"),))
     asker.finish()
-    assert asker.record("a").startup_seconds > 7.0
     assert asker.record("a").answer == answer_singly(session).answer
     assert "No such file" in str(asker.last("lost").error)
 
@@ -301,7 +298,6 @@ def test_a_question_that_lacks_memory_is_retried_by_itself(session, monkeypatch,
         assert isinstance(last.error, torch.OutOfMemoryError)
     else:
         assert last.result.answer == answer_singly(session, "Why?").answer
-        assert last.result.warnings[-1] == "out of memory (CUDA out of memory); asked again in passes of 512 tokens"
 
 
 def test_cancelling_ends_an_answer_as_ctrl_c_does_and_leaves_the_others_complete(session, asker):

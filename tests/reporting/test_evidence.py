@@ -4,7 +4,7 @@ from io import StringIO
 from specprefill_cli.cli.console import console
 from specprefill_cli.record import Passage
 from specprefill_cli.reporting.table import plain_table
-from specprefill_cli.reporting.text import confidence_lines, evidence_view, highlight
+from specprefill_cli.reporting.text import confidence_lines, evidence_view
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 
@@ -22,15 +22,6 @@ def test_neighbouring_passages_of_a_page_share_its_heading():
     passages = [replace(PASSAGE, text=text, page=page) for text, page in (("One.", 8), ("Two.", 8), ("Three.", 9))]
     lines = [line.strip() for line in text_of(evidence_view(make_answer(passages=passages))).splitlines()]
     assert lines == ["a.pdf, page 8", "One.", "...", "Two.", "a.pdf, page 9", "Three."]
-
-
-def test_words_of_question_and_answer_are_bold_and_no_others():
-    text = highlight("The fee is 42 pence for the ferry.", "What is the fee?", "42 pence")
-    assert [text.plain[span.start : span.end] for span in text.spans] == ["fee", "42", "pence"]
-
-
-def test_markup_and_patterns_in_a_question_mean_nothing():
-    assert highlight("[bold]a.c[/bold] abc", "a.c [x", "").plain == "[bold]a.c[/bold] abc"
 
 
 def test_unsure_answers_say_so():

@@ -2,8 +2,8 @@
 
 import pytest
 
+from specprefill_cli.batching import rows
 from specprefill_cli.errors import DocumentError
-from specprefill_cli.serving import body
 from specprefill_cli.serving.body import read_paths
 from specprefill_cli.settings import Settings
 
@@ -14,17 +14,16 @@ def read_names(paths, folder, strict=False):
     ]
 
 
-def test_pattern_characters_in_the_folder_name_stand_for_themselves(tmp_path):
-    folder = tmp_path / "notes [old]"
-    folder.mkdir()
+def test_names_are_those_of_the_request(tmp_path):
     for name in ("a.txt", "b[1].txt"):
-        (folder / name).write_text("The gate is green.")
-    assert read_names(["*.txt"], folder) == ["a.txt", "b[1].txt"]
-    assert read_names(["b[1].txt", "a.txt"], folder) == ["b[1].txt", "a.txt"]
+        (tmp_path / name).write_text("The gate is green.")
+    assert read_names(["*.txt"], tmp_path) == ["a.txt", "b[1].txt"]
+    whole = str(tmp_path / "a.txt")
+    assert read_names(["b[1].txt", whole], tmp_path) == ["b[1].txt", whole]
     with pytest.raises(DocumentError, match=r"^c\*: no file matches"):
-        read_names(["c*"], folder)
+        read_names(["c*"], tmp_path)
     with pytest.raises(DocumentError, match="URLs are not read"):
-        read_names(["https://example.org/a.pdf?b"], folder)
+        read_names(["https://example.org/a.pdf?b"], tmp_path)
 
 
 def test_a_strict_request_skips_no_file(tmp_path):
@@ -36,9 +35,9 @@ def test_a_strict_request_skips_no_file(tmp_path):
 
 
 def test_files_are_read_once_until_they_change(tmp_path, monkeypatch):
-    read, real = [], body.read_collection
+    read, real = [], rows.read_collection
     monkeypatch.setattr(
-        body, "read_collection", lambda *arguments, **options: read.append(1) or real(*arguments, **options)
+        rows, "read_collection", lambda *arguments, **options: read.append(1) or real(*arguments, **options)
     )
     file = tmp_path / "a.txt"
     for text, times in (("The gate is green.", 1), ("The gate is not green.", 2)):

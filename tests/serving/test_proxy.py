@@ -1,5 +1,6 @@
 """The proxy in front of a scripted server: requests that reach it, and replies that come back; with real clients."""
 
+import asyncio
 import gzip
 import json
 import socket
@@ -12,6 +13,9 @@ import pytest
 
 from specprefill_cli.documents.collect import read_documents
 from specprefill_cli.models.sources.tokenizers import count_tokens
+from specprefill_cli.serving.messages import Untouched
+from specprefill_cli.serving.proxy import thin
+from specprefill_cli.settings import Settings
 from tests.helpers.samples import HANDBOOK, QUESTION
 from tests.helpers.upstream import (
     completion,
@@ -194,14 +198,6 @@ def test_requests_with_unreadable_files_pass_as_they_came(client, upstream, part
     assert (upstream.bodies, reply.headers["x-specprefill-reason"]) == ([body], reason)
 
 
-def test_redirects_come_back_with_the_address_of_the_proxy(servers, client, upstream):
-    upstream.script = lambda _body: reply_with(307, "", location=f"{upstream.url}/models?x=1")
-    reply = client.get("/v1/model")
-    assert (reply.status_code, reply.headers["location"]) == (307, f"{servers[1].address}/v1/models?x=1")
-    upstream.script = lambda _body: reply_with(302, "", location="http://elsewhere.example/v1")
-    assert client.get("/v1/model").headers["location"] == "http://elsewhere.example/v1"
-
-
 def test_http_1_0_is_answered_and_closed(servers, upstream):
     address = httpx.URL(servers[1].address)
     request = f"GET /v1/models HTTP/1.0\r\nAuthorization: Bearer {servers[1].token}\r\nHost: localhost\r\n\r\n"
@@ -319,15 +315,17 @@ def test_an_upstream_that_is_not_there_is_a_bad_gateway(handbook):
         assert client.get("/v1/models").status_code == 502
 
 
-def test_requests_to_another_model_are_untouched(upstream, handbook):
-    with (
-        running_server(
-            "--upstream", f"{upstream.url}#scripted", "--http", "127.0.0.1:0", "--scorer", "lexical"
-        ) as proxy,
-        proxy.over_http() as client,
-    ):
-        reply = client.post("/v1/chat/completions", json=chat(handbook, QUESTION) | {"model": "x"})
-        assert reply.headers["x-specprefill-reason"] == "another model"
+def test_redirects_come_back_with_the_address_of_the_proxy(servers, client, upstream):
+    upstream.script = lambda _body: reply_with(307, "", location=f"{upstream.url}/models?x=1")
+    reply = client.get("/v1/model")
+    assert (reply.status_code, reply.headers["location"]) == (307, f"{servers[1].address}/v1/models?x=1")
+    upstream.script = lambda _body: reply_with(302, "", location="http://elsewhere.example/v1")
+    assert client.get("/v1/model").headers["location"] == "http://elsewhere.example/v1"
+
+
+def test_requests_to_another_model_are_untouched():
+    with pytest.raises(Untouched, match="another model"):
+        asyncio.run(thin(None, {"model": "x"}, Settings(), "", None, "scripted"))
 
 
 def test_a_mode_that_a_proxy_cannot_have_is_named(call):
