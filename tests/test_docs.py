@@ -124,7 +124,7 @@ def check_command(call):
 @pytest.mark.parametrize("shown", runnable_calls())
 def test_commands_that_can_run_here_succeed(shown, call, desk):
     words = shlex.split(shown)
-    lines = {"batch": desk}
+    lines = {"batch": desk, "compare": b"What is the fee?\n"}
     code, out, err = call(*words, stdin=lines.get(words[0], b"The fee is 42 euros.\n"))
     assert code == 0, err
     assert out or err or words[:2] == ["config", "unset"]
