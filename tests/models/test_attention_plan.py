@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from specprefill_cli.draft_kv.mapped_cache import recompute
 from specprefill_cli.models.running import attention
 from specprefill_cli.models.running.adapter import prefill
-from specprefill_cli.models.running.attention import flash_works, is_lower_right
+from specprefill_cli.models.running.attention import flash_works
 from specprefill_cli.models.running.attention_plan import (
     QUERY_BLOCK,
     AttentionDevice,
@@ -37,12 +36,11 @@ DEVICES = {
     "sm_90": device("cuda", capability=(9, 0)),
     "sm_90, float32": device("cuda", torch.float32, (9, 0)),
     "sm_90, head 512": device("cuda", capability=(9, 0), head_size=512),
-    # AMD's gfx942: ROCm reports itself as CUDA, and the trial decides about flash attention.
-    "ROCm": device("cuda", capability=(9, 4)),
-    "ROCm, causal from the upper left": device("cuda", capability=(9, 4), flash_works=False),
+    # AMD's gfx942: ROCm reports itself as CUDA; its flash attention is not used.
+    "ROCm": device("cuda", capability=(9, 4), flash_works=False),
 }
-FLASH = ("sm_80", "sm_90", "ROCm")
-CUDA = (*FLASH, "ROCm, causal from the upper left", "sm_75", "sm_90, float32", "sm_90, head 512")
+FLASH = ("sm_80", "sm_90")
+CUDA = (*FLASH, "ROCm", "sm_75", "sm_90, float32", "sm_90, head 512")
 
 GAPPED = torch.arange(400)[torch.arange(400) % 7 != 3]
 # Name of the pass: query positions, key positions, the layer's sliding window, and the pass's local window.
@@ -113,19 +111,7 @@ def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pas
         assert plan.expand_kv_heads is repeated, name
 
 
-def upper_left(query, key, value, **options):
-    """Causal attention as a kernel computes it that aligns the first query with the first key."""
-    hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-    return F.scaled_dot_product_attention(query, key, value, **{**options, "attn_mask": hidden})
-
-
-def test_a_trial_tells_lower_right_causality_from_upper_left():
-    assert is_lower_right(F.scaled_dot_product_attention, torch.device("cpu"), torch.float32, 64)
-    assert is_lower_right(F.scaled_dot_product_attention, torch.device("cpu"), torch.bfloat16, 64)
-    assert not is_lower_right(upper_left, torch.device("cpu"), torch.bfloat16, 64)
-
-
-def test_flash_attention_is_tried_as_the_lower_right_bias_calls_it(monkeypatch):
+def test_torch_is_asked_about_flash_attention_as_the_lower_right_bias_calls_it(monkeypatch):
     """Torch refuses flash attention with the causal flag where there are fewer queries than keys."""
 
     class Described:
