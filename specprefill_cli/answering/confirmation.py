@@ -61,7 +61,7 @@ def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor,
     yield confirmation
     provisional = tuple(stream.tokens)
     # Free the KV cache of the answer.
-    stream.prefilled = replace(stream.prefilled, state=new_state(), draft_state=None)
+    stream.prefilled = replace(stream.prefilled, state=new_state())
     if stream.speculator is not None:
         stream.speculator.proposers = ()
     # Use a new clock: the question's clock already holds its TTFT.

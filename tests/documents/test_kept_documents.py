@@ -195,8 +195,8 @@ def test_commands_say_how_many_documents_were_left_out(cache: DiskCache, tmp_pat
     for number, text in enumerate([*OTHERS, f"{'Rain. ' * 500}{FARM}"]):
         (folder / f"{number}.txt").write_text(text, encoding="utf-8")
     question = "What colour is the mill's gate?"
-    for command, *options in (["ask"], ["plan"], ["passages", "--top", "1"]):
-        shown = call_json(command, str(folder), question, "--shortlist", "4000", "--no-server", *options)
+    for command, *options in (["ask", "--no-server"], ["plan"], ["passages", "--no-server", "--top", "1"]):
+        shown = call_json(command, str(folder), question, "--shortlist", "4000", *options)
         assert shown["documents_left_out"] == 30
         assert "30 of 31 documents" in shown["warnings"][0]
     (passage,) = shown["passages"]
