@@ -57,19 +57,13 @@ def load_template(name: str) -> Template:
     if not os.path.isfile(path):
         names = ", ".join(sorted(template.stem for template in folder.glob("*.toml")))
         raise UsageError(f"prompt '{name}': no such template; known are {names}, or give the path of a .toml file")
-    return parse_template(path)
-
-
-def parse_template(path: Path) -> Template:
-    """Read a template file. Raises SpecprefillError, naming the file, for an invalid template."""
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); fix the file") from error
     except OSError as error:
-        raise SpecprefillError(
-            f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
-        ) from error
+        reason = error.strerror or error
+        raise SpecprefillError(f"prompt {path}: cannot be read ({reason}); check its permissions") from error
     fault = template_fault(entries)
     if fault:
         raise SpecprefillError(f"prompt {path}: {fault}")
