@@ -50,7 +50,8 @@ def output_row(row: Row, event: Event) -> dict[str, Any]:
     identity = {"id": row.identifier, "row_hash": row.row_hash}
     if isinstance(event, Done):
         record = event.result.to_json()
-        return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}
+        ignored = [f"key '{key}' of the row is unknown and was ignored" for key in row.ignored]
+        return {**record, "warnings": [*record["warnings"], *ignored], **identity}
     assert isinstance(event, Failed), "the last event of a row"
     error = event.error
     message = " ".join(str(error).split()) or type(error).__name__
