@@ -100,10 +100,7 @@ def recommend_pair() -> Iterator[Check]:
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
-    """Check the dtype that `auto` takes, the memory that draft and target need, and what works with them.
-
-    Downloads no weights.
-    """
+    """Check the dtype that `auto` takes, the memory that a pair needs, and what works with it; download no weights."""
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement

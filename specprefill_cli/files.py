@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from uuid import uuid4
 
@@ -42,16 +41,12 @@ def is_device(path: Path) -> bool:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes, or text in UTF-8, with `write_pieces`."""
-    write_pieces(path, [content.encode() if isinstance(content, str) else content])
-
-
-def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write pieces atomically, through links; write to a device or pipe instead of replacing it. Raises SpecprefillError."""
+    """Write bytes or text atomically, through links; a device or pipe is written to, not replaced. Raises SpecprefillError."""
+    content = content.encode() if isinstance(content, str) else content
     try:
         # Check this before resolving links: the pipe behind a link has no name.
         if is_device(path):
-            path.write_bytes(b"".join(pieces))
+            path.write_bytes(content)
             return
         path = Path(os.path.realpath(path))
         scratch = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
@@ -59,7 +54,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
             with scratch.open("xb") as stream:
                 if path.exists():
                     shutil.copymode(path, scratch)
-                stream.writelines(pieces)
+                stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             scratch.replace(path)

@@ -36,7 +36,7 @@ class StopTextReached(Exception):
 class AnswerStream(TextStream):
     """The answer during decoding.
 
-    prefilled: the result of prefill; first_token: chosen from its logits
+    first_token: chosen from the logits of prefill
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     confidence: gives the probability that the answer is right
     confirmation: what full prefill says of it, if requested; known_tokens: of a provisional answer, probably equal

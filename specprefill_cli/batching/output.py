@@ -16,7 +16,7 @@ from filelock import lock_descriptor
 from specprefill_cli.batching.rows import Row
 from specprefill_cli.engine.request import Done, Event, Failed
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import is_device, write_pieces
+from specprefill_cli.files import is_device, write_whole
 from specprefill_cli.record import SCHEMA, json_line
 
 # Every row begins with these bytes.
@@ -120,7 +120,7 @@ def remove_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
     if os.name == "nt":
         # Windows does not replace an open file.
         stream.close()
-    write_pieces(path, kept_rows)
+    write_whole(path, b"".join(kept_rows))
     return open_locked(path, "ab")
 
 

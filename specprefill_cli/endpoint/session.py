@@ -182,10 +182,7 @@ class EndpointSession(Session):
 
 @dataclass(frozen=True)
 class EndpointEngine(RemoteEngine):
-    """Asks the endpoint. Ctrl-C ends an answer early, with the text up to then.
-
-    session: of `open_endpoint`; read: reads documents by name
-    """
+    """Asks the endpoint through the session of `open_endpoint`. Ctrl-C ends an answer early, with the text up to then."""
 
     session: Session
     capacity: int = CAPACITY
