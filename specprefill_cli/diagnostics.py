@@ -43,10 +43,7 @@ class Check:
 
 
 def diagnose(settings: Settings, tokens: int) -> list[Check]:
-    """Run all checks. A check that raises becomes a finding; the other checks still run.
-
-    tokens: prompt length of the memory estimate
-    """
+    """Run all checks, with memory for a prompt of `tokens` tokens. A check that raises becomes a finding."""
     findings: list[Check] = []
     checks: dict[str, Callable[[], Iterable[Check]]] = {
         "versions": check_versions,

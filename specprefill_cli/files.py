@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -33,6 +35,16 @@ def check_can_write(path: Path, option: str) -> None:
 def same_file(path: Path, other: Path) -> bool:
     """Whether two paths lead to the same existing file."""
     return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
+
+
+def read_toml(path: Path, place: str) -> dict[str, Any]:
+    """The entries of a TOML file. Raises UsageError, beginning with `place`, for a faulty or unreadable one."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{place}: not valid TOML ({error}); fix or remove the file") from error
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be read ({error.strerror or error}); check its permissions") from error
 
 
 def is_device(path: Path) -> bool:

@@ -64,10 +64,7 @@ class Client:
         self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 
     def send(self, messages: Sequence[dict[str, str]], settings: Settings) -> Reply:
-        """Request the next message of a chat as a stream.
-
-        Raises EndpointError, or PromptTooLong for a prompt beyond the model's context.
-        """
+        """Request the next message of a chat as a stream. Raises EndpointError, PromptTooLong."""
         # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
         try:

@@ -43,10 +43,7 @@ CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; gi
 
 
 def open_endpoint(settings: Settings) -> EndpointSession:
-    """Load the draft, and open a client of the endpoint that `--target` names. Sends nothing yet.
-
-    Raises what `open_chooser` raises, and SpecprefillError where the package openai is missing.
-    """
+    """Load the draft, and open a client of the endpoint that `--target` names; send nothing. Raises as `open_chooser` does."""
     ref = parse_endpoint(settings.target or "")
     client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)
     chooser = open_chooser(settings, ref.name)

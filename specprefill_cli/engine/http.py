@@ -127,10 +127,7 @@ def error_from_response(body: dict[str, Any]) -> SpecprefillError:
 
 
 def from_json(value_type: Any, value: Any) -> Any:
-    """Rebuild a value of the given type from the JSON values of `asdict`. Unknown keys of dataclasses are ignored.
-
-    Raises TypeError for a missing field without a default.
-    """
+    """Rebuild a value from the JSON values of `asdict`; ignore unknown keys. Raises TypeError for a missing field."""
     arguments = get_args(value_type)
     if value is None:
         return None

@@ -190,10 +190,7 @@ def encoder_flops(tokens: int) -> float:
 
 @lru_cache(maxsize=1)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """The bundled encoder on a device, in bfloat16 where the device computes that fastest.
-
-    Raises SpecprefillError where its files are missing from the installation.
-    """
+    """The bundled encoder, in bfloat16 where the device computes that fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()

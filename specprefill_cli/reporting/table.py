@@ -12,7 +12,7 @@ from specprefill_cli.errors import one_line
 from specprefill_cli.record import BASELINE, ORIGINAL, Comparison, DryRun, Fate, ModeAnswer, Record, SpanRecord
 from specprefill_cli.reporting.text import passages_view, plain
 
-# Labels of figures that all modes share.
+# Labels of figures that all modes share; peak memory is that of the whole process.
 SHARED = ("pair", "prompt", "start-up", "peak memory")
 ESTIMATE_NOTE = (
     "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed "
@@ -126,10 +126,7 @@ def about_seconds(value: float | None) -> str:
 
 
 def answer_facts(answer: Record) -> dict[str, str | None]:
-    """Every figure of an answer by label; None for missing figures. All answers have the same labels.
-
-    Peak memory covers the whole process, draft and target, so it is not a figure of a mode.
-    """
+    """Every figure of an answer by label; None for missing figures. All answers have the same labels."""
     kept = kept_text(answer.kept_tokens, answer.kept_ratio)
     ratio, window = answer.document_kept_ratio, answer.draft_window
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
