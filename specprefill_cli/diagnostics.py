@@ -97,7 +97,7 @@ def recommend_pair() -> Iterator[Check]:
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
-    """Check the dtype that `auto` takes, the memory that a pair needs, and what works with it; download no weights."""
+    """Check a pair's data type, the memory that it needs, and what works with it; download no weights."""
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement

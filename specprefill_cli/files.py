@@ -38,13 +38,14 @@ def same_file(path: Path, other: Path) -> bool:
 
 
 def read_toml(path: Path, place: str) -> dict[str, Any]:
-    """The entries of a TOML file. Raises UsageError, beginning with `place`, for a faulty or unreadable one."""
+    """The entries of a TOML file. Raises UsageError, beginning with `place`, for a faulty file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{place}: not valid TOML ({error}); fix or remove the file") from error
     except OSError as error:
-        raise UsageError(f"{place}: cannot be read ({error.strerror or error}); check its permissions") from error
+        reason = error.strerror or error
+        raise UsageError(f"{place}: cannot be read ({reason}); check its permissions") from error
 
 
 def is_device(path: Path) -> bool:
@@ -53,7 +54,7 @@ def is_device(path: Path) -> bool:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes or text atomically, through links; a device or pipe is written to, not replaced. Raises SpecprefillError."""
+    """Write a file atomically, through links; a device or pipe is not replaced. Raises SpecprefillError."""
     content = content.encode() if isinstance(content, str) else content
     try:
         # Check this before resolving links: the pipe behind a link has no name.

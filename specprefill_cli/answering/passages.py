@@ -127,7 +127,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
 
 
 def best_passages(sentences: Sentences, count: int, quotes: Sequence[int] = ()) -> list[Passage]:
-    """Up to `count` passages, the most relevant first, but before all others the first quote if it can be trusted.
+    """Up to `count` passages: the first quote if it can be trusted, then the most relevant ones.
 
     quotes: positions in the text of what the answer quotes
     """

@@ -78,7 +78,7 @@ class TextStream(ABC):
 
     @property
     def evidence(self) -> dict[str, float]:
-        """What is known before the answer; names: the share of the question's names and numbers that the documents lack."""
+        """Before the answer; names: the share of the question's names and numbers that the documents lack."""
         text, starts = self.collection.text, self.sentences.ranges[:, 0]
         return {"names": absent_names(self.request.question, text, starts) if len(starts) else 0.0}
 

@@ -50,7 +50,8 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     path = file or config_path()
     if path.exists():
         place, values = str(path), read_toml(path, str(path))
-        sourced |= {name: Sourced(parse_setting(name, value, place), "file", place) for name, value in values.items()}
+        parsed = {name: parse_setting(name, value, place) for name, value in values.items()}
+        sourced |= {name: Sourced(value, "file", place) for name, value in parsed.items()}
     elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG"):
         raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
     for name, setting in SETTINGS.items():

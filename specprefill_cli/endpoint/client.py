@@ -84,10 +84,7 @@ class Client:
         return Reply(self, stream)
 
     def translate(self, error: Any, streaming: bool) -> SpecprefillError:
-        """The error to raise in place of one of the library, of its transport, or of a reply that cannot be parsed.
-
-        streaming: whether the reply had begun
-        """
+        """The error to raise in place of the library's; streaming: whether the reply had begun."""
         ref, cause = self.ref, error.__cause__ or error
         detail = one_line(" ".join((str(cause) or type(cause).__name__).split()))
         detail = detail if self.key == NO_KEY else detail.replace(self.key, "***")

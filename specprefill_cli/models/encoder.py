@@ -140,7 +140,8 @@ class Encoder:
 
     def framed(self, ids: Tensor) -> Tensor:
         """Rows of token ids [rows, tokens] with the special tokens around them."""
-        first, last = (torch.full((len(ids), 1), self.tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]"))
+        special = torch.tensor([[self.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]])
+        first, last = special.expand(len(ids), 2).split(1, dim=1)
         return torch.cat([first, ids, last], 1)
 
     def states(self, ids: Tensor) -> Tensor:
@@ -168,9 +169,9 @@ class Encoder:
 
 
 def divide(tokens: int) -> list[tuple[slice, slice]]:
-    """Stretches of equal size over a text of `tokens` tokens, in order: tokens that are read together, and those kept.
+    """Stretches of equal size over `tokens` tokens, in order: what is read together, and what is kept of it.
 
-    What is kept of each stretch counts from its start; together that is the whole text.
+    What is kept counts from the start of its stretch; all of it together is the whole text.
     """
     size = min(tokens, STRETCH - 2)
     if not size:
@@ -190,7 +191,7 @@ def encoder_flops(tokens: int) -> float:
 
 @lru_cache(maxsize=1)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """The bundled encoder, in bfloat16 where the device computes that fastest. Raises SpecprefillError if it is missing."""
+    """The bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()

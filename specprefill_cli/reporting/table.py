@@ -99,7 +99,7 @@ def column_facts(mode_answer: ModeAnswer) -> dict[str, str | None]:
 
 
 def plan_view(run: DryRun) -> Group:
-    """Show what would be kept, the mode that `auto` would take, and the costs of this plan, other keep ratios and `full`."""
+    """Show what would be kept, the mode of `auto`, and the costs of this plan, other ratios and `full`."""
     mode, reason = run.auto["mode"], run.auto["reason"]
     facts = {
         "pair": pair_text(run.pair["draft"], run.pair["target"]),
@@ -203,7 +203,7 @@ def phase_text(phases: dict[str, float]) -> str:
 
 
 def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
-    """Count the spans of a fate and their tokens, and list their pages (`a.pdf p. 2-3, 7; b.pdf p. 1`); None without spans."""
+    """Spans of a fate, their tokens and their pages (`a.pdf p. 2-3, 7; b.pdf p. 1`); None without spans."""
     pages: dict[str, set[int]] = {}
     count = tokens = 0
     for span in spans:
