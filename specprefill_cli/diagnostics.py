@@ -43,14 +43,13 @@ class Check:
 
 
 def diagnose(settings: Settings, tokens: int) -> list[Check]:
-    """Run all checks. A check that raises becomes a finding; the other checks still run.
-
-    tokens: prompt length of the memory estimate
-    """
+    """Run all checks, with memory for a prompt of `tokens` tokens. A check that raises becomes a finding."""
     findings: list[Check] = []
     checks: dict[str, Callable[[], Iterable[Check]]] = {
-        **{"versions": check_versions, "devices": list_devices},
-        **{"pair": partial(check_chosen_pair, settings, tokens), "recommended": recommend_pair},
+        "versions": check_versions,
+        "devices": list_devices,
+        "pair": partial(check_chosen_pair, settings, tokens),
+        "recommended": recommend_pair,
     }
     for name, check in checks.items():
         try:
@@ -98,10 +97,7 @@ def recommend_pair() -> Iterator[Check]:
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
-    """Check the dtype that `auto` takes, the memory that draft and target need, and what works with them.
-
-    Downloads no weights.
-    """
+    """Check a pair's data type, the memory that it needs, and what works with it; download no weights."""
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
@@ -142,39 +138,28 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     yield from check_pair(draft, target, template)
 
 
-def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) -> list[Check]:
+def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) -> Iterator[Check]:
     """Check a pair's tokenizers, context and prompt."""
     from specprefill_cli.models.sources.tokenizers import fingerprint
+    from specprefill_cli.prompting import encode_prompt
 
     same_tokenizer = fingerprint(draft.tokenizer) == fingerprint(target.tokenizer)
     different = "two different ones: no draft KV, and no tokens proposed by the draft"
-    return [
-        Check("tokenizer", State.OK, "the same for both")
-        if same_tokenizer
-        else Check("tokenizer", State.LIMITED, different),
-        compare_contexts(draft, target),
-        check_prompt(template, target),
-    ]
-
-
-def compare_contexts(draft: ModelOutline, target: ModelOutline) -> Check:
-    """Report how many tokens fit draft and target."""
+    if same_tokenizer:
+        yield Check("tokenizer", State.OK, "the same for both")
+    else:
+        yield Check("tokenizer", State.LIMITED, different)
     pair_context = min(draft.context, target.context)
     detail = f"prompt and answer up to {pair_context:,} tokens (draft {draft.context:,}, target {target.context:,})"
     if draft.context < target.context:
-        return Check("context", State.LIMITED, f"{detail}; longer documents are read in parts, by `select`")
-    return Check("context", State.OK, detail)
-
-
-def check_prompt(template: Template, outline: ModelOutline) -> Check:
-    """Check that a template works with a model's tokenizer."""
-    from specprefill_cli.prompting import encode_prompt
-
+        yield Check("context", State.LIMITED, f"{detail}; longer documents are read in parts, by `select`")
+    else:
+        yield Check("context", State.OK, detail)
     try:
-        encode_prompt(template, "document", "question", outline.tokenizer)
+        encode_prompt(template, "document", "question", target.tokenizer)
+        yield Check("prompt", State.OK, f"template '{template.name}'")
     except SpecprefillError as error:
-        return Check("prompt", State.BROKEN, str(error))
-    return Check("prompt", State.OK, f"template '{template.name}'")
+        yield Check("prompt", State.BROKEN, str(error))
 
 
 def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:

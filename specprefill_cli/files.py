@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+import tomllib
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -36,22 +37,29 @@ def same_file(path: Path, other: Path) -> bool:
     return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
 
 
+def read_toml(path: Path, place: str) -> dict[str, Any]:
+    """The entries of a TOML file. Raises UsageError, beginning with `place`, for a faulty file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{place}: not valid TOML ({error}); fix or remove the file") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"{place}: cannot be read ({reason}); check its permissions") from error
+
+
 def is_device(path: Path) -> bool:
     """Whether a path exists and is not a regular file: a device or a pipe, such as /dev/stdout."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes, or text in UTF-8, with `write_pieces`."""
-    write_pieces(path, [content.encode() if isinstance(content, str) else content])
-
-
-def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write pieces atomically, through links; write to a device or pipe instead of replacing it. Raises SpecprefillError."""
+    """Write a file atomically, through links; a device or pipe is not replaced. Raises SpecprefillError."""
+    content = content.encode() if isinstance(content, str) else content
     try:
         # Check this before resolving links: the pipe behind a link has no name.
         if is_device(path):
-            path.write_bytes(b"".join(pieces))
+            path.write_bytes(content)
             return
         path = Path(os.path.realpath(path))
         scratch = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
@@ -59,7 +67,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
             with scratch.open("xb") as stream:
                 if path.exists():
                     shutil.copymode(path, scratch)
-                stream.writelines(pieces)
+                stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             scratch.replace(path)

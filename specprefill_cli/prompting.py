@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import string
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from jinja2.exceptions import TemplateError
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import packaged_folder
+from specprefill_cli.files import packaged_folder, read_toml
 from specprefill_cli.models.sources.tokenizers import encode_template, encode_text
 
 if TYPE_CHECKING:
@@ -51,28 +50,16 @@ def split_at_marks(text: str) -> tuple[str, str, str]:
 
 
 def load_template(name: str) -> Template:
-    """Read a packaged template by name, or a `.toml` file. Raises UsageError if missing, SpecprefillError if invalid."""
+    """Read a packaged template by name, or a `.toml` file. Raises UsageError if it is missing or faulty."""
     folder = packaged_folder("prompts")
     path = Path(name).expanduser() if name.endswith(".toml") else folder / f"{name}.toml"
     if not os.path.isfile(path):
         names = ", ".join(sorted(template.stem for template in folder.glob("*.toml")))
         raise UsageError(f"prompt '{name}': no such template; known are {names}, or give the path of a .toml file")
-    return parse_template(path)
-
-
-def parse_template(path: Path) -> Template:
-    """Read a template file. Raises SpecprefillError, naming the file, for an invalid template."""
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecprefillError(f"prompt {path}: not valid TOML ({error}); fix the file") from error
-    except OSError as error:
-        raise SpecprefillError(
-            f"prompt {path}: cannot be read ({error.strerror or error}); check its permissions"
-        ) from error
+    entries = read_toml(path, f"prompt {path}")
     fault = template_fault(entries)
     if fault:
-        raise SpecprefillError(f"prompt {path}: {fault}")
+        raise UsageError(f"prompt {path}: {fault}")
     return Template(path.stem, entries.get("text"), entries.get("system"), entries.get("user"))
 
 

@@ -23,16 +23,16 @@ import pytest
 import torch
 import transformers
 
-from specprefill_cli.answering.session import Session, open_session
-from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
+from specprefill_cli.answering.session import open_session
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine import quantization
 from specprefill_cli.models.sources import pairs
-from specprefill_cli.prompting import parse_template
 from specprefill_cli.settings import Settings
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, build_model
 from tests.helpers.random_pairs import random_calibrated_pair
+from tests.helpers.sessions import session_of
 
 # The same for settings that a test makes itself.
 pairs.default_pair = functools.wraps(pairs.default_pair)(lambda: "tiny")
@@ -109,7 +109,7 @@ def two_tokenizers(tokenizer, tmp_path):
 
 @pytest.fixture
 def random_session(random_pair):
-    return Session(pair=random_pair, template=parse_template(packaged_folder("prompts") / "tiny.toml"))
+    return session_of(random_pair)
 
 
 @pytest.fixture(scope="session")

@@ -21,31 +21,19 @@ def outline(tokenizer, name="llama", **changes):
     return ModelOutline(f"random-{name}", config, tokenizer, "cpu")
 
 
-@pytest.fixture
-def other_tokenizer(tokenizer):
-    other = copy.deepcopy(tokenizer)
-    other.add_tokens(["<other>"])
-    return other
-
-
 def states(draft, target):
     return {check.name: check for check in check_pair(draft, target, load_template("tiny"))}
 
 
-def test_with_one_tokenizer_everything_works(tokenizer):
+def test_two_tokenizers_and_a_smaller_context_are_limits(tokenizer):
     checks = states(outline(tokenizer), outline(tokenizer))
     assert {check.state for check in checks.values()} == {State.OK}
     assert "4,096" in checks["context"].detail
-
-
-def test_two_tokenizers_are_a_limit(tokenizer, other_tokenizer):
-    assert states(outline(other_tokenizer), outline(tokenizer))["tokenizer"].state is State.LIMITED
-
-
-def test_a_smaller_context_of_the_draft_is_reported(tokenizer):
-    checks = states(outline(tokenizer, max_position_embeddings=1_000), outline(tokenizer))
-    assert checks["context"].state is State.LIMITED
-    assert "up to 1,000 tokens (draft 1,000, target 4,096)" in checks["context"].detail
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["<other>"])
+    limited = states(outline(other, max_position_embeddings=1_000), outline(tokenizer))
+    assert limited["tokenizer"].state is limited["context"].state is State.LIMITED
+    assert "up to 1,000 tokens (draft 1,000, target 4,096)" in limited["context"].detail
 
 
 def test_an_outline_is_what_loading_starts_from():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.prompting import encode_prompt, load_template, parse_template
+from specprefill_cli.prompting import encode_prompt, load_template
 
 CHAT = (
     "{% for message in messages %}<|bos|>{{ message.role }}\n{{ message.content }}<|eos|>\n{% endfor %}"
@@ -91,7 +91,7 @@ def test_rejects_faulty_templates_by_path(tmp_path, body, complaint):
     path = tmp_path / "mine.toml"
     path.write_text(body)
     with pytest.raises(SpecprefillError, match=complaint) as caught:
-        parse_template(path)
+        load_template(str(path))
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -108,12 +108,12 @@ def test_rejects_faulty_templates_by_path(tmp_path, body, complaint):
 def test_variables_are_found_in_a_template(tmp_path, body, parts):
     mark, body = body[: body.startswith("\ufeff")], body.removeprefix("\ufeff")
     (tmp_path / "mine.toml").write_text(f'{mark}text = "{body}"', encoding="utf-8")
-    assert parse_template(tmp_path / "mine.toml").text_parts() == parts
+    assert load_template(str(tmp_path / "mine.toml")).text_parts() == parts
 
 
 def test_a_variable_is_a_whole_word(tmp_path):
     (tmp_path / "mine.toml").write_text('system = "The $documentation is below."\nuser = "$document $question"')
-    assert parse_template(tmp_path / "mine.toml").system == "The $documentation is below."
+    assert load_template(str(tmp_path / "mine.toml")).system == "The $documentation is below."
 
 
 def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):

@@ -126,11 +126,16 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
     return Sentences(collection=collection, ranges=ranges, relevance=relevance)
 
 
-def best_passages(sentences: Sentences, count: int, leading: Sequence[int] = ()) -> list[Passage]:
-    """Return up to `count` passages, the most relevant first, but those at positions `leading` before all others."""
+def best_passages(sentences: Sentences, count: int, quotes: Sequence[int] = ()) -> list[Passage]:
+    """Up to `count` passages: the first quote if it can be trusted, then the most relevant ones.
+
+    quotes: positions in the text of what the answer quotes
+    """
     if not len(sentences.ranges):
         return []
-    order = [*map(sentences.index_at, leading), *np.argsort(-sentences.relevance, kind="stable").tolist()]
+    lowest = TRUSTED_QUOTE * sentences.highest
+    leading = [sentences.index_at(place) for place in quotes[:1] if sentences.relevance_at(place) >= lowest]
+    order = [*leading, *np.argsort(-sentences.relevance, kind="stable").tolist()]
     runs: list[tuple[int, int]] = []
     for index in order[: CONSIDERED_SENTENCES * count]:
         words = sum(map(sentences.words, [*runs, (index, index + 1)]))
@@ -158,11 +163,6 @@ def kept_passages(sentences: Sentences, plan: Plan, offsets: np.ndarray) -> list
         else:
             runs.append((index, index + 1))
     return [sentences.passage(run) for run in runs]
-
-
-def trusted_quotes(sentences: Sentences, quotes: Sequence[int]) -> list[int]:
-    """Return the first quote, a position in the text, if its sentence is nearly as relevant as the best sentence."""
-    return [place for place in quotes[:1] if sentences.relevance_at(place) >= TRUSTED_QUOTE * sentences.highest]
 
 
 def add_sentence(runs: list[tuple[int, int]], index: int, sentences: Sentences, most_runs: int) -> None:

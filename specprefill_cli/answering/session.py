@@ -32,9 +32,8 @@ from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with
 from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
-from specprefill_cli.prefill.registry import MODES, SCORERS, check_names, runs_draft
+from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest, PrefillResult
-from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prompting import Template, encode_prompt, load_template
 from specprefill_cli.record import BASELINE
 from specprefill_cli.settings import AUTO, Settings
@@ -177,10 +176,6 @@ class Session:
         """Prefill a request in a mode, on every rank."""
         with self.pair.ranks.run_on_all_ranks(partial(prefill_shard, mode, request.portable())):
             return MODES[mode].prefill(request)
-
-    def score(self, request: PrefillRequest) -> Scores:
-        """Score a prompt without prefilling the target."""
-        return SCORERS[request.scorer].score(request)
 
     def answer(
         self, prepared: ResolvedQuestion, prefilled: PrefillResult, stop_texts: Sequence[str] = ()

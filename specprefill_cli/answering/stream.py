@@ -36,7 +36,7 @@ class StopTextReached(Exception):
 class AnswerStream(TextStream):
     """The answer during decoding.
 
-    prefilled: the result of prefill; first_token: chosen from its logits
+    first_token: chosen from the logits of prefill
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
     confidence: gives the probability that the answer is right
     confirmation: what full prefill says of it, if requested; known_tokens: of a provisional answer, probably equal
@@ -102,19 +102,8 @@ class AnswerStream(TextStream):
         return decode(runner, self.first_token, stop_tokens, limit, sampler, self.log, self.speculator, emit=emit)
 
     @property
-    def draft_ran(self) -> bool:
-        """Whether the draft scored the prompt or proposed tokens."""
-        scored = runs_draft(self.resolved.mode, self.request.scorer)
-        return self.request.pair.draft is not None and (scored or "draft" in self.log.proposers)
-
-    @property
     def length_stop(self) -> bool:
         return len(self.tokens) >= self.settings.max_new_tokens and not self.stop_filter.stopped
-
-    def warnings(self) -> list[str]:
-        """All warnings: about documents, prefill and the answer's end."""
-        end_warnings = self.end_warnings(f"{len(self.tokens)} tokens")
-        return [*self.collection.warnings, *self.prefilled.warnings, *end_warnings]
 
     @property
     def plan_read(self) -> Plan:
@@ -158,15 +147,17 @@ class AnswerStream(TextStream):
     def result(self) -> Record:
         request, prefilled, resolved = self.request, self.prefilled, self.resolved
         confirmation, ttft_seconds, signals = self.confirmation, request.clock.ttft, self.signals
+        draft_used = runs_draft(resolved.mode, request.scorer) or "draft" in self.log.proposers
+        end_warnings = self.end_warnings(f"{len(self.tokens)} tokens")
         return self.record(
             mode=resolved.mode,
             reason=resolved.mode_reason,
-            draft=request.draft.name if self.draft_ran else None,
+            draft=request.draft.name if request.pair.draft is not None and draft_used else None,
             ttft_seconds=ttft_seconds,
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
             cached_tokens=prefilled.cached_tokens,
-            warnings=self.warnings(),
+            warnings=[*self.collection.warnings, *prefilled.warnings, *end_warnings],
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=None if signals is None else estimate([*filter(None, [self.confidence]), *RIGHT], signals),

@@ -38,7 +38,7 @@ def retrieve(
     """Return the best `top` passages, or (None) the sentences of kept chunks. Raises UsageError, PromptTooLong."""
     request = session.request(collection, question, settings.varied(mode=PLANNED_MODE))
     check_draft_fits(request)
-    scores = session.score(request)
+    scores = SCORERS[request.scorer].score(request)
     sentences = rank_sentences(collection, request.question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
     if top is not None:
@@ -64,10 +64,10 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     # The estimates need the draft's time for the whole prompt, so it starts without a cache.
     session = session.with_cache(None)
     request = session.request(WARM_UP, "When?", settings)
-    session.score(request)
+    SCORERS[request.scorer].score(request)
     request = session.request(collection, question, settings)
     check_fits(request, PLANNED_MODE)
-    scores = session.score(request)
+    scores = SCORERS[request.scorer].score(request)
     with request.clock.phase("selection"):
         selection = select_scored(request, scores)
     pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, estimate
-from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences, trusted_quotes
+from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences
 from specprefill_cli.answering.places import cite, document_cells, span_records
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.models.machine.memory import peak_memory_bytes
@@ -78,10 +78,7 @@ class TextStream(ABC):
 
     @property
     def evidence(self) -> dict[str, float]:
-        """What is known before the answer, for the regressions.
-
-        names: the share of the question's names and numbers that the documents lack
-        """
+        """Before the answer; names: the share of the question's names and numbers that the documents lack."""
         text, starts = self.collection.text, self.sentences.ranges[:, 0]
         return {"names": absent_names(self.request.question, text, starts) if len(starts) else 0.0}
 
@@ -136,9 +133,7 @@ class TextStream(ABC):
         """Build the record of the answer from its measurements."""
         request, plan, passages, citations = self.request, self.prefilled.plan, [], self.citations
         if isinstance(self.settings.passages, int):
-            # What the answer quotes comes first.
-            leading = trusted_quotes(self.sentences, self.places(citations))
-            passages = best_passages(self.sentences, self.settings.passages, leading)
+            passages = best_passages(self.sentences, self.settings.passages, self.places(citations))
         return Record(
             id="",
             question=request.question,

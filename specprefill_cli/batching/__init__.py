@@ -37,14 +37,6 @@ class Count:
     skipped: int = 0
 
 
-@dataclass
-class PendingRow:
-    """A row that is not written yet. record: while it waits for earlier rows."""
-
-    row: Row
-    record: dict[str, Any] | None = None
-
-
 @dataclass(kw_only=True)
 class Batch:
     """Lets an engine answer rows, at most `engine.capacity` at once, and writes records in the order of the lines.
@@ -53,6 +45,7 @@ class Batch:
     finished: rows of earlier runs; they are skipped, and those left at the end are not in the input
     step: called after every row; room: for lines to read, so that few rows wait in memory
     pending: unwritten rows by the number of their line, the oldest first; waiting: numbers of such rows
+    records: of pending rows that wait for earlier ones, by number
     in_flight: the engine's tickets by number
     events: a line of the input, empty at its end; the error that ended reading; or a row's number and its last event
     """
@@ -65,7 +58,8 @@ class Batch:
     step: Callable[[], None] = lambda: None
     count: Count = field(default_factory=Count)
     events: SimpleQueue[bytes | Exception | tuple[int, Event]] = field(default_factory=SimpleQueue)
-    pending: dict[int, PendingRow] = field(default_factory=dict)
+    pending: dict[int, Row] = field(default_factory=dict)
+    records: dict[int, dict[str, Any]] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     in_flight: dict[int, Any] = field(default_factory=dict)
 
@@ -121,7 +115,7 @@ class Batch:
             self.count.skipped += row is not None
             self.count.failed += failed_earlier is True
             return
-        self.pending[number] = PendingRow(row)
+        self.pending[number] = row
         if row.error is not None:
             self.finish(number, Failed(row.error))
         else:
@@ -132,7 +126,7 @@ class Batch:
         """Submit as many rows as the engine has room for."""
         while self.waiting and len(self.in_flight) < self.engine.capacity:
             number = self.waiting.popleft()
-            row = self.pending[number].row
+            row = self.pending[number]
             try:
                 settings = settings_with(self.settings, row.overrides, f"row {row.identifier}")
                 request = Request(documents=row.documents or self.documents, question=row.question, settings=settings)
@@ -157,11 +151,9 @@ class Batch:
 
     def finish(self, number: int, event: Event) -> None:
         """Write the record of a row, or its error, once those before it are written."""
-        self.pending[number].record = output_row(self.pending[number].row, event)
-        for oldest in [*self.pending]:
-            record = self.pending[oldest].record
-            if record is None:
-                return
+        self.records[number] = output_row(self.pending[number], event)
+        while self.pending and (oldest := next(iter(self.pending))) in self.records:
+            record = self.records.pop(oldest)
             with deferred_signals(insistent=True):
                 self.write(record)
                 self.count.answered += 1

@@ -16,7 +16,7 @@ from filelock import lock_descriptor
 from specprefill_cli.batching.rows import Row
 from specprefill_cli.engine.request import Done, Event, Failed
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import is_device, write_pieces
+from specprefill_cli.files import is_device, write_whole
 from specprefill_cli.record import SCHEMA, json_line
 
 # Every row begins with these bytes.
@@ -50,7 +50,8 @@ def output_row(row: Row, event: Event) -> dict[str, Any]:
     identity = {"id": row.identifier, "row_hash": row.row_hash}
     if isinstance(event, Done):
         record = event.result.to_json()
-        return {**record, "warnings": [*record["warnings"], *row.warnings], **identity}
+        ignored = [f"key '{key}' of the row is unknown and was ignored" for key in row.ignored]
+        return {**record, "warnings": [*record["warnings"], *ignored], **identity}
     assert isinstance(event, Failed), "the last event of a row"
     error = event.error
     message = " ".join(str(error).split()) or type(error).__name__
@@ -119,7 +120,7 @@ def remove_failed_rows(stream: BinaryIO, path: Path) -> BinaryIO:
     if os.name == "nt":
         # Windows does not replace an open file.
         stream.close()
-    write_pieces(path, kept_rows)
+    write_whole(path, b"".join(kept_rows))
     return open_locked(path, "ab")
 
 

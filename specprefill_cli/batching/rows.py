@@ -59,11 +59,6 @@ class Row:
     error: RowError | None = None
     row_hash: str = field(default="", compare=False)
 
-    @property
-    def warnings(self) -> list[str]:
-        """A warning for each unknown key."""
-        return [f"key '{key}' of the row is unknown and was ignored" for key in self.ignored]
-
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
     """Parse a line of input; None for a blank line.

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.loading import (
-    new_request,
-    open_engine,
-    open_ready_session,
-    read_inputs,
-    write_page,
-)
+from specprefill_cli.cli.loading import new_request, open_engine, open_ready_session, read_inputs, write_page
 from specprefill_cli.cli.options import (
     OF_TARGET,
     OUTPUT,
@@ -36,7 +30,6 @@ from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
     from specprefill_cli.documents.document import Collection
 
 
@@ -107,13 +100,8 @@ def send(
     if request.task == ANSWER:
         session = open_ready_session([settings], notes, single=True)
     else:
-        session = open_draft_session(settings, notes)
+        session = open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
     return open_engine(session, settings).ask(replace(request, documents=collection)), collection
-
-
-def open_draft_session(settings: Settings, notes: Notes) -> Session:
-    """Open a session in which only the draft runs."""
-    return open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
 
 
 def show_figures(answer: Record, at_once: bool, json: bool, verbose: bool, notes: Notes) -> None:
@@ -219,7 +207,7 @@ def plan(
     """
     request, notes = new_request("plan", documents, question, settings), Notes(quiet)
     collection = read_inputs(documents or (), None, settings, notes)
-    session = open_draft_session(settings, notes)
+    session = open_ready_session([settings.varied(mode=PLANNED_MODE)], notes, target_weights=False)
     from specprefill_cli.answering.tasks import dry_run
     from specprefill_cli.prefill.shortlist import shortlist
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.batching import Count
-    from specprefill_cli.batching.output import Finished
 
 PANEL = "Workers"
 # Ray's address of a cluster: `auto` for the cluster of this machine, or host and port.
@@ -98,7 +96,9 @@ def batch(
         finished, count = Finished(), Count()
         if out is not None:
             sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
-            check_same_input(hashes, finished, out)
+            if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
+                remedy = "give the same input as before, or another --out"
+                raise UsageError(f"--resume: no row of {out} is in the input; {remedy}")
         finished_before, of_total = finished.total(), "" if hashes is None else f" of {len(hashes):,}"
         try:
             with notes.progress("reading documents"):
@@ -144,12 +144,6 @@ def check_streams(questions: BinaryIO, documents: tuple[str, ...], out: Path | N
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")
     if out is not None and not is_standard_input and same_file(out, Path(questions.name)):
         raise UsageError(f"--out {out}: this is the file of questions; give another name")
-
-
-def check_same_input(hashes: Sequence[str] | None, finished: Finished, out: Path) -> None:
-    """Raise UsageError if none of the output's rows is in the input. hashes: None where that is yet to come."""
-    if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
-        raise UsageError(f"--resume: no row of {out} is in the input; give the same input as before, or another --out")
 
 
 def check_workers(settings: Settings, workers: int | None, ray: str | None) -> None:

@@ -66,10 +66,9 @@ def compare(
 
     def ask(question: str) -> Comparison:
         with notes.progress("answering") as update:
-            show_mode: Callable[[str], None] = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
-            return compare_modes(
-                session, shortlist(collection, question, settings), question, settings, modes, show_mode
-            )
+            read = shortlist(collection, question, settings)
+            on_mode = lambda mode: update(f"answering in mode {mode}")  # noqa: E731
+            return compare_modes(session, read, question, settings, modes, on_mode)
 
     if question is None:
         return answer_lines(ask, notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from specprefill_cli.declarations import ENVIRONMENT_PREFIX, flag
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import read_toml
 from specprefill_cli.prefill.registry import check_name
 from specprefill_cli.settings import SETTINGS, Settings, config_path, parse_setting
 
@@ -49,7 +49,9 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = file or config_path()
     if path.exists():
-        sourced |= {name: Sourced(value, "file", str(path)) for name, value in read_config(path).items()}
+        place, values = str(path), read_toml(path, str(path))
+        parsed = {name: parse_setting(name, value, place) for name, value in values.items()}
+        sourced |= {name: Sourced(value, "file", place) for name, value in parsed.items()}
     elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG"):
         raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
     for name, setting in SETTINGS.items():
@@ -59,14 +61,3 @@ def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | Non
     if sourced["pair"].source == "environment":
         sourced = without_models(sourced, above="environment")
     return sourced
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read the settings in a config file. Raises UsageError, naming it, for a faulty or unreadable one."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML ({error}); fix or remove the file") from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
-    return {name: parse_setting(name, value, str(path)) for name, value in values.items()}

@@ -64,10 +64,7 @@ class Client:
         self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 
     def send(self, messages: Sequence[dict[str, str]], settings: Settings) -> Reply:
-        """Request the next message of a chat as a stream.
-
-        Raises EndpointError, or PromptTooLong for a prompt beyond the model's context.
-        """
+        """Request the next message of a chat as a stream. Raises EndpointError, PromptTooLong."""
         # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
         try:
@@ -87,10 +84,7 @@ class Client:
         return Reply(self, stream)
 
     def translate(self, error: Any, streaming: bool) -> SpecprefillError:
-        """The error to raise in place of one of the library, of its transport, or of a reply that cannot be parsed.
-
-        streaming: whether the reply had begun
-        """
+        """The error to raise in place of the library's; streaming: whether the reply had begun."""
         ref, cause = self.ref, error.__cause__ or error
         detail = one_line(" ".join((str(cause) or type(cause).__name__).split()))
         detail = detail if self.key == NO_KEY else detail.replace(self.key, "***")

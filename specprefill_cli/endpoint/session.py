@@ -43,10 +43,7 @@ CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; gi
 
 
 def open_endpoint(settings: Settings) -> EndpointSession:
-    """Load the draft, and open a client of the endpoint that `--target` names. Sends nothing yet.
-
-    Raises what `open_chooser` raises, and SpecprefillError where the package openai is missing.
-    """
+    """Load the draft, and open a client of the endpoint; send nothing. Raises as `open_chooser` does."""
     ref = parse_endpoint(settings.target or "")
     client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)
     chooser = open_chooser(settings, ref.name)
@@ -152,11 +149,7 @@ class EndpointSession(Session):
     def ask(  # type: ignore[override]
         self, documents: Collection | Sequence[Document], question: str, settings: Settings | None = None
     ) -> EndpointStream:
-        """Choose the text, send it, and wait for the first piece of the answer. The stream yields the pieces.
-
-        Raises UsageError for an empty question or settings that an endpoint cannot have, PromptTooLong for a prompt beyond
-        the model's context, EndpointError where the server fails.
-        """
+        """Choose the text, send it, and wait for a piece. Raises UsageError, PromptTooLong, EndpointError."""
         settings = self.settings if settings is None else settings
         check_possible(settings)
         collection = documents if isinstance(documents, Collection) else Collection(tuple(documents))
@@ -182,10 +175,7 @@ class EndpointSession(Session):
 
 @dataclass(frozen=True)
 class EndpointEngine(RemoteEngine):
-    """Asks the endpoint. Ctrl-C ends an answer early, with the text up to then.
-
-    session: of `open_endpoint`; read: reads documents by name
-    """
+    """Asks through the session of `open_endpoint`. Ctrl-C ends an answer with the text up to then."""
 
     session: Session
     capacity: int = CAPACITY

@@ -62,24 +62,21 @@ class HttpEngine(RemoteEngine):
                 response = connection.getresponse()
                 if response.status != http.HTTPStatus.OK:
                     raise error_from_response(json.loads(response.read()))
-                if request.task == ANSWER:
-                    yield from self.read_stream(response)
+                if request.task == PASSAGES:
+                    yield Done(from_json(Retrieval, json.loads(response.read())))
                     return
-                yield Done(from_json(Retrieval, json.loads(response.read())))
+                yield Started()
+                for name, values in server_sent(response):
+                    if name == "piece":
+                        yield Piece(values["text"])
+                    elif name == "error":
+                        raise error_from_response(values)
+                    elif name == "answer":
+                        yield Done(from_json(Record, {**values, **values["pair"], "id": values["id"] or ""}))
+                        return
+                raise ServerEnded
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerEnded from error
-
-    def read_stream(self, response: http.client.HTTPResponse) -> Iterator[Event]:
-        yield Started()
-        for name, event_data in server_sent(response):
-            if name == "piece":
-                yield Piece(event_data["text"])
-            elif name == "error":
-                raise error_from_response(event_data)
-            elif name == "answer":
-                yield Done(from_json(Record, {**event_data, **event_data["pair"], "id": event_data["id"] or ""}))
-                return
-        raise ServerEnded
 
 
 def body_of(request: Request) -> dict[str, Any]:
@@ -127,10 +124,7 @@ def error_from_response(body: dict[str, Any]) -> SpecprefillError:
 
 
 def from_json(value_type: Any, value: Any) -> Any:
-    """Rebuild a value of the given type from the JSON values of `asdict`. Unknown keys of dataclasses are ignored.
-
-    Raises TypeError for a missing field without a default.
-    """
+    """Rebuild a value from the JSON of `asdict`; ignore unknown keys. Raises TypeError for a missing one."""
     arguments = get_args(value_type)
     if value is None:
         return None

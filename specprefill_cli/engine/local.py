@@ -202,7 +202,8 @@ class LocalEngine(Engine):
                 # Check first: the message of `remove`'s error would contain the whole session.
                 if ticket in tickets:
                     tickets.remove(ticket)
-        ticket.drop()
+        # Free what a running answer holds.
+        ticket.stream = ticket.steps = ticket.next_pass = ticket.prepared = None
 
     def tell(self, ticket: Ticket, event: Event) -> None:
         """Deliver an event of a request; a device failure ends all requests."""

@@ -145,10 +145,6 @@ class Ticket:
         # The traceback keeps the failed attempt's memory alive.
         error.__traceback__ = None
 
-    def drop(self) -> None:
-        """Free what a running answer holds."""
-        self.stream = self.steps = self.next_pass = self.prepared = None
-
 
 def run_passes(tickets: Sequence[Ticket], sharing: int) -> Iterator[tuple[Ticket, Tensor | BaseException]]:
     """Run every answer's next pass, packed by model; yield logits, or what ends it. sharing: questions that share it."""

@@ -8,7 +8,7 @@ each of the question's tokens looks for its best match in a chunk (late interact
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -95,16 +95,6 @@ class Encoder:
     weights: dict[str, Tensor]
     tokenizer: Tokenizer
 
-    @cached_property
-    def layers(self) -> int:
-        return sum(name.endswith(".qkv") for name in self.weights)
-
-    @cached_property
-    def ends(self) -> tuple[int, int]:
-        """The ids of the tokens before and after a text."""
-        vocabulary = self.tokenizer.get_vocab()
-        return vocabulary["[CLS]"], vocabulary["[SEP]"]
-
     @torch.inference_mode()
     def question_vectors(self, question: str) -> QuestionVectors:
         """The vectors of the first `STRETCH` tokens of a question or passage."""
@@ -133,9 +123,9 @@ class Encoder:
         done = 0
         for place in range(0, len(stretches), size):
             batch = stretches[place : place + size]
-            rows = torch.stack([ids[stretch.start : stretch.end] for stretch in batch])
+            rows = torch.stack([ids[stretch] for stretch, _ in batch])
             states = self.states(self.framed(rows))[:, 1:-1]
-            core = torch.cat([row[stretch.inner] for stretch, row in zip(batch, states, strict=True)])
+            core = torch.cat([row[kept] for (_, kept), row in zip(batch, states, strict=True)])
             span = slice(done, done + len(core))
             sums.index_add_(0, chunk_of[span], core.float().cpu())
             tokens[span] = self.token_vectors(core)
@@ -150,7 +140,8 @@ class Encoder:
 
     def framed(self, ids: Tensor) -> Tensor:
         """Rows of token ids [rows, tokens] with the special tokens around them."""
-        first, last = (torch.full((len(ids), 1), token) for token in self.ends)
+        special = torch.tensor([[self.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]])
+        first, last = special.expand(len(ids), 2).split(1, dim=1)
         return torch.cat([first, ids, last], 1)
 
     def states(self, ids: Tensor) -> Tensor:
@@ -160,13 +151,11 @@ class Encoder:
         ids = ids.to(weights["words"].device)
         hidden = F.embedding(ids, weights["words"]) + weights["positions"][:tokens]
         hidden = self.norm(hidden, "norm")
-        for number in range(self.layers):
+        for number in range(LAYERS):
             layer = f"layers.{number}."
             projected = self.linear(hidden, f"{layer}qkv").view(rows, tokens, 3, HEADS, WIDTH // HEADS)
             queries, keys, values = projected.permute(2, 0, 3, 1, 4)
-            attended = (
-                F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(rows, tokens, WIDTH)
-            )
+            attended = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
             hidden = self.norm(hidden + self.linear(attended, f"{layer}attended"), f"{layer}norm")
             wide = F.gelu(self.linear(hidden, f"{layer}up"))
             hidden = self.norm(hidden + self.linear(wide, f"{layer}down"), f"{layer}last_norm")
@@ -179,28 +168,18 @@ class Encoder:
         return F.layer_norm(hidden, (WIDTH,), self.weights[name], self.weights[f"{name}.bias"], NORM_EPSILON)
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Tokens [start, end) that are read together; the encoder keeps the states of those in `core`. Cores divide the text."""
+def divide(tokens: int) -> list[tuple[slice, slice]]:
+    """Stretches of equal size over `tokens` tokens, in order: what is read together, and what is kept of it.
 
-    start: int
-    end: int
-    core: tuple[int, int]
-
-    @property
-    def inner(self) -> slice:
-        """The tokens of `core` among those of the stretch."""
-        return slice(self.core[0] - self.start, self.core[1] - self.start)
-
-
-def divide(tokens: int) -> list[Stretch]:
-    """Stretches of equal size over a text of `tokens` tokens, in order."""
+    What is kept counts from the start of its stretch; all of it together is the whole text.
+    """
     size = min(tokens, STRETCH - 2)
     if not size:
         return []
     starts = [*range(0, tokens - size, STRETCH - 2 - OVERLAP), tokens - size]
     edges = [0, *((first + size + second) // 2 for first, second in pairwise(starts)), tokens]
-    return [Stretch(start, start + size, core) for start, core in zip(starts, pairwise(edges), strict=True)]
+    cores = zip(starts, pairwise(edges), strict=True)
+    return [(slice(start, start + size), slice(low - start, high - start)) for start, (low, high) in cores]
 
 
 def encoder_flops(tokens: int) -> float:
@@ -212,10 +191,7 @@ def encoder_flops(tokens: int) -> float:
 
 @lru_cache(maxsize=1)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """The bundled encoder on a device, in bfloat16 where the device computes that fastest.
-
-    Raises SpecprefillError where its files are missing from the installation.
-    """
+    """The bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()

@@ -12,7 +12,7 @@ from specprefill_cli.errors import one_line
 from specprefill_cli.record import BASELINE, ORIGINAL, Comparison, DryRun, Fate, ModeAnswer, Record, SpanRecord
 from specprefill_cli.reporting.text import passages_view, plain
 
-# Labels of figures that all modes share.
+# Labels of figures that all modes share; peak memory is that of the whole process.
 SHARED = ("pair", "prompt", "start-up", "peak memory")
 ESTIMATE_NOTE = (
     "estimates: counted operations and the overhead of a pass, not measurements of the target; seconds at the speed "
@@ -99,10 +99,7 @@ def column_facts(mode_answer: ModeAnswer) -> dict[str, str | None]:
 
 
 def plan_view(run: DryRun) -> Group:
-    """Show what would be kept, the mode that `auto` would take, and the costs of this plan, other keep ratios and `full`.
-
-    The reason of `auto` is shown only if `auto` decides against this plan.
-    """
+    """Show what would be kept, the mode of `auto`, and the costs of this plan, other ratios and `full`."""
     mode, reason = run.auto["mode"], run.auto["reason"]
     facts = {
         "pair": pair_text(run.pair["draft"], run.pair["target"]),
@@ -129,15 +126,16 @@ def about_seconds(value: float | None) -> str:
 
 
 def answer_facts(answer: Record) -> dict[str, str | None]:
-    """Every figure of an answer by label; None for missing figures. All answers have the same labels.
-
-    Peak memory covers the whole process, draft and target, so it is not a figure of a mode.
-    """
+    """Every figure of an answer by label; None for missing figures. All answers have the same labels."""
     kept = kept_text(answer.kept_tokens, answer.kept_ratio)
     ratio, window = answer.document_kept_ratio, answer.draft_window
     speed = f"{answer.tokens_per_second:,.0f} tokens/s" if answer.tokens_per_second else "-"
     state, reason = answer.speculation.state, answer.speculation.reason
     positions = f"{answer.positions}, gaps between kept spans x {answer.position_factor:.3g}"
+    acceptance = None
+    if answer.acceptance_rate is not None:
+        share = f"{answer.acceptance_rate:.2f} of the tokens that {answer.proposer} proposed"
+        acceptance = f"{share}, {answer.accepted_length_mean:.1f} a round"
     return {
         "mode": answer.mode + (f"  ({answer.reason})" if answer.reason else ""),
         "pair": pair_text(answer.draft, answer.target),
@@ -153,7 +151,7 @@ def answer_facts(answer: Record) -> dict[str, str | None]:
         "decode": f"{answer.generated_tokens} tokens, {speed}",
         "full prefill": confirmation_text(answer),
         "provisional answer": answer.provisional_answer if answer.confirmed is False else None,
-        "acceptance": None if answer.acceptance_rate is None else acceptance_text(answer),
+        "acceptance": acceptance,
         "speculation": f"{state}  ({reason})" if reason else None,
         "peak memory": f"{answer.peak_memory_bytes / 2**20:,.0f} MiB" if answer.peak_memory_bytes else None,
     }
@@ -204,20 +202,8 @@ def phase_text(phases: dict[str, float]) -> str:
     return " + ".join(f"{phase_name(name)} {seconds(value)}" for name, value in phases.items() if value > 0)
 
 
-def acceptance_text(answer: Record) -> str:
-    """Write the acceptance rate, the mean accepted length, and the number of rounds by accepted tokens."""
-    rounds = ", ".join(f"{number}: {count}" for number, count in enumerate(answer.accepted_histogram) if count)
-    return (
-        f"{answer.acceptance_rate:.2f} of the tokens that {answer.proposer} proposed, {answer.accepted_length_mean:.1f} "
-        f"a round (rounds by accepted tokens {rounds})"
-    )
-
-
 def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
-    """Count the spans of a fate and their tokens, and list their pages; None if there are no spans.
-
-    Pages are written as `p. 2-3, 7`, or as `a.pdf p. 2; b.pdf p. 1` for several documents.
-    """
+    """Spans of a fate, their tokens and their pages (`a.pdf p. 2-3, 7; b.pdf p. 1`); None without spans."""
     pages: dict[str, set[int]] = {}
     count = tokens = 0
     for span in spans:

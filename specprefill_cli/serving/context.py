@@ -97,10 +97,7 @@ class ServerContext:
         return self.session.pair.pair.name
 
     async def events(self, question: Question) -> AsyncGenerator[Event, None]:
-        """Ask a question, and yield its events. A caller that stops before the last event cancels the question.
-
-        Raises ApiError for a failed question and a full queue.
-        """
+        """Ask a question, and yield its events; a caller that stops early cancels it. Raises ApiError."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, latest = asyncio.get_running_loop(), time.perf_counter()
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 HAS_UNIX_SOCKETS = os.name == "posix"
 HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
-TOKEN_BYTES = 32
 VERSION = "version"
 # Environment variables that decide which models are loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
@@ -113,7 +112,7 @@ def token_of(folder: Path, tell: Callable[[str], None]) -> str:
     path = folder / TOKEN
     if not path.exists():
         with open(path, "x", opener=partial(os.open, mode=0o600)) as stream:
-            stream.write(secrets.token_urlsafe(TOKEN_BYTES))
+            stream.write(secrets.token_urlsafe())
         tell(f"token: {path.read_text()} (stored in {path}; it is not shown again)")
     # Clients send any bytes; the guard compares them as Latin-1.
     token = path.read_text(encoding="latin-1").strip()

@@ -79,9 +79,9 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
     count = -(-len(ids) // chunk_tokens)
     chunks = torch.arange(len(ids)) // chunk_tokens
     stretches = divide(len(ids))
-    rows = torch.stack([ids[stretch.start : stretch.end] for stretch in stretches])
+    rows = torch.stack([ids[stretch] for stretch, _ in stretches])
     states = states_of(encoder, encoder.framed(rows))[:, 1:-1]
-    core = torch.cat([row[stretch.inner] for stretch, row in zip(stretches, states, strict=True)])
+    core = torch.cat([row[kept] for (_, kept), row in zip(stretches, states, strict=True)])
     sums = torch.zeros(count, core.shape[1]).index_add(0, chunks, core)
     tokens = encoder.token_vectors(core)
     vectors = DocumentVectors(
@@ -187,7 +187,7 @@ def principal_directions(encoder: Encoder, documents: Sequence[Block]) -> Tensor
     products = torch.zeros(WIDTH, WIDTH)
     for document in documents[:PROJECTION_DOCUMENTS]:
         ids = encoder.tokenizer.encode(document.text, add_special_tokens=False).ids
-        rows = torch.stack([torch.tensor(ids[stretch.start : stretch.end]) for stretch in divide(len(ids))])
+        rows = torch.stack([torch.tensor(ids[stretch]) for stretch, _ in divide(len(ids))])
         states = F.normalize(states_of(encoder, encoder.framed(rows))[:, 1:-1].flatten(0, 1), dim=-1)
         products += states.T @ states
     return torch.linalg.eigh(products).eigenvectors[:, -TOKEN_WIDTH:].T.contiguous()

@@ -46,9 +46,6 @@ def test_compare_shows_modes_that_do_not_fit(session):
     assert text_of(comparison_table(comparison)).count("does not fit") >= 2
     assert "use --mode select" in comparison.to_json()["does_not_fit"]["full"]
     assert render_page(COLLECTION, comparison).count("does not fit") >= 2
-
-
-def test_compare_fails_where_no_mode_fits(session):
     with pytest.raises(PromptTooLong, match="use --mode select"):
         compare_modes(session, COLLECTION, "When?", SETTINGS, ("full", "hybrid"))
 

@@ -29,6 +29,17 @@ def resume_batch(lines, out, answer=str.upper, retry_failed=False, **options):
         return run_batch(lines, answer, RowWriter(sink), finished=finished, **options), finished.total()
 
 
+def failing_on_y(error):
+    """Answers with the question in capitals, and fails for the question `y`."""
+
+    def answer(question):
+        if question == "y":
+            raise error
+        return question.upper()
+
+    return answer
+
+
 def ids(out):
     return [json.loads(line)["id"] for line in out.read_bytes().splitlines()]
 
@@ -91,14 +102,9 @@ def test_bad_lines_say_what_is_wrong(line, documents, identifier, words):
 
 
 def test_failed_row_becomes_error_row_and_the_next_follows():
-    def fail_on_y(question):
-        if question == "y":
-            raise SpecprefillError("no such\nfile")
-        return question.upper()
-
     written = []
     lines = [*jsonl({"id": "a", "question": "x"}, {"id": "b", "question": "y"}), b"{bad\n", b"\n", b"plain\n"]
-    count = run_batch(lines, fail_on_y, written.append)
+    count = run_batch(lines, failing_on_y(SpecprefillError("no such\nfile")), written.append)
     assert (count.answered, count.failed) == (4, 2)
     assert [row["id"] for row in written] == ["a", "b", 3, 5]
     assert written[1] == {
@@ -110,14 +116,9 @@ def test_failed_row_becomes_error_row_and_the_next_follows():
 
 
 def test_the_end_of_the_engine_ends_the_batch_and_its_rows_are_asked_again(tmp_path):
-    def fail_on_y(question):
-        if question == "y":
-            raise BatchEnded("the device failed")
-        return question
-
     out, lines = tmp_path / "out.jsonl", [b"x", b"y", b"z"]
     with pytest.raises(BatchEnded, match="the device failed"):
-        resume_batch(lines, out, fail_on_y)
+        resume_batch(lines, out, failing_on_y(BatchEnded("the device failed")))
     assert ids(out) == [1]
     assert resume_batch(lines, out)[0].answered == 2
     assert ids(out) == [1, 2, 3]
@@ -127,15 +128,9 @@ def test_the_end_of_the_engine_ends_the_batch_and_its_rows_are_asked_again(tmp_p
 @pytest.mark.parametrize("order", ["xy", "yx"])
 def test_rows_with_equal_identifiers_are_distinguished_by_content(tmp_path, retry_failed, order):
     """Only the row that failed is asked again."""
-
-    def fail_on_y(question):
-        if question == "y":
-            raise ValueError("no room")
-        return question.upper()
-
     out, questions = tmp_path / "out.jsonl", []
     lines = jsonl(*({"id": "a", "question": question} for question in order))
-    resume_batch(lines, out, fail_on_y)
+    resume_batch(lines, out, failing_on_y(ValueError("no room")))
     count, left = resume_batch(
         lines, out, lambda question: questions.append(question) or question.upper(), retry_failed
     )

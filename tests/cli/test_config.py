@@ -14,9 +14,12 @@ def file(tmp_path, monkeypatch):
     return path
 
 
-def test_a_faulty_file_is_named(call, file):
+def test_a_faulty_file_and_a_folder_are_named(call, file, monkeypatch, tmp_path):
     file.write_text("seed = ")
     assert "not valid TOML" in call("config", "show")[2]
+    monkeypatch.setenv("SPECPREFILL_CONFIG", str(tmp_path))
+    code, _, err = call("config", "show")
+    assert (code, f"{tmp_path}: cannot be read" in err) == (2, True)
 
 
 def test_show_names_the_file_and_the_source_of_each_value(call, call_json, file, monkeypatch):
@@ -31,9 +34,3 @@ def test_show_names_the_file_and_the_source_of_each_value(call, call_json, file,
     assert code == 0
     assert "environment (SPECPREFILL_SEED)" in out
     assert out.endswith(f"config file: {file}\n")
-
-
-def test_rejects_a_folder_as_config_file(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("SPECPREFILL_CONFIG", str(tmp_path))
-    code, _, err = call("config", "show")
-    assert (code, f"{tmp_path}: cannot be read" in err) == (2, True)

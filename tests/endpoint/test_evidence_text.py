@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 
 from specprefill_cli.documents.document import Collection, Document, Page, join_pages, one_page_document
 from specprefill_cli.endpoint.choosing import chat_messages, evidence_text, plan_from_passages, whole_sentences
@@ -40,29 +41,22 @@ def number_of(collection, word):
     return collection.text.split().index(word)
 
 
-def test_a_kept_word_brings_its_whole_sentence():
-    collection = Collection((REPORT,))
-    plan = keeping(collection, number_of(collection, "opens"), number_of(collection, "12"))
-    assert text_of(collection, plan) == (
-        "[...]\n\nreport.pdf, page 1:\nIt opens at nine.\n\n[...]\n\nreport.pdf, page 2:\nEach night costs 12 pounds.\n\n[...]"
-    )
+OPENS, COSTS = "It opens at nine.", "report.pdf, page 2:\nEach night costs 12 pounds."
 
 
-def test_neighbours_are_joined_and_gaps_marked():
-    collection = Collection((REPORT,))
-    plan = keeping(collection, *(number_of(collection, word) for word in ("gate", "opens", "guard", "Boats")))
-    assert text_of(collection, plan) == (
-        "report.pdf, page 1:\nThe gate is green. It opens at nine.\n\n[...]\n\nThe guard has the key.\n\n"
-        "report.pdf, page 2:\nBoats pay at the kiosk.\n\n[...]"
-    )
-
-
-def test_documents_are_headed_by_name_on_one_line():
-    collection = Collection((NOTES, REPORT))
-    plan = keeping(collection, number_of(collection, "sells"), number_of(collection, "key."))
-    assert text_of(collection, plan) == (
-        "[...]\n\nnotes\\n.md:\nIt sells rope.\n\n[...]\n\nreport.pdf, page 1:\nThe guard has the key.\n\n[...]"
-    )
+@pytest.mark.parametrize(
+    ("documents", "kept", "paragraphs"),
+    [
+        ([REPORT], "opens 12", ["[...]", f"report.pdf, page 1:\n{OPENS}", "[...]", COSTS, "[...]"]),
+        ([REPORT], "gate opens Each", [f"report.pdf, page 1:\nThe gate is green. {OPENS}", "[...]", COSTS, "[...]"]),
+        ([REPORT], "key. 12", ["[...]", "report.pdf, page 1:\nThe guard has the key.", "[...]", COSTS, "[...]"]),
+        ([NOTES, REPORT], "sells 12", ["[...]", "notes\\n.md:\nIt sells rope.", "[...]", COSTS, "[...]"]),
+    ],
+)
+def test_kept_words_bring_whole_sentences_below_their_page(documents, kept, paragraphs):
+    collection = Collection(tuple(documents))
+    plan = keeping(collection, *(number_of(collection, word) for word in kept.split()))
+    assert text_of(collection, plan).split("\n\n") == paragraphs
 
 
 def test_a_dropped_document_is_marked_and_the_same_document_twice_is_kept_apart():

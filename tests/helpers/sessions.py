@@ -1,8 +1,7 @@
 """A text about gates, and sessions and requests that ask about it."""
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.files import packaged_folder
-from specprefill_cli.prompting import parse_template
+from specprefill_cli.prompting import load_template
 from specprefill_cli.settings import Settings
 from tests.helpers.samples import collection_of
 
@@ -15,4 +14,4 @@ def request_for(session, text=GATES * 6, question="When does the gate open?", **
 
 def session_of(pair):
     """A session with the prompt of the bundled pair."""
-    return Session(pair=pair, template=parse_template(packaged_folder("prompts") / "tiny.toml"))
+    return Session(pair=pair, template=load_template("tiny"))

@@ -45,13 +45,12 @@ def test_states_are_those_of_transformers():
 @pytest.mark.parametrize("tokens", [0, 1, 100, STRETCH - 2, STRETCH - 1, 700, 5_000])
 def test_stretches_of_one_size_divide_a_text(tokens):
     stretches = divide(tokens)
-    assert [place for stretch in stretches for place in range(*stretch.core)] == list(range(tokens))
-    assert len({stretch.end - stretch.start for stretch in stretches}) <= 1
-    for number, stretch in enumerate(stretches):
-        low, high = stretch.core
+    assert [place for read, kept in stretches for place in range(tokens)[read][kept]] == list(range(tokens))
+    assert len({read.stop - read.start for read, _ in stretches}) <= 1
+    for number, (read, kept) in enumerate(stretches):
         # What is read at an inner edge has text beside it.
-        assert low - stretch.start >= (OVERLAP // 2 if number else 0)
-        assert stretch.end - high >= (OVERLAP // 2 if number + 1 < len(stretches) else 0)
+        assert kept.start >= (OVERLAP // 2 if number else 0)
+        assert read.stop - read.start - kept.stop >= (OVERLAP // 2 if number + 1 < len(stretches) else 0)
 
 
 def test_packed_weights_are_near_the_original():

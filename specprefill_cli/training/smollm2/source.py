@@ -16,6 +16,7 @@ from specprefill_cli.answering.session import open_session
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.prefill.importance import transfer
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
+from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.selection import add_neighbours, chunk_scores, rank_chunks
 from specprefill_cli.prompting import chat_parts, load_template
 from specprefill_cli.settings import Settings
@@ -91,7 +92,7 @@ class DraftRanking:
         """Indices of the document's chunks, the best first; offsets: [n, 2] character ranges of its tokens."""
         document = one_page_document("row", text)
         request = self.session.request(Collection((document,)), question, self.settings)
-        scores = self.session.score(request)
+        scores = SCORERS[request.scorer].score(request)
         importance = transfer(scores.importance, request.draft_prompt.offsets, offsets)
         return rank_chunks(add_neighbours(chunk_scores(importance, CHUNK), scores.neighbours)).tolist()
 
