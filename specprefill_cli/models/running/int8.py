@@ -32,7 +32,7 @@ REST = 254
 # Weights of a row that share a scale where they are kept in 4 bits, and the outputs that torch's product computes together.
 GROUP, OUTPUTS = 32, 64
 # Endings of the names of a stored matrix: in int8 and in 4 bits, each with its scales.
-PACKED, SCALES, NIBBLES, NIBBLE_SCALES = ".packed", ".scales", ".nibbles", ".nibble_scales"
+FORMS = PACKED, SCALES, NIBBLES, NIBBLE_SCALES = ".packed", ".scales", ".nibbles", ".nibble_scales"
 # What the configuration of such a model says; processors of another kind want the 4 bits in another order.
 PROCESSOR = torch.backends.cpu.get_cpu_capability()
 STORED = {"quant_method": "int8-rows", "processor": PROCESSOR}
@@ -45,8 +45,12 @@ def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     # Rounded before packing: a rounding error would scale a whole row.
     scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
-    packed = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return F.pad(packed, (0, 0 if weight.shape[1] % ALIASED else GAP)), scales
+    return with_gap((weight / scales.float()[:, None]).round_().clamp_(-127, 127)), scales
+
+
+def with_gap(rows: Tensor) -> Tensor:
+    """Whole numbers [out, in] in int8 [out, in + gap]."""
+    return F.pad(rows.to(torch.int8), (0, 0 if rows.shape[1] % ALIASED else GAP))
 
 
 def pack_nibbles(steps: Tensor, scales: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,15 +16,13 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from specprefill_cli.models.running.int8 import (
+    FORMS,
     GROUP,
-    NIBBLE_SCALES,
-    NIBBLES,
     OUTPUTS,
-    PACKED,
     PROCESSOR,
-    SCALES,
     pack_nibbles,
     pack_rows,
+    with_gap,
 )
 from specprefill_cli.models.running.supported import empty_model
 from specprefill_cli.models.sources.gguf import refuse, value
@@ -135,38 +133,41 @@ def stored_tensors(
     with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for tensor in named:
             convert = pack_rows if packed and tensor.is_matrix else lambda values: (values.bfloat16(),)
-            if lora is None:
+            if packed and lora is None and tensor.keeps_nibbles:
+                parts = in_both_forms(tensor, pool)
+            elif lora is None:
                 parts = unpacked(tensor, convert, pool)
             else:
                 (values,) = unpacked(tensor, lambda rows: (rows,), pool)
                 parts = list(convert(lora.merged(tensor.module, values)))
-            names = [tensor.name] if len(parts) == 1 else [f"{tensor.module}{end}" for end in (PACKED, SCALES)]
+            names = [tensor.name] if len(parts) == 1 else [f"{tensor.module}{end}" for end in FORMS[: len(parts)]]
             yield from zip(names, parts, strict=True)
-            if packed and lora is None and tensor.keeps_nibbles:
-                names = [f"{tensor.module}{end}" for end in (NIBBLES, NIBBLE_SCALES)]
-                yield from zip(names, nibbles(tensor, pool), strict=True)
             done += tensor.count
             step(100 * done // count, "unpacking the weights")
 
 
-def nibbles(named: NamedTensor, pool: ThreadPoolExecutor) -> tuple[Tensor, Tensor]:
-    """A tensor of Q4_K blocks as `pack_nibbles` makes it, exactly but for the rounding of the scales."""
+def in_both_forms(named: NamedTensor, pool: ThreadPoolExecutor) -> list[Tensor]:
+    """A tensor of Q4_K blocks as `pack_rows` and `pack_nibbles` make it; the latter rounds its scales alone."""
     step = max(1, BLOCK_WEIGHTS // int(named.tensor.shape[0]) // OUTPUTS) * OUTPUTS
 
-    def block(start: int) -> tuple[Tensor, Tensor]:
+    def block(start: int) -> tuple[Tensor, ...]:
         data = named.tensor.data[start : start + step]
         # A block of 256 weights: two factors in float16, 12 bytes of scales, and two weights a byte.
         factors, scales, pairs = np.split(data.reshape(-1, Q4_K.type_size), [4, 4 + Q4_K.K_SCALE_SIZE], axis=1)
         scale, low = (
-            torch.from_numpy(factor[:, None] * part.astype(np.float32)).view(len(data), -1)
+            torch.from_numpy(factor[:, None] * part.astype(np.float32)).view(len(data), -1, 1)
             for factor, part in zip(factors.copy().view(np.float16).T, Q4_K.get_scale_min(scales.copy()), strict=True)
         )
         pairs = pairs.reshape(len(data), -1, 1, GROUP)
-        steps = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(len(data), -1)
-        return pack_nibbles(torch.from_numpy(steps), scale, -low)
+        steps = torch.from_numpy(np.concatenate([pairs & 15, pairs >> 4], axis=2)).view(len(data), -1, GROUP)
+        extremes = torch.cat(steps.aminmax(dim=2, keepdim=True), dim=2) * scale - low
+        row_scales = (extremes.abs().amax((1, 2)).clamp(min=1e-12) / 127).bfloat16()
+        divisor = row_scales.float()[:, None, None]
+        values = torch.addcmul(-low / divisor, steps.float(), scale / divisor).round_().clamp_(-127, 127)
+        return with_gap(values.flatten(1)), row_scales, *pack_nibbles(steps.flatten(1), scale[..., 0], -low[..., 0])
 
-    packed, scales = zip(*pool.map(block, range(0, len(named.tensor.data), step)), strict=True)
-    return torch.cat(packed), torch.cat(scales, dim=1)
+    *by_row, nibble_scales = zip(*pool.map(block, range(0, len(named.tensor.data), step)), strict=True)
+    return [*map(torch.cat, by_row), torch.cat(nibble_scales, dim=1)]
 
 
 def shards(tensors: Iterator[tuple[str, Tensor]], size: int) -> Iterator[dict[str, Tensor]]:
