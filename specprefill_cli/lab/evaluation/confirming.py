@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from specprefill_cli.answering.confirmation import Confirmation
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.errors import PromptTooLong
@@ -75,7 +76,10 @@ def time_answer(session: Session, item: Item, settings: Settings) -> tuple[Answe
     session.warm_up(settings)
     started = time.perf_counter()
     stream = session.ask(item.collection, item.question, settings)
-    provisional = next((event for event in list(items_of(stream.steps())) if isinstance(event, Record)), None)
+    provisional = None
+    for event in items_of(stream.steps()):
+        if isinstance(event, Confirmation):
+            provisional = stream.result()
     return stream, provisional, time.perf_counter() - started
 
 
