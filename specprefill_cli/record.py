@@ -206,10 +206,8 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON values: rows in the format of `ask --json`, with their differences from `full`."""
-        rows = []
-        for row in self.answers:
-            differences = {name: getattr(row, name) for name in ("speedup", "first_token_kl", "agreement")}
-            rows.append(row.answer.to_json() | {"asked": row.mode} | differences)
+        names = {"mode": "asked", "speedup": "speedup", "first_token_kl": "first_token_kl", "agreement": "agreement"}
+        rows = [row.answer.to_json() | {key: getattr(row, name) for name, key in names.items()} for row in self.answers]
         return {"schema": SCHEMA, "question": self.question, "rows": rows, "does_not_fit": self.misfits}
 
 
