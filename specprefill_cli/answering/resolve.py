@@ -11,7 +11,7 @@ from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.machine.memory_plan import pass_bytes, pass_size, token_bytes
 from specprefill_cli.models.running.adapter import longrope_threshold
 from specprefill_cli.models.sources.refs import Kind, ModelRef
-from specprefill_cli.prefill.auto_mode import choose_mode, expected_speedup
+from specprefill_cli.prefill.auto_mode import choose_mode
 from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
@@ -42,7 +42,6 @@ class ResolvedQuestion:
     """A question ready for prefill: settings resolved, clock running.
 
     mode: never `auto`; mode_reason: why `auto` chose this mode, None if the user named it
-    expected_speedup: over `full`, None if the cost is unknown
     settings: with the longest answer that is possible
     """
 
@@ -51,7 +50,6 @@ class ResolvedQuestion:
     mode_reason: str | None
     settings: Settings
     warnings: tuple[str, ...]
-    expected_speedup: float | None = None
 
     @property
     def kv_bytes(self) -> int:
@@ -132,7 +130,6 @@ def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool) -> R
         mode_reason=reason,
         settings=settings.varied(max_new_tokens=max_new_tokens),
         warnings=warnings,
-        expected_speedup=expected_speedup(mode, costed_request),
     )
 
 

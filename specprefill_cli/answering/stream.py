@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from statistics import fmean
@@ -22,10 +22,11 @@ from specprefill_cli.documents.language import says_not_found
 from specprefill_cli.models.running.adapter import items_of
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.models.sources.tokenizers import encode_text
+from specprefill_cli.prefill.auto_mode import expected_speedup
 from specprefill_cli.prefill.fates import Plan, full_plan
 from specprefill_cli.prefill.registry import MODES, runs_draft
 from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
-from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, SWITCHED_OFF, Record
+from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, PLANNED_MODE, SWITCHED_OFF, Record
 
 
 class StopTextReached(Exception):
@@ -144,6 +145,13 @@ class AnswerStream(TextStream):
             *self.log.log_probabilities,
         ]
 
+    def expected_speedup(self) -> float | None:
+        """Over `full`, of a new document, with what was kept; None if the cost is unknown."""
+        request = self.request.without_caches()
+        if self.resolved.mode == PLANNED_MODE:
+            request = replace(request, keep=self.prefilled.plan.kept_ratio)
+        return expected_speedup(self.resolved.mode, request)
+
     def result(self) -> Record:
         request, prefilled, resolved = self.request, self.prefilled, self.resolved
         confirmation, ttft_seconds, signals = self.confirmation, request.clock.ttft, self.signals
@@ -161,7 +169,7 @@ class AnswerStream(TextStream):
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=None if signals is None else estimate([*filter(None, [self.confidence]), *RIGHT], signals),
-            expected_speedup=resolved.expected_speedup,
+            expected_speedup=self.expected_speedup(),
             scorer=request.scorer if MODES[resolved.mode].uses_draft else None,
             draft_window=prefilled.draft_window,
             gate=prefilled.gate,

@@ -21,8 +21,9 @@ from specprefill_cli.record import Fate
 
 # Most tokens that complete a sentence of a chunk.
 LONGEST_REST = 48
-# Tokens that `--keep auto` is assumed to keep (the median of 90 questions), and the share at most.
-ASSUMED_TOKENS, ASSUMED_KEEP = 96, 0.25
+# Tokens that `--keep auto` is assumed to keep: for a target with a budget of its own (the median of 90 questions), and for others
+# (about that of 278); and the share at most.
+CALIBRATED_TOKENS, ASSUMED_TOKENS, ASSUMED_KEEP = 96, 240, 0.25
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
 # Fewer chunks are judged as this many: the best chunk makes its neighbours important.
@@ -188,10 +189,12 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
 
 def expected_tokens(request: PrefillRequest) -> int:
-    """Tokens that a selection will keep; with `--keep auto`, known only after scoring, `ASSUMED_TOKENS` of the document."""
+    """Tokens that a selection will keep; with `--keep auto`, known only after scoring, an assumption."""
     if request.keep is not None:
         return tokens_at(request.keep, request)
-    return min(tokens_at(ASSUMED_KEEP, request), request.prompt.length - request.document_tokens + ASSUMED_TOKENS)
+    calibration = request.pair.target_calibration
+    assumed = ASSUMED_TOKENS if calibration is None or calibration.auto_mass is None else CALIBRATED_TOKENS
+    return min(tokens_at(ASSUMED_KEEP, request), request.prompt.length - request.document_tokens + assumed)
 
 
 def tokens_at(keep: float, request: PrefillRequest) -> int:
