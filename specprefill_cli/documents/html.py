@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html.parser import HTMLParser
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
-from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
 from specprefill_cli.documents.text import decode_text
 
@@ -17,6 +17,7 @@ HIDING = re.compile(
     r"|text-decoration[\w-]*\s*:[^;]*line-through|(?:left|top|text-indent)\s*:\s*-\d{3,}(?:px|em))",
     re.IGNORECASE,
 )
+STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
 RAISED = re.compile(r"vertical-align\s*:\s*super", re.IGNORECASE)
 # Rules of a style sheet, without those for print or narrow screens.
 CONDITIONAL_RULES = re.compile(r"/\*.*?\*/|@[^{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)
@@ -198,4 +199,6 @@ def visible_text(markup: str) -> tuple[str, str]:
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
     markup = decode_text(file, is_markup=True)
+    if STRUCK.search(markup):
+        file.warnings.append(STRUCK_WARNING)
     yield "\n\n".join(filter(None, visible_text(markup)))

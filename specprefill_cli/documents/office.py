@@ -9,13 +9,14 @@ from zipfile import ZipFile
 
 from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.document import page_ranges
-from specprefill_cli.documents.reader import Pages, SourceFile
+from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import BLANK, LINE, Table, Writer, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 OFF = ("0", "false", "off", "none")
+STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 
 
@@ -23,6 +24,7 @@ def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
         main = main_part(archive)
+        warn_of_struck_text(file, archive, [main])
         # The level of each heading style, by its identifier, which depends on the program's language.
         levels = {}
         for style in chain.from_iterable(styles.iter() for styles in parse_related(archive, main, "styles")):
@@ -44,6 +46,7 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
+        warn_of_struck_text(file, archive, slides)
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
@@ -53,6 +56,12 @@ def slide_pages(file: SourceFile) -> Pages:
             yield text
     if empty:
         file.warnings.append(f"no text on {page_ranges(empty)} (pictures?)")
+
+
+def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
+    """Warn if one of the entries has struck text."""
+    if any(STRUCK.search(archive.read(entry)) for entry in entries):
+        file.warnings.append(STRUCK_WARNING)
 
 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:

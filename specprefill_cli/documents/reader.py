@@ -21,6 +21,7 @@ class Limits:
 
 LIMITS = Limits()
 DEEPEST_ATTACHMENT = 3
+STRUCK_WARNING = "struck text is left out"
 
 
 @dataclass
