@@ -146,7 +146,7 @@ class AnswerStream(TextStream):
         ]
 
     def expected_speedup(self) -> float | None:
-        """Over `full`, of a new document, with what was kept; None if the cost is unknown."""
+        """Over `full` without caches, by what was kept; None if the cost is unknown."""
         request = self.request.without_caches()
         if self.resolved.mode == PLANNED_MODE:
             request = replace(request, keep=self.prefilled.plan.kept_ratio)
