@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from specprefill_cli.cli.options import Json, Quiet, with_settings
+from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.options import (
     KEEP_LIST,
     SCORER_LIST,
@@ -24,6 +25,12 @@ from specprefill_cli.settings import OFF, Settings
 @with_settings("models", "prefill", "tuning", "decoding", without=("mode", "keep", "max_new_tokens"))
 def needles(
     text: Annotated[Path, typer.Option(help="File with the prose, in any format that can be asked about.")],
+    task: Annotated[
+        str,
+        typer.Option(
+            help="What is hidden: needle, needles (one of many), variables (a chain), words (the most common ones)."
+        ),
+    ] = "needle",
     lengths: Lengths = "32768,131072",
     limit: Annotated[int, typer.Option(min=1, help="Questions of each length.")] = 10,
     kept_tokens: Annotated[int, typer.Option(min=64, help="Tokens of the prompt that the target computes.")] = 2_000,
@@ -32,13 +39,17 @@ def needles(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Ask for one sentence hidden in documents of any length: count right answers, measure TTFT and memory.
+    """Ask for what is hidden in documents of any length, by the rules of RULER: count right answers, measure TTFT and memory.
 
     Example:
       specprefill bench needles --text books.txt --lengths 32768,131072,1000000 --limit 20
     """
-    settings = settings.varied(mode="select", max_new_tokens=16, passages=OFF)
+    settings = settings.varied(mode="select", max_new_tokens=64, passages=OFF)
     sizes = whole_numbers(lengths, "--lengths")
+    from specprefill_cli.lab.benchmarks.hidden import TASKS
+
+    if task not in TASKS:
+        raise UsageError(f"--task: '{task}' is none of {', '.join(TASKS)}")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents.collect import read_collection
     from specprefill_cli.lab.benchmarks.needles import COLUMNS, bench_needles
@@ -46,7 +57,7 @@ def needles(
 
     prose = read_collection([str(text)], strict=True).text
     session = open_session(settings)
-    measure = partial(bench_needles, session, prose, sizes, limit, kept_tokens, settings)
+    measure = partial(bench_needles, session, task, prose, sizes, limit, kept_tokens, settings)
     show_benchmark(measure, COLUMNS, json, quiet)
 
 
