@@ -172,7 +172,7 @@ ABOUT_EVERYTHING = re.compile(
     r"|\b(?:summar(?:y of|i[sz]\w+)|tl;?dr|overview|gist|takeaways?|(?:key|main) (?:points?|ideas?|facts?|topics?)"
     r"|list (?:all|every)|altogether|how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned)"
     r"|what (?:is|does|are) (?:this|it|these|the (?:text|documents?|report|article|file|paper|letter))"
-    r" ?\w* (?:about|cover|discuss))\b",
+    r" ?\w* (?:about|cover|discuss)|(?:which|what) (?:topics?|subjects?|themes?)\b.{1,60}\b(?:cover|discuss)(?:ed)?)\b",
     re.IGNORECASE,
 )
 # `--mode auto` reads the whole prompt for such a question up to this many tokens.
