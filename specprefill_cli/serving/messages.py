@@ -176,11 +176,12 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
 
 def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     """The question of a request. Raises Untouched."""
+    names = ("whole", *("over_rows" for text in texts if pattern("rows").search(text.value)))
     users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
     for numbers in (*([number] for number in users), [text.number for text in texts if text.role != "user"]):
         own = [division for text, division in zip(texts, divisions, strict=True) if text.number in numbers]
         asked = [*chain(*(division.asked for division in own))] or [*chain(*(division.inner for division in own))]
-        if any(map(pattern("whole").search, asked)):
+        if any(pattern(name).search(text) for name in names for text in asked):
             raise Untouched("the question needs everything")
         if clear := [text for text in asked if is_clear(text)]:
             return "\n".join(dict.fromkeys(clear))[-SHORT_CHARACTERS:]

@@ -32,8 +32,6 @@ SHORTEST_DOCUMENT = 100
 OWN_SHARE, INSTRUCTING_SHARE = 0.3, 0.1
 GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=[-=`]{3})\s*\n|(?<=\"{3})\s*\n")
 LINE = re.compile(r"\n\s*")
-FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}|\"{3})", re.MULTILINE)
-
 
 # The characters [start, end) of a text.
 Range = tuple[int, int]
@@ -81,7 +79,6 @@ def divide(text: str, is_system: bool) -> Division:
     kept = {*chain(*outer)}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
     if len(inner) > MOST_INNER_QUESTIONS:
-        # They are the document's own, for example those of a list of questions and answers.
         inner = []
     inner_asked = asked_in([text[own[0][0] : own[-1][1]] for own in inner])
     kept |= {*chain(*inner)}
@@ -120,8 +117,9 @@ def asked_in(texts: Sequence[str]) -> list[str]:
 def is_clear(asked: str) -> bool:
     """Whether its lines that ask do so for something that one place of a document answers."""
     lines = asked.splitlines()
-    asking = [line for line in lines if may_be_asked(line)] or lines
-    return all(pattern("lookup").search(line) or pattern("yes_or_no").match(line) for line in asking[:1])
+    asking = [line for line in lines if may_be_asked(line) and not line.rstrip().endswith((":", "\uff1a"))] or lines
+    is_lookup = pattern("lookup").search(asking[0]) or pattern("yes_or_no").match(asking[0])
+    return bool(is_lookup) and not pattern("production").match(asking[0])
 
 
 def may_be_asked(sentence: str) -> bool:
@@ -158,14 +156,15 @@ def marked_ranges(text: str) -> list[Range]:
     """The character ranges inside fences and tags of data, in order; of nested ones the outer one."""
     ranges, position, unclosed = [], 0, set()
     for mark in pattern("mark").finditer(text):
-        name = (mark[2] or "").lower()
+        name = (mark[2] or mark[1]).lower()
         if mark.start() < position or name in unclosed:
             continue
-        closing = re.compile(rf"</{name}\b", re.IGNORECASE) if name else FENCE
-        end = closing.search(text, mark.end())
+        # A tag that opens again before it closes was only mentioned, as in `put it in <data> tags`.
+        closing = rf"<(/?){name}\b" if mark[2] else rf"^[ \t]*({name})"
+        end = re.compile(closing, re.IGNORECASE | re.MULTILINE).search(text, mark.end())
         if end is None:
             unclosed.add(name)
-        else:
+        elif end[1]:
             ranges.append((mark.end(), end.start()))
             position = end.end()
     return ranges
@@ -187,10 +186,8 @@ def outer_sentences(
     At either end stand greetings, closings and a signature, and one longer paragraph; between marks every short paragraph.
     """
     lengths = [end - start for start, end in paragraphs]
-    short = {
-        n for n, length in enumerate(lengths) if any(is_marked) and not is_marked[n] and length <= SHORT_CHARACTERS
-    }
-    outer = {number: groups[number] for number in short}
+    short = (n for n, length in enumerate(lengths) if not is_marked[n] and length <= SHORT_CHARACTERS)
+    outer = {number: groups[number] for number in (short if any(is_marked) else ())}
     for step in (1, -1):
         for closings, number in enumerate(range(len(lengths))[::step]):
             if is_marked[number] and outer:

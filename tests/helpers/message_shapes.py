@@ -8,7 +8,7 @@ LANGUAGES = {
         "The gate is dark green. The orchard has ninety apple trees. Visitors leave their carts behind the barn. "
         "Hay is stored in the long shed. The well was dug by the school before the railway came.",
         ("What colour is the gate?", "Tell me the colour of the gate."),
-        ("Summarise the document.", "Can you translate this text?"),
+        ("Summarise the document.", "Can you translate this text?", "What's this about?", "Which trees are given?"),
         "Answer in one word.",
         "Thanks!\n\nMary Hill",
     ),
@@ -16,7 +16,7 @@ LANGUAGES = {
         "Das Tor ist dunkelgrün. Im Obstgarten stehen neunzig Apfelbäume. Besucher stellen ihre Karren hinter der Scheune ab. "
         "Das Heu liegt im langen Schuppen. Den Brunnen grub die Schule, bevor die Bahn kam.",
         ("Welche Farbe hat das Tor?", "Nenne mir die Farbe des Tors."),
-        ("Fasse den Text bitte zusammen.", "Worum geht es in dem Dokument?"),
+        ("Fasse den Text bitte zusammen.", "Worum geht es in dem Dokument?", "Was steht da drin?"),
         "Antworte mit einem Wort.",
         "Vielen Dank!\n\nMaria Hügel",
     ),
@@ -24,23 +24,23 @@ LANGUAGES = {
         "La porte est vert foncé. Le verger compte quatre-vingt-dix pommiers. Les visiteurs laissent leurs charrettes derrière la grange. "
         "Le foin est rangé dans le long hangar. Le puits fut creusé avant le chemin de fer.",
         ("De quelle couleur est la porte ?", "Indique la couleur de la porte."),
-        ("Résume ce document.", "De quoi parle ce texte ?"),
+        ("Résume ce document.", "De quoi parle ce texte ?", "Quels arbres sont donnés ?"),
         "Réponds en un mot.",
         "Merci !\n\nMarie Colline",
     ),
     "es": (
         "La puerta es verde oscuro. El huerto tiene noventa manzanos. Los visitantes dejan sus carros detrás del granero. "
         "El heno se guarda en el cobertizo largo. El pozo se cavó antes del ferrocarril.",
-        ("¿De qué color es la puerta?", "Dime el color de la puerta."),
-        ("Resume el documento.", "¿De qué trata este texto?"),
+        ("¿Cuál es el color que mejor le va a la puerta?", "Dime el color de la puerta."),
+        ("Resume el documento.", "¿De qué trata este texto?", "¿Qué opinas del texto?"),
         "Responde con una palabra.",
         "¡Gracias!\n\nMaría Cerro",
     ),
     "it": (
-        "Il cancello è verde scuro. Il frutteto ha novanta meli. I visitatori lasciano i carri dietro il fienile. "
+        "Il cancello è verde scuro. I meli del frutteto sono novanta. I visitatori lasciano i carri dietro il fienile. "
         "Il fieno sta nella lunga rimessa. Il pozzo fu scavato prima della ferrovia.",
-        ("Di quale colore è il cancello?", "Dimmi il colore del cancello."),
-        ("Riassumi il documento.", "Di cosa parla questo testo?"),
+        ("Di che colore è il cancello?", "Dimmi il colore del cancello."),
+        ("Riassumi il documento.", "Di cosa parla questo testo?", "Quali alberi compaiono?"),
         "Rispondi con una parola.",
         "Grazie!\n\nMaria Colle",
     ),
@@ -48,7 +48,7 @@ LANGUAGES = {
         "O portão é verde escuro. O pomar tem noventa macieiras. Os visitantes deixam as carroças atrás do celeiro. "
         "O feno fica no galpão comprido. O poço foi cavado antes da ferrovia.",
         ("Qual é a cor do portão?", "Diga a cor do portão."),
-        ("Resuma o documento.", "Do que trata este texto?"),
+        ("Resuma o documento.", "Do que trata este texto?", "O que achas do texto?"),
         "Responda com uma palavra.",
         "Obrigada!\n\nMaria Monte",
     ),
@@ -56,7 +56,7 @@ LANGUAGES = {
         "De poort is donkergroen. De boomgaard telt negentig appelbomen. Bezoekers laten hun karren achter de schuur. "
         "Het hooi ligt in de lange loods. De put werd gegraven voordat de spoorlijn kwam.",
         ("Welke kleur heeft de poort?", "Noem de kleur van de poort."),
-        ("Vat het document samen.", "Waar gaat deze tekst over?"),
+        ("Vat het document samen.", "Waar gaat deze tekst over?", "Wat is het verschil tussen hooi en stro?"),
         "Antwoord met een woord.",
         "Bedankt!\n\nMarie Heuvel",
     ),
@@ -64,46 +64,28 @@ LANGUAGES = {
         "Ворота тёмно-зелёные. В саду растут девяносто яблонь. Посетители оставляют повозки за амбаром. "
         "Сено лежит в длинном сарае. Колодец вырыли до того, как пришла железная дорога.",
         ("Какого цвета ворота?", "Назови цвет ворот."),
-        ("Перескажи документ кратко.", "О чём этот текст?"),
+        ("Перескажи документ кратко.", "О чём этот текст?", "Сколько слов в тексте?"),
         "Ответь одним словом.",
         "Спасибо!\n\nМария Холмова",
     ),
 }
 PLAIN = (
-    "{d}\n\n{q}",
-    "{q}\n\n{d}",
-    "{d}\n{q}",
-    "{d} {q}",
-    "{d}\n\n{q}\n\n{c}",
-    "{q}\n\n{d}\n\n{c}",
-    "{i}\n\n{d}\n\n{q}",
-    "{d}\n\n{q} {i}",
-    "{q} {i}\n\n{d}",
-    "{d}\n\n{q}\n\n{d}",
-    "```\n{d}\n```\n{q}",
-    "{q}\n```text\n{d}\n```",
-    '"""\n{d}\n"""\n{q}\n{c}',
-    "<document>\n{d}\n</document>\n\n{q}",
-    "{q}\n\n<documents><document index='1'><source>a</source>\n{d}\n</document></documents>",
-    "<context>{d}</context>\n<question>{q}</question>\n{c}",
-    "Context:\n{d}\n\nQuestion: {q}\n\nAnswer:",
-    "Question: {q}\nContext: {d}\nAnswer:",
-    "{q}\n\n---\n{d}\n---",
-    "{quoted}\n\n{q}",
-    "Hello,\n\n{q}\n\n{d}\n\n--\n{c}",
-)
+    "{d}\n\n{q} | {q}\n\n{d} | {d}\n{q} | {d} {q} | {d}\n\n{q}\n\n{c} | {q}\n\n{d}\n\n{c} | {i}\n\n{d}\n\n{q} | {d}\n\n{q} {i} | "
+    '{q} {i}\n\n{d} | {d}\n\n{q}\n\n{d} | ```\n{d}\n```\n{q} | {q}\n```text\n{d}\n``` | """\n{d}\n"""\n{q}\n{c} | '
+    "<document>\n{d}\n</document>\n\n{q} | {q}\n\n<documents><document index='1'><source>a</source>\n{d}\n</document></documents> | "
+    "<context>{d}</context>\n<question>{q}</question>\n{c} | Context:\n{d}\n\nQuestion: {q}\n\nAnswer: | "
+    "Question: {q}\nContext: {d}\nAnswer: | {q}\n\n---\n{d}\n--- | {quoted}\n\n{q} | Hello,\n\n{q}\n\n{d}\n\n--\n{c}"
+).split(" | ")
 RULES = "If you don't know the answer, just say that you don't know, don't try to make up an answer."
 CLIENTS = (
     # LangChain, LlamaIndex, aichat, continue, llm, open-webui, LibreChat
     f"Use the following pieces of context to answer the question at the end. {RULES}\n\n{{d}}\n\nQuestion: {{q}}\nHelpful Answer:",
     "Context information is below.\n---------------------\n{d}\n---------------------\nGiven the context information and not "
     "prior knowledge, answer the query.\nQuery: {q}\nAnswer: ",
-    "Answer the query based on the context while respecting the rules.\n\n<context>\n{d}\n</context>\n\n<rules>\n- "
-    + RULES
-    + "\n</rules>\n\n<user_query>\n{q}\n</user_query>",
+    f"Answer the query based on the context while respecting the rules.\n\n<context>\n{{d}}\n</context>\n\n<rules>\n- {RULES}\n"
+    "</rules>\n\n<user_query>\n{q}\n</user_query>",
     "{q}\n\n============ PATH: farm.txt ============\n\n{d}\n",
     "```farm.txt (1-90)\n{d}\n```\n{q}",
-    "{d}\n{q}",
     f"### Task:\nRespond to the user query using the provided context.\n\n### Guidelines:\n- {RULES}\n- If uncertain, ask the user for "
     'clarification.\n- Respond in the same language as the user\'s query.\n\n<context>\n<source id="1" name="farm.txt">{d}</source>\n'
     "</context>\n\n<user_query>\n{q}\n</user_query>",
