@@ -32,11 +32,8 @@ NARROWEST_COLUMN = 35
 
 HYPHENS = "-\u2010"
 SENTENCE_ENDS = (".", "!", "?", ":", ";", "\u2026", "\u3002")
-BLOCK_START = re.compile(
-    r"[-*+\u2022\u2023\u25aa\u25cf\u25e6\u2013\u2014]\s"  # bullets
-    r"|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})\)\s"  # (1) 1) a) iv)
-    r"|\d{1,3}\.\s"  # 1.
-    r"|\d{1,3}(?:\.\d{1,3})+\.?\s"  # 2.1
+BLOCK_START = re.compile(  # bullets; (1) 1) a) iv); 1. and 2.1
+    r"[-*+\u2022\u2023\u25aa\u25cf\u25e6\u2013\u2014]\s|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})\)\s|\d{1,3}(?:\.|(?:\.\d{1,3})+\.?)\s"
 )
 NUMBER = re.compile(r"(?<!\S)[^\s\d]*\d\S*")
 # Bars between cells, and dots that lead to a number.

@@ -2,8 +2,8 @@
 
 import posixpath
 from email import message_from_bytes, policy
-from email.message import EmailMessage
 from io import BytesIO
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
@@ -11,13 +11,15 @@ from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.html import visible_text
+from specprefill_cli.documents.html import shown_text
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
-from specprefill_cli.documents.text import decode_text
+from specprefill_cli.documents.text import decode_as, decode_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
+# Design, where it has an identifier or an address; and kinds of text that nobody sees.
+DESIGN, UNSHOWN = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript")
 
 
 def open_archive(file: SourceFile) -> ZipFile:
@@ -59,34 +61,51 @@ def book_pages(file: SourceFile) -> Pages:
         head = "\n".join(filter(None, titles))
         for chapter in filter(entries.__contains__, chapters):
             page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
-            _, text = visible_text(decode_text(page, is_markup=True))
+            _, text = shown_text(page, decode_text(page, is_markup=True))
             file.warnings += [f"{chapter}: {warning}" for warning in page.warnings]
             yield file.page_text([f"{head}\n\n{text}" if head else text])
             head = ""
 
 
 def mail_pages(file: SourceFile) -> Pages:
-    """Yield the head and the body, of HTML what a browser shows, then a page for each attached document that can be read."""
-    message = message_from_bytes(file.data, policy=policy.default)
-    assert isinstance(message, EmailMessage)
-    texts = ["\n".join(f"{name}: {message[name]}" for name in HEADERS if message[name])]
-    body = message.get_body(("plain", "html"))
-    if body is not None:
-        try:
-            text = body.get_content()
-        except LookupError:
-            # A character set that Python does not know.
-            payload: Any = body.get_payload(decode=True)
-            text = decode_text(SourceFile(payload or b"", file.name))
-        is_html = body.get_content_subtype() == "html"
-        texts.append(visible_text(text)[1] if is_html else clean_text(text).strip())
-    yield "\n\n".join(filter(None, texts))
-    for part in message.iter_attachments() if message.is_multipart() else () if body else (message,):
+    """Yield the head and the texts, of HTML what a browser shows, then a page for each attached document that can be read."""
+    message: Any = message_from_bytes(file.data, policy=policy.default)
+    parts = parts_of(message)
+    head = "\n".join(f"{name}: {message[name]}" for name in HEADERS if message[name])
+    yield "\n\n".join(filter(None, [head, *(part_text(file, part) for part in parts if is_text(part))]))
+    for part in parts:
         kind = part.get_content_type()
-        # Pictures of the body have an identifier; they are part of its design.
-        if kind in SIGNATURES or (kind.startswith("image/") and part["Content-ID"]):
+        is_design = kind.startswith(DESIGN) and (part["Content-ID"] or part["Content-Location"])
+        if is_text(part) or is_design or kind in SIGNATURES:
             continue
-        is_message = kind == "message/rfc822"
-        data: Any = part.get_content().as_bytes() if is_message else part.get_payload(decode=True)
-        if text := file.attached(part.get_filename() or ("message.eml" if is_message else kind), data or b""):
+        data = b"".join(map(bytes, part.get_payload())) if part.is_multipart() else part.get_payload(decode=True)
+        name = part.get_filename() or ("message.eml" if kind == "message/rfc822" else kind)
+        if text := file.attached(name, data or b""):
             yield text
+
+
+def parts_of(message: Any) -> list[Any]:
+    """The parts of a mail: of the forms of one text, the first that has any, and what is attached to each."""
+    if message.get_content_maintype() != "multipart" or not message.is_multipart():
+        return [message]
+    forms = [parts_of(part) for part in message.iter_parts()]
+    if message.get_content_subtype() == "alternative":
+        texts = ([part for part in form if is_text(part)] for form in forms)
+        chosen = next((form for form in texts if any(part.get_payload(decode=True).strip() for part in form)), [])
+        forms = [chosen, *([part for part in form if not is_text(part)] for form in forms)]
+    return list(chain.from_iterable(forms))
+
+
+def is_text(part: Any) -> bool:
+    """Whether a part is shown as text of the mail."""
+    return part.get_content_maintype() == "text" and not (part.get_filename() or part.get_content_subtype() in UNSHOWN)
+
+
+def part_text(file: SourceFile, part: Any) -> str:
+    """The text of a part in the encoding that it names, or else the one that fits, with a warning."""
+    payload, is_html = part.get_payload(decode=True) or b"", "html" in part.get_content_subtype()
+    try:
+        text = decode_as(payload, part.get_content_charset("ascii"))
+    except (LookupError, ValueError):
+        text = decode_text(SourceFile(payload, file.name, warnings=file.warnings), is_html)
+    return shown_text(file, text)[1] if is_html else clean_text(text).strip()

@@ -196,9 +196,12 @@ def visible_text(markup: str) -> tuple[str, str]:
     return clean_characters(title), clean_text(extractor.out.text)
 
 
+def shown_text(file: SourceFile, markup: str) -> tuple[str, str]:
+    """What `visible_text` finds in markup of a file; a warning for struck text."""
+    file.warnings += [STRUCK_WARNING] * (STRUCK.search(markup) is not None and STRUCK_WARNING not in file.warnings)
+    return visible_text(markup)
+
+
 def pages(file: SourceFile) -> Pages:
     """Yield the title, then the visible text."""
-    markup = decode_text(file, is_markup=True)
-    if STRUCK.search(markup):
-        file.warnings.append(STRUCK_WARNING)
-    yield "\n\n".join(filter(None, visible_text(markup)))
+    yield "\n\n".join(filter(None, shown_text(file, decode_text(file, is_markup=True))))

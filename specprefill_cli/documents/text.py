@@ -114,8 +114,8 @@ DECLARATION_BYTES = 4096
 DECLARATION = re.compile(
     rb"""<(?:\?xml|meta)[^>]{0,400}?[\s;"'](?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE
 )
-# Python codecs that are not file encodings (some take quadratic time), and a missing declaration: never decode with these.
-NOT_FILE_ENCODINGS = frozenset({"", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7"})
+# Python codecs that are not file encodings (some take quadratic time): never decode with these.
+NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape"})
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
 # For short texts charset_normalizer prefers those of old systems, which are rare today.
@@ -132,22 +132,26 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
     with suppress(UnicodeDecodeError):
         return file.data.decode("utf-8")
     match = DECLARATION.search(file.data[:DECLARATION_BYTES]) if is_markup else None
-    declared = ""
-    # An unknown codec, one that does not give text, or bytes in another encoding.
+    declared = match[1].decode("ascii", "replace").lower() if match else ""
     with suppress(LookupError, ValueError):
-        declared = codecs.lookup(match[1].decode("ascii", "replace")).name.replace("_", "-") if match else ""
-        # The WHATWG Encoding Standard, and so every browser, reads Latin-1 as cp1252.
-        if declared in ("iso8859-1", COMMON_ENCODING):
-            return file.data.decode(COMMON_ENCODING, errors="replace")
-        if declared not in NOT_FILE_ENCODINGS:
-            return file.data.decode(declared)
+        return decode_as(file.data, declared)
     text = file.data.decode("utf-8", errors="replace")
     damaged_places = text.count("\ufffd") - file.data.count("\ufffd".encode())
     valid_characters = sum(map(len, re.findall(r"[^\x00-\x7f\ufffd]+", text)))
     # Text in another encoding holds almost no valid characters of several bytes.
-    if valid_characters >= damaged_places * (1 if declared == "utf-8" else 4):
+    if valid_characters >= damaged_places * (1 if declared in ("utf-8", "utf8") else 4):
         return decode_with_replacement(file, "utf-8")
     return decode_guessed(file)
+
+
+def decode_as(data: bytes, name: str) -> str:
+    """Decode with a named encoding. Raises LookupError if it is none of text, and ValueError if the bytes are in another."""
+    encoding = codecs.lookup(name).name
+    if encoding.replace("_", "-") in NOT_FILE_ENCODINGS:
+        raise LookupError(name)
+    # The WHATWG Encoding Standard, and so every browser, reads Latin-1 as cp1252.
+    is_common = encoding in ("iso8859-1", COMMON_ENCODING)
+    return data.decode(COMMON_ENCODING, errors="replace") if is_common else data.decode(encoding)
 
 
 def decode_with_replacement(file: SourceFile, encoding: str) -> str:

@@ -108,9 +108,7 @@ def sheet_table() -> bytes:
         (sheet_table, "a.xlsx", "# Sheet\nPrices of the rooms\n"),
     ],
 )
-def test_merged_cells_are_filled_and_rows_carry_their_columns(
-    make: Callable[[], bytes], name: str, before: str
-) -> None:
+def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes], name: str, before: str) -> None:
     assert read(make(), name) == before + FILLED
 
 
@@ -118,6 +116,9 @@ def test_merged_cells_are_filled_and_rows_carry_their_columns(
     ("text", "name", "expected"),
     [
         ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
+        ("Berth,,Fee,Fee,\nB077,,1,2,see office\nB078,,3,4,", "a.csv",
+         "Berth | | Fee | Fee\nBerth: B077 | Fee: 1 | Fee: 2 | see office\nBerth: B078 | Fee: 3 | Fee: 4"),
+        ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
         ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
         ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
         ("<html><table><tr><td>Boat<td>Heron<tr><td>Berth<td>12</table>", "a.html", "Boat | Heron\nBerth | 12"),
@@ -138,15 +139,11 @@ def test_an_unclosed_quote_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("value", "number_format", "shown"),
     [
-        (123, "00000", "00123"),
-        (0.125, "0.0%", "12.5%"),
-        (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"),
-        (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"),
-        (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"),
-        (2.5, "0.###", "2.5"),
-        (2.5, "General", "2.5"),
+        (123, "00000", "00123"), (0.125, "0.0%", "12.5%"), (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"),
+        (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"), (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"),
+        (2.5, "0.###", "2.5"), (2.5, "General", "2.5"), (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"),
     ],
-)
+)  # fmt: skip
 def test_numbers_as_the_sheet_shows_them(value: float, number_format: str, shown: str) -> None:
     book = openpyxl.Workbook()
     book.active["A1"], book.active["A1"].number_format = value, number_format
@@ -197,6 +194,19 @@ def test_saved_pages_and_mail_in_mail() -> None:
         outer.set_content("See below.")
         outer.add_attachment(inner)
     assert "attached too deep" in read_document(bytes(outer), "a.eml").warnings[0]
+
+
+def test_mail_as_programs_send_it() -> None:
+    head = b"MIME-Version: 1.0\nContent-Type: multipart/alternative; boundary=a\n\n--a\n\n \n--a\n"
+    html = (
+        b"Content-Type: multipart/mixed; boundary=m\n\n--m\nContent-Type: text/html\n\nFee <s>60</s> \xc2\xa374\n--m\n"
+    )
+    table = b"Content-Type: text/csv\nContent-Disposition: attachment; filename=t.csv\n\nName,Bonus\nMoss,930\n--m--\n--a--\n"
+    document, text = (
+        read_document(head + html + table, "a.eml"),
+        "Fee £74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930",
+    )
+    assert (document.text, document.warnings) == (text, ("struck text is left out",))
 
 
 def test_rich_text_through_another_package() -> None:
@@ -269,7 +279,7 @@ def test_fields_notes_and_attachments_of_a_pdf() -> None:
     widget = "<</Type/Annot/Subtype/Widget/Rect[{}]/F 4/T({})/FT/{}/V{}>>"
     fields = [
         widget.format("220 695 420 715", "boat", "Tx", "(Morning Heron)"),
-        widget.format("220 300 420 315", "Account", "Tx", "(Tarn Bank)"),
+        widget.format("220 300 420 315", "Account", "Ch", "(t)/Ff 131072/Opt[[(s)(Sea Bank)][(t)(Tarn Bank)]]"),
         widget.format("220 655 230 665", "power", "Btn", "/Yes/AS/Yes"),
         "<</Type/Annot/Subtype/FreeText/Rect[72 500 300 520]/Contents(Agreed total is 8,450)/DA(0 g)>>",
     ]

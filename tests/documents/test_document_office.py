@@ -29,14 +29,12 @@ def test_docx_footnotes_stand_at_the_end() -> None:
     schema = "http://schemas.openxmlformats.org/%s/2006/%s"
     text = "<w:p><w:r><w:t>As agreed.</w:t></w:r></w:p>"
     note = f'<w:footnotes xmlns:w="{schema % ("wordprocessingml", "main")}">{text}</w:footnotes>'
-    relation = (
-        f'<Relationship Id="r" Type="{schema % ("officeDocument", "relationships/footnotes")}" Target="notes.xml"/>'
-    )
+    link = f'<Relationship Id="r" Type="{schema % ("officeDocument", "relationships/footnotes")}" Target="notes.xml"/>'
     with zipfile.ZipFile(stream, "w") as archive:
         for name in source.namelist():
             data = source.read(name)
             if name == "word/_rels/document.xml.rels":
-                data = data.replace(b"</Relationships>", f"{relation}</Relationships>".encode())
+                data = data.replace(b"</Relationships>", f"{link}</Relationships>".encode())
             archive.writestr(name, data)
         archive.writestr("word/notes.xml", note)
     assert read_document(stream.getvalue(), "a.docx").text.endswith("months.\n\nAs agreed.")
