@@ -114,7 +114,12 @@ def field(page: pypdfium2.PdfPage, annotation: Any) -> tuple[str, str]:
     name = name or string(pdfium.FPDFAnnot_GetFormFieldName, form, annotation)
     if kind in TICKED:
         return name, "[x]" if pdfium.FPDFAnnot_IsChecked(form, annotation) else "[ ]"
-    return name, string(pdfium.FPDFAnnot_GetFormFieldValue, form, annotation) if kind in WRITTEN else ""
+    if kind not in WRITTEN:
+        return name, ""
+    options = range(pdfium.FPDFAnnot_GetOptionCount(form, annotation))
+    chosen = (index for index in options if pdfium.FPDFAnnot_IsOptionSelected(form, annotation, index))
+    labels = [string(pdfium.FPDFAnnot_GetOptionLabel, form, annotation, index) for index in chosen]
+    return name, ", ".join(labels) or string(pdfium.FPDFAnnot_GetFormFieldValue, form, annotation)
 
 
 def string(read: Callable[..., int], *arguments: Any) -> str:

@@ -1,8 +1,10 @@
 """The text of a page as it is collected, and rows of tables as lines that make sense alone: `Name: Moss Orme | Bonus: 930`."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress, islice, zip_longest
+from itertools import chain, compress, islice, pairwise, zip_longest
 from typing import NamedTuple
 
 from specprefill_cli.documents.cleaning import superscript
@@ -14,7 +16,7 @@ SAMPLE_ROWS = 50
 FILLED_CELLS, FILLED_PER_CELL = 1000, 10
 LARGEST_SPAN = 1000
 # Characters of a column's name; numbers that may be names; letters that codes have fewer than.
-LONGEST_NAME, YEARS, NAME_LETTERS = 60, range(1900, 2101), 3
+LONGEST_NAME, YEAR, NAME_LETTERS = 60, re.compile("19[0-9]{2}|20[0-9]{2}|2100"), 3
 # Gaps between pieces of text, from narrow to wide.
 NOTHING, SPACE, LINE, BLANK = range(4)
 SEPARATORS = ("", " ", "\n", "\n\n")
@@ -32,7 +34,7 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
     while not marked and head and len(set(filter(None, head[0]))) < 2:
         yield row_text(dict.fromkeys(head.pop(0)))
     names: Row = []
-    for count in (marked,) if marked else (1, 2):
+    for count in (marked,) if marked else (1,) if is_data(head) else (1, 2):
         names = column_names(head[:count])
         if head[count:] and (marked or is_header(names, head[count:], has_names)):
             yield from map(row_text, head[:count])
@@ -105,23 +107,29 @@ def named_cells(names: Row, row: Row) -> Row:
 
 def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     """Whether the first row of a table names its columns: different words, over columns of other words or of numbers."""
-    filled = [name for name in names if name]
-    if len(filled) < 2 or not all(names[1:]) or len(set(filled)) < len(filled):
-        return False
-    for name in filled:
-        # A name has words, or is a year; a text with many letters is one, whatever digits it has.
-        is_year = len(name) == 4 and name.isdecimal() and int(name) in YEARS
-        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS
-        if len(name) > LONGEST_NAME or (is_code and not is_year):
-            return False
+    filled = Counter(filter(None, names))
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
-    if any(name in column for name, column in zip(names, columns, strict=False)):
-        return False
     numbers = [bool(column) and all(map(is_number, column)) for column in columns]
-    if any(numbers):
+    for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):
+        # A name has words, or is a year; a text with many letters is one, whatever digits it has.
+        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS
+        if len(name) > LONGEST_NAME or (is_code and not YEAR.fullmatch(name)) or (name and name in column):
+            return False
+        # A column without a name is empty or has a few remarks; columns of numbers may share a name.
+        is_nameless = bool(place) and not name and 2 * len(column) > len(body)
+        if is_nameless or (filled[name] > 1 and not (names[0] and has_numbers)):
+            return False
+    if len(filled) > 1 and any(numbers):
         # A list of two columns may be names and values: it has a header only above several numbers.
-        return has_names or len(names) > 2 or (len(body) > 1 and not numbers[0])
-    return has_names or (len(names) > 2 and len(body) > 1)
+        return has_names or len(names) > 2 or (len(body) > 1 and (all(numbers) or not numbers[0]))
+    return len(filled) > 1 and (has_names or (len(names) > 2 and len(body) > 1))
+
+
+def is_data(head: Sequence[Row]) -> bool:
+    """Whether the second row of a table belongs to its body: it has amounts, and a text of its own at the left."""
+    names, cells = next(pairwise(head), ([""], [""]))
+    has_amounts = any(is_number(cell) and cell.lower() == cell.upper() and not YEAR.fullmatch(cell) for cell in cells)
+    return has_amounts and "" not in (names[0], cells[0]) and names[0] != cells[0]
 
 
 def is_number(cell: str) -> bool:

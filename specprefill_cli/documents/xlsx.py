@@ -5,8 +5,10 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, time, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal
 from io import BytesIO
 from itertools import chain, groupby
+from math import isfinite
 from typing import Any
 
 from specprefill_cli.documents.containers import open_archive
@@ -29,8 +31,8 @@ CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
 HIDDEN_FORMAT = re.compile(r"\[[^\]]*\]|[_*].")
 LITERAL = r'((?:"[^"]*"|\\.|[^\w#?.,"@/])*)'
 DIGITS_FORMAT = re.compile(rf"{LITERAL}([#0?,]*[#0?])(?:\.([#0?]+))?{LITERAL}")
-# Spreadsheets show at most this many digits of a number; further digits are noise of binary fractions.
-DIGITS = 15
+# Spreadsheets show so many digits of a number: further ones are noise of binary fractions. They round halves away from zero.
+DIGITS, ROUNDING = 15, Context(prec=400, rounding=ROUND_HALF_UP)
 
 
 def pages(file: SourceFile) -> Pages:
@@ -105,12 +107,13 @@ def number_text(value: float, number_format: str) -> str:
     sections = number_format.split(";")
     is_own_section = value < 0 and len(sections) > 1
     shown = HIDDEN_FORMAT.sub("", CURRENCY.sub(r'"\1"', sections[is_own_section]))
-    match = DIGITS_FORMAT.fullmatch(shown)
+    match = DIGITS_FORMAT.fullmatch(shown) if isfinite(value) else None
     if match is None:
         return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
     before, whole, decimals, after = (part or "" for part in match.groups())
-    number = (abs(value) if is_own_section else value) * 100 ** after.count("%")
-    text = f"{number:{',' if ',' in whole else ''}.{len(decimals)}f}"
+    number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** after.count("%")
+    number = (abs(number) if is_own_section else number).quantize(Decimal(1).scaleb(-len(decimals)), context=ROUNDING)
+    text = f"{number:{',' if ',' in whole else ''}f}"
     optional = len(decimals) - len(decimals.rstrip("#?"))
     while optional and text.endswith("0"):
         text, optional = text[:-1], optional - 1
