@@ -6,7 +6,7 @@ import os
 import re
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,20 @@ MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTION
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt template: either plain `text`, or `system` and `user` messages for a tokenizer's chat template."""
+    """A prompt template: either plain `text`, or `system` and `user` messages for a tokenizer's chat template.
+
+    whole: `user` for a question about the whole document; None: the same
+    """
 
     name: str
     text: str | None
     system: str | None
     user: str | None
+    whole: str | None = None
+
+    def for_whole(self) -> Template:
+        """The template of a question about the whole document."""
+        return replace(self, user=self.whole or self.user)
 
     def text_parts(self) -> tuple[str, str, str]:
         """The fixed texts before the document, between document and question, and after the question."""
@@ -60,24 +68,24 @@ def load_template(name: str) -> Template:
     fault = template_fault(entries)
     if fault:
         raise UsageError(f"prompt {path}: {fault}")
-    return Template(path.stem, entries.get("text"), entries.get("system"), entries.get("user"))
+    return Template(path.stem, *(entries.get(key) for key in ("text", "system", "user", "whole")))
 
 
 def template_fault(entries: Mapping[str, Any]) -> str | None:
     """Describe the first fault in a template's keys, types and variables; None for a valid template."""
-    unknown = sorted(set(entries) - {"description", "text", "system", "user"})
+    unknown = sorted(set(entries) - {"description", "text", "system", "user", "whole"})
     if unknown:
-        return f"unknown key '{unknown[0]}'; use description, text, or system and user"
-    if ("text" in entries) == ("user" in entries) or {"text", "system"} <= set(entries):
-        return "give exactly one of `text` (plain) and `user` (chat, which may have `system`)"
+        return f"unknown key '{unknown[0]}'; use description, text, or system and user, and whole"
+    if ("text" in entries) == ("user" in entries) or ("text" in entries and entries.keys() & {"system", "whole"}):
+        return "give exactly one of `text` (plain) and `user` (chat, which may have `system` and `whole`)"
     if not all(isinstance(value, str) for value in entries.values()):
         return "every value must be a string in quotes"
     if set(string.Template(entries.get("system", "")).get_identifiers()) & set(MARKS):
         return "`system` is fixed text; write $document and $question in `user`"
-    body = string.Template(entries.get("text", entries.get("user", "")))
-    marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
-    if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
-        return "write $document and then $question, once each and no other variable; a dollar sign is $$"
+    for body in (string.Template(entries[key]) for key in ("text", "user", "whole") if key in entries):
+        marks = re.findall("|".join(MARKS.values()), body.safe_substitute(MARKS))
+        if not body.is_valid() or set(body.get_identifiers()) != set(MARKS) or marks != list(MARKS.values()):
+            return "write $document and then $question, once each and no other variable; a dollar sign is $$"
     return None
 
 

@@ -81,6 +81,7 @@ def test_rejects_model_without_chat_template(tokenizer):
         ('text = "$document $question $page"', "no other variable"),
         ('text = "$question $document"', r"\$document and then \$question"),
         ('text = "$document $question"\nuser = "$document $question"', "exactly one"),
+        ('user = "$document $question"\nwhole = "$document"', "once each"),
         ('text = "$document $question"\ncolour = "red"', "unknown key 'colour'"),
         ('system = "About ${document}."\nuser = "$document $question"', "`system` is fixed text"),
         ("text = ", "not valid TOML"),

@@ -31,6 +31,7 @@ from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
+from specprefill_cli.prefill.importance import is_about_everything
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest, PrefillResult
@@ -158,10 +159,11 @@ class Session:
         with cache.encoding, clock.phase("tokenize"):
             reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
             text, tokenizer = collection.text, pair.target.tokenizer
-            prompt = draft_prompt = encode_prompt(self.template, text, question, tokenizer, opening, cache.encode)
+            template = self.template.for_whole() if is_about_everything(question) else self.template
+            prompt = draft_prompt = encode_prompt(template, text, question, tokenizer, opening, cache.encode)
             runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))
             if pair.draft is not None and runs and not pair.same_tokenizer:
-                template, tokenizer = self.draft_template or self.template, pair.loaded_draft.tokenizer
+                template, tokenizer = self.draft_template or template, pair.loaded_draft.tokenizer
                 draft_prompt = encode_prompt(template, text, question, tokenizer, opening, cache.encode)
         return EncodedQuestion(
             collection=collection,

@@ -26,6 +26,7 @@ from specprefill_cli.models.sources.pairs import CHOOSER, Pair, draft_folder
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
+from specprefill_cli.prefill.importance import is_about_everything
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Template, load_template
@@ -157,7 +158,8 @@ class EndpointSession(Session):
         with self.lock:
             choice = choose(self, collection, question, settings)
         began = time.perf_counter()
-        reply = self.client.send(chat_messages(self.messages, choice.text, question), settings)
+        messages = self.messages.for_whole() if is_about_everything(question) else self.messages
+        reply = self.client.send(chat_messages(messages, choice.text, question), settings)
         pieces = iter(reply)
         first_piece = next(pieces, "")
         return EndpointStream(

@@ -7,6 +7,7 @@ from specprefill_cli.prefill.auto_mode import choose_mode
 from specprefill_cli.prefill.importance import WHOLE_TOKENS, is_about_everything
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import OUTLINE, select_scored
+from specprefill_cli.prompting import Template
 from specprefill_cli.settings import AUTO
 from tests.helpers.sessions import request_for
 
@@ -23,6 +24,8 @@ SUMMARY = "What is this about?"
         (SUMMARY, True),
         ("Please summarise the report.", True),
         ("How many gates are listed?", True),
+        ("What topics does the manual cover?", True),
+        ("What does the insurance cover?", False),
         ("When must the summary be in?", False),
         ("In which month are all gates shut?", False),
     ],
@@ -36,6 +39,16 @@ def test_auto_reads_all_of_a_short_document_for_them(tiny_session, question, mod
     request = request_for(tiny_session, SECTIONS, question)
     assert request.prompt.length < WHOLE_TOKENS
     assert choose_mode(AUTO, request)[0] == mode
+
+
+@pytest.mark.parametrize(("question", "ending"), [(SUMMARY, "in full"), ("Who lives by the mill?", "briefly")])
+def test_a_template_has_other_words_for_them(random_session, monkeypatch, question, ending):
+    tokenizer = random_session.pair.target.tokenizer
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0]['content'] }}")
+    bodies = ("$document Answer briefly: $question", "$document Answer in full: $question")
+    random_session.template = Template("own", None, None, *bodies)
+    prompt = request_for(random_session, SECTIONS, question).prompt
+    assert tokenizer.decode(prompt.tokens[slice(prompt.document[1], prompt.question[0])]).endswith(f"{ending}:")
 
 
 def test_auto_keeps_headings_and_first_sentences_of_a_longer_one(random_session):
