@@ -8,13 +8,7 @@ from functools import partial
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
 from specprefill_cli.answering.confirmation import check_confirmable
-from specprefill_cli.answering.resolve import (
-    ResolvedQuestion,
-    loads_draft,
-    resolve,
-    resolve_request,
-    resolve_scorer,
-)
+from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft, resolve, resolve_request, resolve_scorer
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.proposers import check_proposer, proposer_warnings
 from specprefill_cli.decoding.runner import prefill_shard

@@ -18,13 +18,7 @@ from specprefill_cli.draft_kv.checkpoints import (
     nearest_errors,
 )
 from specprefill_cli.draft_kv.projection import KvMap
-from specprefill_cli.draft_kv.raw_kv import (
-    StateCapture,
-    embedded_states,
-    finished_keys,
-    raw_keys_values,
-    split_heads,
-)
+from specprefill_cli.draft_kv.raw_kv import StateCapture, embedded_states, finished_keys, raw_keys_values, split_heads
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.cache import KvCacheState, device_of, layer_count, new_state
 from specprefill_cli.models.running.packed import forward

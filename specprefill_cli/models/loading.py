@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import (
-    AutoConfig,
-    PreTrainedModel,
-    TokenizersBackend,
-)
+from transformers import AutoConfig, PreTrainedModel, TokenizersBackend
 
 from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
@@ -43,12 +39,7 @@ from specprefill_cli.settings import Settings
 
 
 def load_pair(
-    pair: Pair,
-    placement: Placement,
-    settings: Settings,
-    with_draft: bool,
-    with_target: bool,
-    ranks: Ranks = ALONE,
+    pair: Pair, placement: Placement, settings: Settings, with_draft: bool, with_target: bool, ranks: Ranks = ALONE
 ) -> LoadedPair:
     """Load target and draft of a pair and check them; without `with_target`, only the target's outline.
 
@@ -91,13 +82,7 @@ def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline
     return ModelOutline(name, config, tokenizer, placement.device_type)
 
 
-def load_model(
-    name: str,
-    placement: Placement,
-    dtype: str,
-    offline: bool,
-    quantization: str = NONE,
-) -> LoadedModel:
+def load_model(name: str, placement: Placement, dtype: str, offline: bool, quantization: str = NONE) -> LoadedModel:
     """Load a causal language model with specprefill's attention, from a folder, the hub (safetensors only) or a GGUF file.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint loads as it is

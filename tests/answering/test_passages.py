@@ -66,8 +66,7 @@ def test_passages_are_whole_sentences_of_one_document_without_overlap(collection
 
 
 @pytest.mark.parametrize(
-    ("question", "expected"),
-    [("When?", "since 1887"), ("How much is it?", "for 42"), ("Who?", "by Holt")],
+    ("question", "expected"), [("When?", "since 1887"), ("How much is it?", "for 42"), ("Who?", "by Holt")]
 )
 def test_a_sentence_with_what_the_question_asks_for_gains(question, expected):
     text = f"The mill is known all round. Cats sleep. The mill is known {expected}. Cats sleep. The mill is known all round."

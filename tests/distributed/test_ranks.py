@@ -152,8 +152,7 @@ def test_signals_end_all_ranks_and_keep_the_answer_so_far(name, code):
 
 
 @pytest.mark.parametrize(
-    ("fate", "words"),
-    [("die", "stopped answering"), ("refuse", "rank 1 failed: no such file on this machine")],
+    ("fate", "words"), [("die", "stopped answering"), ("refuse", "rank 1 failed: no such file on this machine")]
 )
 def test_rank_lost_under_torchrun_ends_the_run_with_one_line(fate, words):
     result = run(*TORCHRUN, HELPERS / "dying_rank.py", *ASK, RANK_1=fate)

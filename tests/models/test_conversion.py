@@ -28,15 +28,7 @@ from specprefill_cli.models.sources.gguf_tokenizer import build_tokenizer
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer, encode_text
 from specprefill_cli.settings import Settings
-from tests.helpers.gguf_files import (
-    F32,
-    Q8,
-    SPECIAL,
-    converted,
-    small_model,
-    vocabulary,
-    write_gguf,
-)
+from tests.helpers.gguf_files import F32, Q8, SPECIAL, converted, small_model, vocabulary, write_gguf
 from tests.helpers.samples import HANDBOOK, QUESTION
 
 Usage = namedtuple("Usage", "total used free")

@@ -5,13 +5,7 @@ from itertools import accumulate
 import torch
 
 from specprefill_cli.models.machine import memory_plan as module
-from specprefill_cli.models.machine.memory_plan import (
-    LARGEST,
-    LARGEST_ON_CPU,
-    SMALLEST,
-    pass_bytes,
-    pass_size,
-)
+from specprefill_cli.models.machine.memory_plan import LARGEST, LARGEST_ON_CPU, SMALLEST, pass_bytes, pass_size
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.settings import Settings
 

@@ -29,10 +29,7 @@ from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK, QUESTION, read_jsonl, write_jsonl
 from tests.serving.conftest import running_server
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="needs Unix sockets")]
 NOT_USED = re.compile(r"^specprefill: .*; running without it\n", re.MULTILINE)
 
 # Times, memory and speeds.

@@ -151,12 +151,7 @@ def count_limited_queries(queries: Tensor, keys: Tensor, local_window: LocalWind
 
 
 def plan_masked_segments(
-    queries: Tensor,
-    keys: Tensor,
-    window: int | None,
-    local_window: LocalWindow | None,
-    limited: int,
-    trailing: bool,
+    queries: Tensor, keys: Tensor, window: int | None, local_window: LocalWindow | None, limited: int, trailing: bool
 ) -> Iterator[Segment]:
     """Segments under mask tensors, in order, so short that a mask stays small beside the prompt's length squared."""
     size = query_block_size(len(keys)) if trailing else min(query_block_size(len(keys)), SCATTERED_BLOCK)

@@ -15,15 +15,7 @@ from gguf.quants import Q4_K, dequantize
 from torch import Tensor
 from transformers import AutoConfig
 
-from specprefill_cli.models.running.int8 import (
-    FORMS,
-    GROUP,
-    OUTPUTS,
-    PROCESSOR,
-    pack_nibbles,
-    pack_rows,
-    with_gap,
-)
+from specprefill_cli.models.running.int8 import FORMS, GROUP, OUTPUTS, PROCESSOR, pack_nibbles, pack_rows, with_gap
 from specprefill_cli.models.running.supported import empty_model
 from specprefill_cli.models.sources.gguf import refuse, value
 from specprefill_cli.models.sources.lora import LoraAdapter
