@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_text
+from specprefill_cli.documents.containers import open_archive, parse_entry
 from specprefill_cli.documents.layout import Piece, lines_of
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.text import labelled_tables
@@ -40,13 +41,20 @@ def foreign_type(data: bytes) -> str | None:
 
 def foreign_pages(file: SourceFile) -> Pages:
     """Yield the text as Markdown, tables with the names of their columns. Raises DocumentError without the package."""
+    kind = foreign_type(file.data) or ""
+    if kind == f"{OPEN_DOCUMENT}presentation":
+        # The only kind that kreuzberg does not read.
+        with open_archive(file) as archive:
+            for slide in parse_entry(archive, "content.xml").iterfind(".//{*}page"):
+                yield file.page_text("".join(paragraph.itertext()) for paragraph in slide.iterfind(".//{*}p"))
+        return
     try:
         from kreuzberg import ExtractionConfig, extract_bytes_sync
     except ImportError as error:
         remedy = f"install it with {pip_command('kreuzberg')}, or save the file as PDF, HTML, Markdown or UTF-8 text"
         raise file.error("reading this format needs another package", remedy) from error
     config = ExtractionConfig(use_cache=False, output_format="markdown")
-    yield labelled_tables(extract_bytes_sync(file.data, foreign_type(file.data) or "", config=config).content).strip()
+    yield labelled_tables(extract_bytes_sync(file.data, kind, config=config).content).strip()
 
 
 def can_recognise() -> bool:

@@ -10,12 +10,19 @@ from zipfile import ZipFile
 from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
-from specprefill_cli.documents.tables import BLANK, LINE, Table, Writer, table_lines
+from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
 CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 OFF = ("0", "false", "off", "none")
+# Characters of symbol fonts: Greek letters, signs, arrows, ticked and empty boxes.
+SYMBOLS = {
+    "Symbol": dict(zip("abcdefghijklmnopqrstuvwxyzDFGLPQSWY\xa3\xae\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd7",
+                       "αβχδεφγηιϕκλµνοπθρστυϖωξψζΔΦΓΛΠΘΣΩΨ≤→°±≥\xd7•÷≠≈⋅", strict=True)),
+    "Wingdings": {"\xfe": "[x]", "\xfd": "[x]", "x": "[x]", "\xa8": "[ ]", "o": "[ ]", "\xfc": "✓", "\xfb": "✗", "\xe0": "→"},
+    "Wingdings 2": {"R": "[x]", "S": "[x]", "\xa3": "[ ]", "P": "✓", "O": "✗"},
+}  # fmt: skip
 STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 
@@ -192,6 +199,35 @@ class OfficeWriter(Writer):
             self.flow.write_raised("".join(text.text or "" for text in run.iterfind("{*}t")))
         else:
             self.write(run)
+
+    def write_sym(self, symbol: Element) -> None:
+        """Write a character by its code, or by its place in a symbol font."""
+        code = int(attribute(symbol, "char") or "20", 16)
+        character = chr(code & 0xFF if 0xF000 <= code < 0xF100 else code)
+        self.flow.write(SYMBOLS.get(attribute(symbol, "font"), {}).get(character, character))
+
+    def write_checkBox(self, box: Element) -> None:  # noqa: N802
+        mark = box.find("{*}checked")
+        mark = box.find("{*}default") if mark is None else mark
+        self.flow.write("[ ]" if mark is None or attribute(mark, "val") in OFF else "[x]")
+
+    def write_ddList(self, choice: Element) -> None:  # noqa: N802
+        """Write the chosen entry of a field."""
+        entries = [attribute(entry, "val") for entry in choice.iterfind("{*}listEntry")]
+        self.flow.write("".join(entries[int(attribute(choice.find("{*}result"), "val") or 0) :][:1]))
+
+    def write_sSup(self, power: Element) -> None:  # noqa: N802
+        self.write_formula(power, "e", "^", "sup")
+
+    def write_f(self, fraction: Element) -> None:
+        # Behind a whole number.
+        self.flow.separate(SPACE if "".join(self.flow.pieces[-1:])[-1:].isdigit() else NOTHING)
+        self.write_formula(fraction, "num", "/", "den")
+
+    def write_formula(self, formula: Element, first: str, sign: str, second: str) -> None:
+        """Write two parts of a formula with a sign between them, longer ones in brackets."""
+        parts = [text_of(part).strip() for name in (first, second) for part in formula.iterfind(f"{{*}}{name}")]
+        self.flow.write(sign.join(part if re.fullmatch(r"[\w.,]*", part) else f"({part})" for part in parts))
 
     def write_tc(self, cell: Element) -> None:
         """Write a cell. In slides the cells that another one covers are there, too."""

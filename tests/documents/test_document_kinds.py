@@ -2,9 +2,11 @@
 
 import datetime
 import io
+import zipfile
 from collections.abc import Callable
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from xml.etree.ElementTree import fromstring
 
 import docx
 import openpyxl
@@ -15,8 +17,10 @@ from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pypdf.annotations import FreeText
 
+from specprefill_cli.documents.cleaning import clean_text
+from specprefill_cli.documents.office import text_of
 from specprefill_cli.documents.registry import read_document
-from tests.helpers.document_files import letter, make_pdf, raw_pdf, refusal, save_to_bytes
+from tests.helpers.document_files import letter, make_pdf, page_texts, raw_pdf, refusal, save_to_bytes
 
 RATES = [
     ("Room", "Winter", "Spring", "Summer"),
@@ -213,6 +217,29 @@ def test_rich_text_through_another_package() -> None:
     data = rb"{\rtf1\ansi{\fonttbl{\f0 Arial;}}\f0 The caf\'e9 fee is 74 pounds.\par}"
     pytest.importorskip("kreuzberg")
     assert read(data, "stdin") == "The café fee is 74 pounds."
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        ('<r><t>5 </t><sym font="Symbol" char="F06D"/><t>g</t></r>', "5 \u00b5g"),
+        ('<r><sym font="Wingdings" char="F0FE"/><t> yes</t></r>', "[x] yes"),
+        ("<sSup><e><r><t>10</t></r></e><sup><r><t>6</t></r></sup></sSup>", "10^6"),
+        ("<r><t>3</t></r><f><num><r><t>1</t></r></num><den><r><t>2</t></r></den></f>", "3 1/2"),
+        ("<r><checkBox><checked/></checkBox><checkBox/></r>", "[x][ ]"),
+        ('<r><ddList><result val="1"/><listEntry val="red"/><listEntry val="blue"/></ddList></r>', "blue"),
+    ],
+)
+def test_symbols_formulas_and_fields_of_word(run: str, text: str) -> None:
+    assert clean_text(text_of(fromstring(f"<body><p>{run}</p></body>"))).strip() == text
+
+
+def test_slides_of_open_documents() -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.presentation")
+        archive.writestr("content.xml", "<a xmlns='b'><page><p>Gate <s>A</s></p></page><page><p>Nine</p></page></a>")
+    assert page_texts(read_document(stream.getvalue(), "a.odp")) == ["Gate A", "Nine"]
 
 
 LEFT = [
