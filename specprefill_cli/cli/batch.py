@@ -112,12 +112,7 @@ def batch(
             writer = RowWriter(sink)
             stack.callback(writer.sync)
             rows = Batch(
-                engine=engine,
-                settings=settings,
-                documents=documents,
-                write=writer,
-                finished=finished,
-                count=count,
+                engine=engine, settings=settings, documents=documents, write=writer, finished=finished, count=count
             )
             started = time.perf_counter()
             # Show progress only with --out: on a terminal it would run into the rows.

@@ -89,12 +89,7 @@ class ListOption:
         return values
 
     def parameter(self) -> Parameter:
-        option = typer.Option(
-            self.flag,
-            help=f"{self.help}.",
-            rich_help_panel=PREFILL,
-            metavar="<list>",
-        )
+        option = typer.Option(self.flag, help=f"{self.help}.", rich_help_panel=PREFILL, metavar="<list>")
         default = self.default or shown_default(SETTINGS[self.name])
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[str, option])
 

@@ -93,10 +93,7 @@ def serve(
     with notes.progress("reading documents"):
         collection = document_reader(settings)(documents) if documents else None
     options = ServeOptions(
-        http=http,
-        allowed_hosts=tuple(allow_host or ()),
-        allowed_origins=tuple(allow_origin or ()),
-        upstream=ref,
+        http=http, allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), upstream=ref
     )
     raise typer.Exit(run_server(settings, collection, options, notes.line))
 

@@ -65,9 +65,7 @@ async def respond_unknown(request: Request, error: HTTPException, endpoints: str
 
 
 async def event_stream(
-    request: Request,
-    events: AsyncGenerator[Event, None],
-    encode: Callable[[AsyncIterator[Event]], AsyncIterator[str]],
+    request: Request, events: AsyncGenerator[Event, None], encode: Callable[[AsyncIterator[Event]], AsyncIterator[str]]
 ) -> StreamingResponse:
     """Respond with server-sent events; encode: encodes events, and the ApiError that they may raise.
 
