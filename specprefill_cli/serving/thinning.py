@@ -79,6 +79,7 @@ def divide(text: str, is_system: bool) -> Division:
     kept = {*chain(*outer)}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
     if len(inner) > MOST_INNER_QUESTIONS:
+        # They are the document's own, for example those of a list of questions and answers.
         inner = []
     inner_asked = asked_in([text[own[0][0] : own[-1][1]] for own in inner])
     kept |= {*chain(*inner)}
