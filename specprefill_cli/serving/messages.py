@@ -180,10 +180,10 @@ def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
     for numbers in (*([number] for number in users), [text.number for text in texts if text.role != "user"]):
         own = [division for text, division in zip(texts, divisions, strict=True) if text.number in numbers]
-        asked = [*chain(*(division.asked for division in own))] or [*chain(*(division.inner for division in own))]
+        asked = [*chain(*(division.asked for division in own))]
         if any(pattern(name).search(text) for name in names for text in asked):
             raise Untouched("the question needs everything")
-        if clear := [text for text in asked if is_clear(text)]:
+        if (clear := [text for text in asked if is_clear(text)]) and not any(map(pattern("production").match, asked)):
             return "\n".join(dict.fromkeys(clear))[-SHORT_CHARACTERS:]
         if asked or (numbers[:1] == users[:1] and any(division.is_unclear for division in own)):
             raise Untouched("no clear question")

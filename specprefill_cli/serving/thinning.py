@@ -22,7 +22,7 @@ from specprefill_cli.documents.sentences import sentences_of
 SHORT_CHARACTERS = 1_000
 # A paragraph up to this many characters with a question or a request is asked as a whole; a closing or a heading is shorter.
 ASKED_CHARACTERS, CLOSING_CHARACTERS, MOST_CLOSINGS = 400, 100, 6
-# Sentences at the end of a long outer paragraph that are kept.
+# Sentences of a long outer paragraph that are kept, at its outer end.
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
@@ -47,7 +47,6 @@ class Division:
     """
 
     asked: Sequence[str]
-    inner: Sequence[str] = ()
     documents: Sequence[Range] = ()
     is_unclear: bool = False
 
@@ -74,20 +73,18 @@ def divide(text: str, is_system: bool) -> Division:
     unmarked = [text[start:end] for start, end in sentences if not is_inside(start, marks)]
     if is_in_own_words(unmarked, len(sentences), is_system and not marks and not pattern("data_label").search(text)):
         return Division(asked=questions or asked_in(unmarked))
-    outer = outer_sentences(groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
+    outer = outer_sentences(text, groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
     asked = questions or asked_in([text[start:end] for own in outer for start, end in asked_together(own)])
     kept = {*chain(*outer)}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
-    if len(inner) > MOST_INNER_QUESTIONS:
-        # They are the document's own, for example those of a list of questions and answers.
-        inner = []
-    inner_asked = asked_in([text[own[0][0] : own[-1][1]] for own in inner])
-    kept |= {*chain(*inner)}
+    # More of them are the document's own, for example those of a list of questions and answers.
+    if len(inner) <= MOST_INNER_QUESTIONS:
+        kept |= {*chain(*inner)}
     is_kept = [
         sentence in kept or any(start < sentence[1] and sentence[0] < end for start, end in labelled)
         for sentence in sentences
     ]
-    return Division(asked=asked, inner=inner_asked, documents=ranges_not_kept(sentences, is_kept))
+    return Division(asked=asked, documents=ranges_not_kept(sentences, is_kept))
 
 
 def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
@@ -109,10 +106,10 @@ def is_in_own_words(sentences: Sequence[str], total: int, is_system: bool) -> bo
 
 
 def asked_in(texts: Sequence[str]) -> list[str]:
-    """The texts that ask; where none does, those that begin as a question does."""
-    return [text for text in texts if any(map(may_be_asked, text.splitlines()))] or [
-        text for text in texts if pattern("lookup").match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")
-    ]
+    """The texts that ask or demand; where none does, those that begin as a question does."""
+    return [
+        text for text in texts if any(map(may_be_asked, text.splitlines())) or pattern("production").match(text)
+    ] or [text for text in texts if pattern("lookup").match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")]
 
 
 def is_clear(asked: str) -> bool:
@@ -178,7 +175,7 @@ def is_inside(position: int, ranges: Sequence[Range]) -> bool:
 
 
 def outer_sentences(
-    groups: Sequence[Sequence[Range]], paragraphs: Sequence[Range], is_marked: Sequence[bool]
+    text: str, groups: Sequence[Sequence[Range]], paragraphs: Sequence[Range], is_marked: Sequence[bool]
 ) -> list[Sequence[Range]]:
     """The sentences around a document, by paragraph, in order.
 
@@ -189,17 +186,21 @@ def outer_sentences(
     lengths = [end - start for start, end in paragraphs]
     short = (n for n, length in enumerate(lengths) if not is_marked[n] and length <= SHORT_CHARACTERS)
     outer = {number: groups[number] for number in (short if any(is_marked) else ())}
+    longer = []
     for step in (1, -1):
         for closings, number in enumerate(range(len(lengths))[::step]):
             if is_marked[number] and outer:
                 break
             if lengths[number] > ASKED_CHARACTERS:
-                own = groups[number][::step][:OUTER_SENTENCES]
-                outer[number] = sorted({*own, *outer.get(number, ())})
+                longer.append((number, step))
                 break
             outer[number] = groups[number]
             if lengths[number] > CLOSING_CHARACTERS or closings == MOST_CLOSINGS:
                 break
+    # A long paragraph beside a question in one of its own is hardly more than document.
+    most = 1 if any(may_be_asked(text[start:end]) for start, end in chain(*outer.values())) else OUTER_SENTENCES
+    for number, step in longer:
+        outer[number] = sorted({*groups[number][::step][:most], *outer.get(number, ())})
     return [outer[number] for number in sorted(outer) if outer[number]]
 
 

@@ -42,7 +42,8 @@ def test_questions_stay_and_documents_are_thinned_in_all_shapes(language):
 EVERYTHING = (
     "Summarise the text. / How many fees are there? / How many boats lie there in all? / What are the fees at all piers? / What "
     "is this document about? / What are the main rules? / Who is mentioned here? / Are there contradictions in it? / What do "
-    "you think of this text? / How many words does it have?"
+    "you think of this text? / How many words does it have? / Which section would this article appear in? / Come up with a "
+    "question for the passage."
 )
 ONE_PLACE = (
     "How many pounds does a berth cost? / Which listed company owns it? / Which compartment is for fabric softener? / Could I "
@@ -94,11 +95,23 @@ def test_long_texts_take_linear_time(text):
     assert process_time() - start < 15
 
 
-def test_a_question_inside_a_single_long_paragraph_stays():
-    question, long_texts = find_document(request(("user", f"{PARAGRAPH * 4}{QUESTION} {PARAGRAPH * 4}")))
-    assert question.startswith(QUESTION)
-    assert len(long_texts) == 2
-    assert not any(QUESTION in text.document.text for text in long_texts)
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{PARAGRAPH * 4}{QUESTION} {PARAGRAPH * 4}",
+        f"Assess the tone.\n\n{PARAGRAPH}\n\nWho pays? {REPORT}",
+        f"Give a brief summary.\n\n{PARAGRAPH}{QUESTION}",
+    ],
+)
+def test_a_question_of_the_document_is_no_reason_to_thin(text):
+    with pytest.raises(Untouched):
+        find_document(request(("user", text)))
+
+
+def test_of_long_paragraphs_beside_a_question_one_sentence_stays():
+    report = "\n\n".join([(PARAGRAPH * 2).strip()] * 4)
+    _, (document,) = find_document(request(("user", f"{report}\n\n{QUESTION}")))
+    assert len(report) - len(document.document.text) < 150
 
 
 @pytest.mark.parametrize(
