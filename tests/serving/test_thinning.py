@@ -48,10 +48,11 @@ EVERYTHING = (
 ONE_PLACE = (
     "How many pounds does a berth cost? / Which listed company owns it? / Which compartment is for fabric softener? / Could I "
     "rent my berth to tourists while I'm away? / How regularly am I supposed to pay each month? / How long am I protected in "
-    "all if I sign up online? / At what point does a guest count as a resident? / Hi all, what does a berth cost? / I need to "
-    "know who owns it. / Please answer:\n1. Who pays?\n2. When is the rent due? / Darf meine Schwester zwei Monate bei mir "
-    "übernachten? / ¿Cada cuánto hay que limpiar el filtro? / Z czego słynie bufet? / Obtient-on une réduction quand on reste "
-    "un mois ? / Entro quando devo segnalare una perdita alla compagnia? / Можно ли приостановить карту из-за болезни?"
+    "all if I sign up online? / At what point does a guest count as a resident? / Hi all, what does a berth cost? / I want you "
+    "to answer this: who pays? / I need to know who owns it. / Please answer:\n1. Who pays?\n2. When is the rent due? / Darf "
+    "meine Schwester zwei Monate bei mir übernachten? / ¿Cada cuánto hay que limpiar el filtro? / Z czego słynie bufet? / "
+    "Obtient-on une réduction quand on reste un mois ? / Entro quando devo segnalare una perdita alla compagnia? / Можно ли "
+    "приостановить карту из-за болезни?"
 )
 LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
 
