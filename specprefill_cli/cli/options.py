@@ -106,11 +106,8 @@ def with_settings(
     command line; the plural of a setting with a list option (`modes`), its values.
     """
     list_options = {option.name: option for option in lists}
-    chosen_settings = [
-        setting
-        for setting in SETTINGS.values()
-        if (setting.panel.lower() in names or setting.name in names) and setting.name not in {*without, *list_options}
-    ]
+    possible = (setting for setting in SETTINGS.values() if setting.name not in {*without, *list_options})
+    chosen_settings = [setting for setting in possible if setting.panel.lower() in names or setting.name in names]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         accepted = inspect.signature(function, eval_str=True).parameters

@@ -111,9 +111,8 @@ def join_lines(text: str) -> str:
 
 def divided_word(line: str, following: str) -> str | None:
     """Whether to `drop` (`docu-` + `ment`) or `keep` the hyphen of a word divided between lines."""
-    if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
-        return None
-    if not line[-2].isalnum() or not following[0].isalnum():
+    has_hyphen = len(line) > 1 and line[-1] in HYPHENS and line[-2].isalnum() and following[:1].isalnum()
+    if not has_hyphen or BLOCK_START.match(following):
         return None
     word = line.rsplit(None, 1)[-1][:-1]
     compound = any(hyphen in word for hyphen in HYPHENS)

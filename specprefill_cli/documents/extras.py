@@ -48,13 +48,9 @@ def foreign_pages(file: SourceFile) -> Pages:
             for slide in parse_entry(archive, "content.xml").iterfind(".//{*}page"):
                 yield file.page_text("".join(paragraph.itertext()) for paragraph in slide.iterfind(".//{*}p"))
         return
-    try:
-        from kreuzberg import ExtractionConfig, extract_bytes_sync
-    except ImportError as error:
-        remedy = f"install it with {pip_command('kreuzberg')}, or save the file as PDF, HTML, Markdown or UTF-8 text"
-        raise file.error("reading this format needs another package", remedy) from error
-    config = ExtractionConfig(use_cache=False, output_format="markdown")
-    yield labelled_tables(extract_bytes_sync(file.data, kind, config=config).content).strip()
+    kreuzberg = file.package("kreuzberg", "this format", ", or save the file as PDF, HTML, Markdown or UTF-8 text")
+    config = kreuzberg.ExtractionConfig(use_cache=False, output_format="markdown")
+    yield labelled_tables(kreuzberg.extract_bytes_sync(file.data, kind, config=config).content).strip()
 
 
 def can_recognise() -> bool:

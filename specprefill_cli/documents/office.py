@@ -74,9 +74,8 @@ def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
     """Yield the speaker's notes; the other shapes on their page are the slide's picture and its number."""
     for shape in chain.from_iterable(page.iterfind(".//{*}sp") for page in parse_related(archive, slide, "notesSlide")):
-        if any(holder.get("type") == "body" for holder in shape.iterfind(".//{*}ph")) and (
-            notes := text_of(shape).strip()
-        ):
+        notes = text_of(shape).strip()
+        if notes and any(holder.get("type") == "body" for holder in shape.iterfind(".//{*}ph")):
             yield f"Notes: {notes}"
 
 
@@ -94,11 +93,9 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
     listing = posixpath.join(folder, "_rels", f"{name}.rels")
     if listing not in archive.namelist():
         return []
-    return [
-        (link.get("Id", ""), link.get("Type", "").rpartition("/")[2], entry_name(folder, link.get("Target", "")))
-        for link in parse_entry(archive, listing)
-        if link.get("TargetMode") != "External"
-    ]
+    links = (link for link in parse_entry(archive, listing) if link.get("TargetMode") != "External")
+    found = ([link.get(name, "") for name in ("Id", "Type", "Target")] for link in links)
+    return [(identifier, kind.rpartition("/")[2], entry_name(folder, target)) for identifier, kind, target in found]
 
 
 def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
@@ -207,9 +204,8 @@ class OfficeWriter(Writer):
         self.flow.write(SYMBOLS.get(attribute(symbol, "font"), {}).get(character, character))
 
     def write_checkBox(self, box: Element) -> None:  # noqa: N802
-        mark = box.find("{*}checked")
-        mark = box.find("{*}default") if mark is None else mark
-        self.flow.write("[ ]" if mark is None or attribute(mark, "val") in OFF else "[x]")
+        marks = [*box.iterfind("{*}checked"), *box.iterfind("{*}default")]
+        self.flow.write("[ ]" if not marks or attribute(marks[0], "val") in OFF else "[x]")
 
     def write_ddList(self, choice: Element) -> None:  # noqa: N802
         """Write the chosen entry of a field."""

@@ -90,9 +90,8 @@ def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
 def column_names(header: Sequence[Row]) -> Row:
     """The name of each column: the different texts of its header cells, from above, without a title over all columns."""
     header = [row for row in header if len(set(filter(None, row))) > 1] or header[-1:]
-    return [
-        " ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in zip_longest(*header, fillvalue="")
-    ]
+    columns = zip_longest(*header, fillvalue="")
+    return [" ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in columns]
 
 
 def named_cells(names: Row, row: Row) -> Row:
@@ -158,9 +157,10 @@ class Flow:
             self.write(text)
             self.separate(gap)
 
-    def write_raised(self, text: str) -> None:
+    def write_raised(self, text: str, is_power: bool = False) -> None:
+        self.gap = NOTHING if is_power else self.gap
         tail = self.pieces[-1][-MARKED_TAIL:] if self.pieces and self.gap == NOTHING else ""
-        if marked := superscript(tail, text).removeprefix(tail):
+        if marked := f"^{text.strip()}" if is_power else superscript(tail, text).removeprefix(tail):
             self.write(marked)
 
 

@@ -43,6 +43,14 @@ def read(data: bytes, name: str) -> str:
     [
         ('<p>a<p style="color:red; display: none">b<p hidden>c<p>d', "a\nd"),
         ("<style>@media print {.x {display:none}} .y, #z {visibility: hidden}</style><p class=x>a<p class='q y'>b<p id=z>c", "a"),
+        ("<style>.t{display:none} .t.on{display:block} b.x{opacity:0}</style><p class=t>a<p class='t on'>b<b class=x>c", "b"),
+        ("<style>.w .v{display:none!important} #v{display:block}</style><p class=v>a<div class=w><p id=v class=v>b</div>", "a"),
+        ("<style>.h{display:none} @media (min-width:9px){.m\\:b{display:block}.m\\:h{display:none}}</style>"
+         "<p class='h m:b'>wide<p class=m:h>narrow", "wide"),
+        ("<style>.p{display:none} #t:checked ~ div #p{display:block}</style><div><p class=p id=p>a</div><p class=p>b", "a"),
+        ("<noscript><style>.n{display:none}</style></noscript><style media=print>.n{display:none}</style><p class=n>a", "a"),
+        ("<style>.r{font-size:0} .r p{font-size:9pt} .m{display:none}</style><div class=r>a<p>b</div>"
+         "<p class=m style='display:block'>c<p class=m>d", "b\nc"),
         ('Name: <input value="Orla"> <input type=hidden value=t><input type=checkbox checked> gift', "Name: Orla [x] gift"),
         ("<select><option>Small<option selected>Large</select>", "Small\n[x] Large"),
         ('<img src=a alt="Map of the port"><iframe srcdoc="&lt;p&gt;Open at ten"></iframe>', "Map of the port\nOpen at ten"),
