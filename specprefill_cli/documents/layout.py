@@ -2,27 +2,24 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import NamedTuple
 
 from specprefill_cli.documents.cleaning import superscript
 from specprefill_cli.documents.tables import is_number, table_lines
 
-# In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
-COLUMN_GAP, MARK_GAP = 0.8, 0.4
+# In heights of a line: the gap between columns, and before a raised mark; between baselines of two columns, and of one line.
+COLUMN_GAP, MARK_GAP, LINE_OFFSET, SAME_LINE = 0.8, 0.4, 0.6, 0.3
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
 LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE = 0.5, 0.85, 0.15, 0.6
 # Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
 FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
-# In heights of a line: how far lines of two columns stand apart.
-LINE_OFFSET = 0.6
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
 MOST_PIECES = 0.25
-# Share of a line's height by which the baselines of one line may differ.
-SAME_LINE = 0.3
 # Characters of a cell: where one is longer, the lines of a table only frame whole paragraphs.
 LONGEST_CELL = 500
 LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
@@ -58,15 +55,20 @@ class Piece:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table's lines: places of the vertical ones from the left, and of the horizontal ones from below, in points."""
+    """A table's lines: places from the left and from below; bars, sills: by row and by column, the cells right behind one."""
 
     columns: Sequence[float]
     rows: Sequence[float]
+    bars: Sequence[Set[int]]
+    sills: Sequence[Set[int]]
 
-    def parts(self, left: float, right: float, base: float) -> bool:
-        """Whether a line of the table parts two texts on a baseline."""
-        is_inside = self.rows[0] < base < self.rows[-1]
-        return is_inside and bisect_right(self.columns, left) < bisect_right(self.columns, right)
+    def parts(self, left: float, right: float, base: float, height: float) -> bool:
+        """Whether a line of the table parts two texts of this height on a baseline; in merged cells, a gap does."""
+        first, last = bisect_right(self.columns, left), bisect_right(self.columns, right)
+        if not self.rows[0] < base < self.rows[-1] or first == last:
+            return False
+        bars = self.bars[-bisect_right(self.rows, base)]
+        return right - left > MARK_GAP * height or not bars.isdisjoint(range(first, last))
 
     def holds(self, piece: Piece) -> bool:
         return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
@@ -80,7 +82,19 @@ class Grid:
         if max(len(cell) for row in cells for cell in row) > LONGEST_CELL:
             yield from (piece.text for piece in pieces)
         else:
-            yield from table_lines(row for row in cells if any(row))
+            merged = filled(zip(*filled(cells, self.bars), strict=True), self.sills)
+            yield from table_lines(list(row) for row in zip(*merged, strict=True) if any(row))
+
+
+def filled(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Iterator[Sequence[str]]:
+    """Yield rows, or columns, with a text in all cells that no line parts from it, though one does in most others."""
+    usual = {place for place, count in Counter(chain(*walls)).items() if 2 * count >= len(walls)}
+    for row, wall in zip(rows, walls, strict=True):
+        edges = [0, *(place for place in range(1, len(row)) if place in wall or place not in usual), len(row)]
+        for first, last in pairwise(edges):
+            texts = [*filter(None, row[first:last])] or [""]
+            row = [*row[:first], *(texts * (last - first) if len(texts) == 1 else row[first:last]), *row[last:]]
+        yield row
 
 
 def is_simple(boxes: Sequence[Box]) -> bool:
@@ -118,7 +132,7 @@ def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Pi
             # At the beginning of a note.
             last.text, last.base, last.height, blank = superscript("", last.text), base, height, " "
         is_near = last.text and last.is_level(base) and -last.height < gap < COLUMN_GAP * last.height
-        if is_near and not any(grid.parts(last.right, box.left, base) for grid in grids):
+        if is_near and not any(grid.parts(last.right, box.left, base, height) for grid in grids):
             last.text += blank + character
             last.right = box.right
         else:

@@ -4,6 +4,7 @@ import ctypes
 import math
 import re
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import islice, pairwise
@@ -34,13 +35,14 @@ SHORTEST, SAME_PLACE = 8.0, 3.0
 MOST_DRAWINGS, MOST_STROKES = 3000, 20_000
 
 
-def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:
-    """The name and the content of each attached file; files whose content is missing are empty."""
-    found = []
-    for file in map(document.get_attachment, range(document.count_attachments())):
+def attachments(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each file attached to a document, or to a page; without those that are missing."""
+    handles = map(pdfium.FPDFAnnot_GetFileAttachment, annotations(page) if page else ())
+    files = [pypdfium2.PdfAttachment(handle, document) for handle in handles if handle]
+    files += map(document.get_attachment, range(0 if page else document.count_attachments()))
+    for file in files:
         with suppress(pypdfium2.PdfiumError):
-            found.append((file.get_name(), bytes(file.get_data())))
-    return found
+            yield file.get_name(), bytes(file.get_data())
 
 
 def page_text(page: pypdfium2.PdfPage) -> str:
@@ -84,24 +86,27 @@ def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
     return "".join(piece + next(marks, UNDECODED) for piece in pieces[:-1]) + pieces[-1]
 
 
-def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
-    """Yield the text, the name and the box of each visible field and note of a page."""
+def annotations(page: pypdfium2.PdfPage) -> Iterator[Any]:
+    """Yield each visible annotation of a page while it is open."""
     for index in range(pdfium.FPDFPage_GetAnnotCount(page.raw)):
         annotation = pdfium.FPDFPage_GetAnnot(page.raw, index)
-        try:
-            kind = pdfium.FPDFAnnot_GetSubtype(annotation)
-            if pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN or kind in UNREAD:
-                continue
-            if kind == pdfium.FPDF_ANNOT_WIDGET:
-                name, text = field(page, annotation)
-            else:
-                name, text = "", string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
-            if text.strip():
-                box = pdfium.FS_RECTF()
-                pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))
-                yield " ".join(text.split()), name, Box(box.left, box.bottom, box.right, box.top)
-        finally:
-            pdfium.FPDFPage_CloseAnnot(annotation)
+        if not pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN:
+            yield annotation
+        pdfium.FPDFPage_CloseAnnot(annotation)
+
+
+def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
+    """Yield the text, the name and the box of each visible field and note of a page."""
+    for annotation in annotations(page):
+        kind, name, text = pdfium.FPDFAnnot_GetSubtype(annotation), "", ""
+        if kind == pdfium.FPDF_ANNOT_WIDGET:
+            name, text = field(page, annotation)
+        elif kind not in UNREAD:
+            text = string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
+        if text.strip():
+            box = pdfium.FS_RECTF()
+            pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))
+            yield " ".join(text.split()), name, Box(box.left, box.bottom, box.right, box.top)
 
 
 def field(page: pypdfium2.PdfPage, annotation: Any) -> tuple[str, str]:
@@ -152,7 +157,12 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
         low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
         rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
         if len(columns) > 2 and len(rows) > 2:
-            grids.append(Grid(columns, rows))
+            heights, widths = [sum(ends) / 2 for ends in pairwise(rows)], [sum(ends) / 2 for ends in pairwise(columns)]
+            bars = [{bisect_right(columns, x) - 1 for high, low, x in group if low < y < high} for y in heights[::-1]]
+            sills = [
+                {len(rows) - bisect_right(rows, y) for y, left, right in level if left < x < right} for x in widths
+            ]
+            grids.append(Grid(columns, rows, bars, sills))
     return grids
 
 

@@ -107,6 +107,8 @@ def named_cells(names: Row, row: Row) -> Row:
 def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     """Whether the first row of a table names its columns: different words, over columns of other words or of numbers."""
     filled = Counter(filter(None, names))
+    # Without the titles between the rows.
+    body = [row for row in body if len(set(filter(None, row))) > 1] or body
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
     numbers = [bool(column) and all(map(is_number, column)) for column in columns]
     for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):

@@ -107,9 +107,8 @@ def number_text(value: float, number_format: str) -> str:
     number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** after.count("%")
     number = (abs(number) if is_own_section else number).quantize(Decimal(1).scaleb(-len(decimals)), context=ROUNDING)
     text = f"{number:{',' if ',' in whole else ''}f}"
-    optional = len(decimals) - len(decimals.rstrip("#?"))
-    while optional and text.endswith("0"):
-        text, optional = text[:-1], optional - 1
-    digits, point, rest = text.removesuffix(".").partition(".")
+    digits, _, rest = text.partition(".")
+    fixed = len(decimals.rstrip("#?"))
+    rest = rest[:fixed] + rest[fixed:].rstrip("0")
     digits = "-" * digits.startswith("-") + digits.removeprefix("-").zfill(whole.count("0"))
-    return "".join([before, digits, point, rest, after]).replace('"', "").replace("\\", "").strip()
+    return "".join([before, digits, "." * bool(rest), rest, after]).replace('"', "").replace("\\", "").strip()

@@ -102,12 +102,8 @@ def fate_spans(
     start, end = document
     run_fates, counts = torch.unique_consecutive(fates, return_counts=True)
     edges = [0, *counts.cumsum(0).tolist()]
-    return tuple(
-        Span(
-            start + low * chunk_size,
-            min(start + high * chunk_size, end),
-            names[fate],
-            None if risks is None else float(risks[low:high].sum()),
-        )
-        for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False)
-    )
+    spans = []
+    for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False):
+        risk = None if risks is None else float(risks[low:high].sum())
+        spans.append(Span(start + low * chunk_size, min(start + high * chunk_size, end), names[fate], risk))
+    return tuple(spans)

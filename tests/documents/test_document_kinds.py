@@ -133,6 +133,8 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
         ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
         ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
         ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
+        ("<html><table><tr><td>Room<td>Fee<tr><td>Attic<td>75<tr><td colspan=2>Closed<tr><td>Loft<td>60</table>", "a.html",
+         "Room | Fee\nRoom: Attic | Fee: 75\nClosed\nRoom: Loft | Fee: 60"),
         ("<html><table><tr><td>Boat<td>Heron<tr><td>Berth<td>12</table>", "a.html", "Boat | Heron\nBerth | 12"),
         ("<html><table><tr><th colspan=3>Fees<tr><th>Boat<th colspan=2>2024<tr><th><th>May<th>June<tr><td>Heron<td>7<td>9",
          "a.html", "Fees | Fees | Fees\nBoat | 2024 | 2024\n| May | June\nBoat: Heron | 2024 May: 7 | 2024 June: 9"),
@@ -300,6 +302,20 @@ def test_a_table_with_lines_is_read_row_by_row(by_columns: bool) -> None:
     ]
 
 
+def test_cells_over_two_columns_or_rows_of_a_table_with_lines() -> None:
+    texts = [(65, 745, "Kind"), (255, 745, "Winter rates"), (65, 705, "Lift"), (175, 705, "75"), (285, 705, "80")]
+    texts += [(175, 665, "60"), (285, 665, "65"), (65, 625, "Crane"), (175, 625, "9"), (285, 625, "")]
+    content = "".join(line(text, x, y) for x, y, text in texts)
+    content += "".join(f"{170 if y == 680 else 60} {y} m 390 {y} l S\n" for y in (760, 720, 680, 640, 600))
+    content += "".join(f"{x} 600 m {x} {720 if x == 280 else 760} l S\n" for x in (60, 170, 280, 390))
+    assert read(raw_pdf(content), "a.pdf").split("\n") == [
+        "Kind | Winter rates | Winter rates",
+        "Kind: Lift | Winter rates: 75 | Winter rates: 80",
+        "Kind: Lift | Winter rates: 60 | Winter rates: 65",
+        "Kind: Crane | Winter rates: 9",
+    ]
+
+
 def test_raised_text_in_a_pdf() -> None:
     content = line("The deposit is 45", 72, 700) + line("1", 166, 705, 7) + line(" pounds, 10", 171, 700)
     content += line("6", 232, 705, 7) + line("litres.", 240, 700) + line("1", 72, 605, 7) + line("Refundable.", 77, 600)
@@ -310,23 +326,28 @@ def test_raised_text_in_a_pdf() -> None:
     assert "he quick fox jumps" in read(raw_pdf(content), "a.pdf")
 
 
-def test_fields_notes_and_attachments_of_a_pdf() -> None:
+def test_fields_notes_and_attachments_of_a_pdf(caplog: pytest.LogCaptureFixture) -> None:
     widget = "<</Type/Annot/Subtype/Widget/Rect[{}]/F 4/T({})/FT/{}/V{}>>"
     fields = [
         widget.format("220 695 420 715", "boat", "Tx", "(Morning Heron)"),
         widget.format("220 300 420 315", "Account", "Ch", "(t)/Ff 131072/Opt[[(s)(Sea Bank)][(t)(Tarn Bank)]]"),
         widget.format("220 655 230 665", "power", "Btn", "/Yes/AS/Yes"),
         "<</Type/Annot/Subtype/FreeText/Rect[72 500 300 520]/Contents(Agreed total is 8,450)/DA(0 g)>>",
+        "<</Type/Annot/Subtype/FileAttachment/Rect[72 600 80 620]/FS<</Type/Filespec/F(f.txt)/EF<</F 12 0 R>>>>>>",
+        "<</Type/EmbeddedFile/Length 9>>stream\nFee is 74\nendstream",
     ]
     data = raw_pdf(line("Name of the boat:", 72, 700) + line("Shore power:", 72, 657), annotations=fields)
+    data = data.replace(b"/AcroForm<<", b"/NeedsRendering true/AcroForm<</XFA(x)")
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(data))
     writer.add_annotation(0, FreeText(text="Checked in May", rect=(72, 400, 200, 420)))
     writer.add_attachment("t.csv", b"Name,Bonus\nMoss,930\n")
     stream = io.BytesIO()
     writer.write(stream)
-    assert read(stream.getvalue(), "a.pdf") == (
+    document = read_document(stream.getvalue(), "a.pdf")
+    assert ("its form (XFA) is not in its pages" in document.warnings[0], caplog.text) == (True, "")
+    assert document.text == (
         "Name of the boat: Morning Heron\nShore power: [x]\nAgreed total is 8,450\nChecked in May\nAccount: Tarn Bank\n\n"
-        "# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930"
+        "# Attachment: f.txt\n\nFee is 74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930"
     )
 
 

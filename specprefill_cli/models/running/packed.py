@@ -107,15 +107,11 @@ class OneTokenPass:
         self.embeddings, self.rotary, self.norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
         head: Any = model.get_output_embeddings()
         self.head = head.forward
-        self.layers = [
-            (
-                block,
-                block.self_attn,
-                [getattr(block.self_attn, f"{name}_proj").forward for name in "qkvo"],
-                [getattr(block.mlp, f"{name}_proj").forward for name in ("gate", "up", "down")],
-            )
-            for block in decoder.layers
-        ]
+        self.layers = []
+        for block in decoder.layers:
+            attention = [getattr(block.self_attn, f"{name}_proj").forward for name in "qkvo"]
+            mlp = [getattr(block.mlp, f"{name}_proj").forward for name in ("gate", "up", "down")]
+            self.layers.append((block, block.self_attn, attention, mlp))
 
     @torch.inference_mode()
     def __call__(self, token: Tensor, position: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:

@@ -49,13 +49,8 @@ def build_tokenizer(reader: GGUFReader) -> Tokenizer:
         raise refuse(reader, f"its tokenizer ({algorithm}; known are gpt2 and llama)")
     tokenizer = byte_pairs(reader) if algorithm == "gpt2" else sentence_pieces(reader)
     tokens, types = value(reader, "tokenizer.ggml.tokens"), value(reader, "tokenizer.ggml.token_type")
-    tokenizer.add_tokens(
-        [
-            AddedToken(token, special=type_ == TokenType.CONTROL, normalized=False)
-            for token, type_ in zip(tokens, types, strict=True)
-            if type_ in (TokenType.CONTROL, TokenType.USER_DEFINED)
-        ]
-    )
+    new = (pair for pair in zip(tokens, types, strict=True) if pair[1] in (TokenType.CONTROL, TokenType.USER_DEFINED))
+    tokenizer.add_tokens([AddedToken(text, special=kind == TokenType.CONTROL, normalized=False) for text, kind in new])
     first = value(reader, "tokenizer.ggml.bos_token_id", -1)
     if first >= 0 and value(reader, "tokenizer.ggml.add_bos_token", algorithm == "llama"):
         token = tokens[first]

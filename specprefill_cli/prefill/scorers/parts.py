@@ -70,15 +70,12 @@ def divide_document(tokens: int, size: int, room: int) -> tuple[Part, ...]:
     count = -(-tokens // (size - overlap)) if tokens > size else 1
     edges = [tokens * number // count for number in range(count + 1)]
     shortening = 1.0 if tokens <= room else max(0, room - size) / (tokens - edges[1])
-    return tuple(
-        Part(
-            start=max(0, first - overlap // 2),
-            end=(end := min(tokens, last + overlap // 2)),
-            core=(first, last),
-            gap=int(shortening * (tokens - end)),
-        )
-        for first, last in pairwise(edges)
-    )
+    parts = []
+    for first, last in pairwise(edges):
+        end = min(tokens, last + overlap // 2)
+        gap = int(shortening * (tokens - end))
+        parts.append(Part(start=max(0, first - overlap // 2), end=end, core=(first, last), gap=gap))
+    return tuple(parts)
 
 
 def document_parts(request: PrefillRequest) -> tuple[Part, ...]:
