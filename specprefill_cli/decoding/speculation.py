@@ -145,10 +145,8 @@ class Speculator:
             return 0
         name, state = proposer.name, self.state
         acceptance = state.acceptance[name]
-        promised, best_count = max(
-            (speedup(acceptance.rate, count, state.added_cost(proposer, count)), count)
-            for count in range(1, LONGEST_PROPOSAL + 1)
-        )
+        costs = ((count, state.added_cost(proposer, count)) for count in range(1, LONGEST_PROPOSAL + 1))
+        promised, best_count = max((speedup(acceptance.rate, count, cost), count) for count, cost in costs)
         if promised < WORTHWHILE:
             cost = state.added_cost(proposer, 1)
             self.refusals[name] = (

@@ -91,7 +91,10 @@ def parts_of(message: Any) -> list[Any]:
     forms = [parts_of(part) for part in message.iter_parts()]
     if message.get_content_subtype() == "alternative":
         texts = ([part for part in form if is_text(part)] for form in forms)
-        chosen = next((form for form in texts if any(part.get_payload(decode=True).strip() for part in form)), [])
+        filled = [form for form in texts if any(part.get_payload(decode=True).strip() for part in form)]
+        chosen = max(
+            filled, key=lambda form: b"</td" in b"".join(part.get_payload(decode=True) for part in form), default=[]
+        )
         forms = [chosen, *([part for part in form if not is_text(part)] for form in forms)]
     return list(chain.from_iterable(forms))
 

@@ -13,17 +13,16 @@ from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer
 from specprefill_cli.documents.text import decode_text
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
-# What may hide an element, in a style without spaces, and with which values it does.
+# What may hide or raise an element, in a style without spaces, and with which values it does.
 DECLARED = re.compile(
-    r"(?<![\w-])(display|visibility|opacity|font-size|text-decoration|left|top|text-indent)(?:-line)?:([^;!]*)(!?)"
+    r"(?<![\w-])(display|visibility|opacity|font-size|text-decoration|left|top|text-indent|vertical-align)(?:-line)?:([^;!]*)(!?)"
 )
 HIDING = re.compile(
     r"display:none|visibility:(?:hidden|collapse)|(?:opacity|font-size):0(?:px|em|pt|%)?|text-decoration:.*line-through.*"
-    r"|(?:left|top|text-indent):-\d{3,}(?:px|em)"
+    r"|(?:left|top|text-indent):-\d{3,}(?:px|em)|vertical-align:super"
 )
 INHERITED = {"font-size", "visibility"}
 STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
-RAISED = re.compile(r"vertical-align\s*:\s*super", re.IGNORECASE)
 # Comments of a style sheet, and its rules for print or narrow screens.
 UNUSED_RULES = re.compile(
     r"/\*.*?(?:\*/|\Z)|<!--|@(?!(?:layer|supports|media(?![^{};]{0,200}(?:print|max-|<|prefers|not))[^{};]{0,200}(?:all|screen|width))"
@@ -85,12 +84,14 @@ class TextExtractor(HTMLParser):
             self.style = f"@media {attributes.get('media') or 'all'} {{"
         names = {tag, *[f".{name}" for name in attributes.get("class", "").split()], f"#{attributes.get('id')}"}
         hidden = self.hidden_by(tag, names, attributes)
+        is_note = "noteref" in attributes.get("epub:type", attributes.get("role", ""))
+        is_raised = parent.is_raised or tag == "sup" or is_note or "vertical-align" in hidden
+        hidden -= {"vertical-align"}
         if not hidden:
             self.start(tag, attributes)
         if tag not in VOID:
             is_power = parent.tag == "msup" and parent.children == 2
-            is_raised = tag == "sup" or is_power or RAISED.search(attributes.get("style", "")) is not None
-            self.open.append(Element(tag, names, hidden, parent.is_raised or is_raised))
+            self.open.append(Element(tag, names, hidden, is_raised or is_power))
             for name in names:
                 self.depths[name] += 1
 

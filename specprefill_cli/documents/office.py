@@ -42,7 +42,7 @@ def document_pages(file: SourceFile) -> Pages:
         notes = [text_of(part, levels) for part in parse_related(archive, main, "footnotes", "endnotes")]
         body = text_of(parse_entry(archive, main), levels)
         parts = [*filter(None, dict.fromkeys(margins)), body, *notes]
-        yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(archive, main)])
+        yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(file, archive, main)])
 
 
 def slide_pages(file: SourceFile) -> Pages:
@@ -57,7 +57,8 @@ def slide_pages(file: SourceFile) -> Pages:
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
-            lines = [text_of(parse_entry(archive, slide)), *drawing_lines(archive, slide), *notes_of(archive, slide)]
+            body = text_of(parse_entry(archive, slide))
+            lines = [body, *drawing_lines(file, archive, slide), *notes_of(archive, slide)]
             text = file.page_text([*title, *filter(None, lines)])
             empty += [] if text.strip() else [number]
             yield text
@@ -108,8 +109,10 @@ def main_part(archive: ZipFile) -> str:
     return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
 
 
-def drawing_lines(archive: ZipFile, entry: str) -> Iterator[str]:
-    """Yield the texts of the diagrams and the tables of the charts that an entry shows."""
+def drawing_lines(file: SourceFile, archive: ZipFile, entry: str) -> Iterator[str]:
+    """Yield the texts of the diagrams and of other files inside an entry, and the tables of the charts that it shows."""
+    inner = (name for _, kind, name in relations(archive, entry) if kind in ("aFChunk", "package"))
+    yield from (file.attached(name, archive.read(name)) for name in inner)
     yield from map(text_of, parse_related(archive, entry, "diagramData"))
     for chart in parse_related(archive, entry, "chart"):
         yield from map(text_of, chart.iterfind(".//{*}title"))
@@ -173,6 +176,8 @@ class OfficeWriter(Writer):
     def write_tr(self, row: Element) -> None:
         self.tables[-1].start_row()
         self.in_header = row.find("{*}trPr/{*}tblHeader") is not None
+        if before := attribute(row.find("{*}trPr/{*}gridBefore"), "val"):
+            self.tables[-1].start_cell(self.in_header, before, "")
         self.write(row)
 
     def write_p(self, paragraph: Element) -> None:

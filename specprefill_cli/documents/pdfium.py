@@ -157,11 +157,9 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
         low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
         rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
         if len(columns) > 2 and len(rows) > 2:
-            heights, widths = [sum(ends) / 2 for ends in pairwise(rows)], [sum(ends) / 2 for ends in pairwise(columns)]
-            bars = [{bisect_right(columns, x) - 1 for high, low, x in group if low < y < high} for y in heights[::-1]]
-            sills = [
-                {len(rows) - bisect_right(rows, y) for y, left, right in level if left < x < right} for x in widths
-            ]
+            middles, centres = ([sum(ends) / 2 for ends in pairwise(edges)] for edges in (rows[::-1], columns))
+            bars = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]
+            sills = [{len(rows) - bisect_right(rows, y) for y, start, end in level if start < x < end} for x in centres]
             grids.append(Grid(columns, rows, bars, sills))
     return grids
 

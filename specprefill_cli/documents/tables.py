@@ -31,7 +31,9 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
     """
     rows = iter(rows)
     head = list(islice(rows, SAMPLE_ROWS))
-    while not marked and head and len(set(filter(None, head[0]))) < 2:
+    # Above the names may stand titles, and in exports of banks facts about the table.
+    usual = sorted(len([*filter(None, row)]) for row in head)[-2:][0] if has_names and head else 0
+    while not marked and head and (len(set(filter(None, head[0]))) < 2 or 2 * len([*filter(None, head[0])]) <= usual):
         yield row_text(dict.fromkeys(head.pop(0)))
     names: Row = []
     for count in (marked,) if marked else (1,) if is_data(head) else (1, 2):

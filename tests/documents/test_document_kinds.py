@@ -57,6 +57,7 @@ def read(data: bytes, name: str) -> str:
         ("The fee is 12<sup>3</sup> euros, 10<sup>-6</sup> m<sup>2</sup>, the 4<sup>th</sup>",
          "The fee is 12 [3] euros, 10^-6 m^2, the 4th"),
         ('12<span style="vertical-align: super"><a href=x>3</a></span> euros', "12 [3] euros"),
+        ("<style>.u{vertical-align:super}</style>10<span class=u>6</span> for 12<a epub:type=noteref>1</a>", "10^6 for 12 [1]"),
         ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
         ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
         ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
@@ -130,6 +131,9 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
         ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
         ("Berth,,Fee,Fee,\nB077,,1,2,see office\nB078,,3,4,", "a.csv",
          "Berth | | Fee | Fee\nBerth: B077 | Fee: 1 | Fee: 2 | see office\nBerth: B078 | Fee: 3 | Fee: 4"),
+        ("Account,Moss\nRange,May\n\nDate,Text,Sum,Left\n1/2,Rent,-8,5\n1/3,Pay,9,14", "a.csv",
+         "Account | Moss\nRange | May\nDate | Text | Sum | Left\nDate: 1/2 | Text: Rent | Sum: -8 | Left: 5\n"
+         "Date: 1/3 | Text: Pay | Sum: 9 | Left: 14"),
         ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
         ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
         ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
@@ -223,6 +227,13 @@ def test_mail_as_programs_send_it() -> None:
     assert (document.text, document.warnings) == (text, ("struck text is left out",))
 
 
+def test_mail_with_a_table_is_read_from_its_html() -> None:
+    message = EmailMessage()
+    message.set_content("Berth\n\nFee\n\nB077\n\n127")
+    message.add_alternative("<table><tr><th>Berth<th>Fee<tr><td>B077</td><td>127</td></table>", subtype="html")
+    assert read(bytes(message), "a.eml") == "Berth | Fee\nBerth: B077 | Fee: 127"
+
+
 def test_rich_text_through_another_package() -> None:
     data = rb"{\rtf1\ansi{\fonttbl{\f0 Arial;}}\f0 The caf\'e9 fee is 74 pounds.\par}"
     pytest.importorskip("kreuzberg")
@@ -236,6 +247,10 @@ def test_rich_text_through_another_package() -> None:
         ('<r><sym font="Wingdings" char="F0FE"/><t> yes</t></r>', "[x] yes"),
         ("<sSup><e><r><t>10</t></r></e><sup><r><t>6</t></r></sup></sSup>", "10^6"),
         ("<r><t>3</t></r><f><num><r><t>1</t></r></num><den><r><t>2</t></r></den></f>", "3 1/2"),
+        (
+            "<tbl><tr><trPr><gridBefore val='2'/></trPr><tc><r><t>a</t></r></tc><tc><r><t>b</t></r></tc></tr></tbl>",
+            "| | a | b",
+        ),
         ("<r><checkBox><checked/></checkBox><checkBox/></r>", "[x][ ]"),
         ('<r><ddList><result val="1"/><listEntry val="red"/><listEntry val="blue"/></ddList></r>', "blue"),
     ],

@@ -24,12 +24,13 @@ def test_docx_text_is_complete_and_in_order() -> None:
     assert len(document.pages) == 1
 
 
-def test_docx_footnotes_stand_at_the_end() -> None:
+def test_docx_footnotes_and_files_inside_stand_at_the_end() -> None:
     source, stream = zipfile.ZipFile(io.BytesIO(word())), io.BytesIO()
     schema = "http://schemas.openxmlformats.org/%s/2006/%s"
     text = "<w:p><w:r><w:t>As agreed.</w:t></w:r></w:p>"
     note = f'<w:footnotes xmlns:w="{schema % ("wordprocessingml", "main")}">{text}</w:footnotes>'
     link = f'<Relationship Id="r" Type="{schema % ("officeDocument", "relationships/footnotes")}" Target="notes.xml"/>'
+    link += f'<Relationship Id="c" Type="{schema % ("officeDocument", "relationships/aFChunk")}" Target="c.html"/>'
     with zipfile.ZipFile(stream, "w") as archive:
         for name in source.namelist():
             data = source.read(name)
@@ -37,7 +38,10 @@ def test_docx_footnotes_stand_at_the_end() -> None:
                 data = data.replace(b"</Relationships>", f"{link}</Relationships>".encode())
             archive.writestr(name, data)
         archive.writestr("word/notes.xml", note)
-    assert read_document(stream.getvalue(), "a.docx").text.endswith("months.\n\nAs agreed.")
+        archive.writestr("word/c.html", "<html><p>Agreed later.")
+    assert read_document(stream.getvalue(), "a.docx").text.endswith(
+        "months.\n\nAs agreed.\n# Attachment: word/c.html\n\nAgreed later."
+    )
 
 
 def test_pptx_slides_are_pages() -> None:

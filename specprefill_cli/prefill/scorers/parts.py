@@ -133,12 +133,8 @@ def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor
     cores, shared = torch.stack([part.masses for part in parts], 1).logsumexp(1)
     normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(parts))).log())
     query_weights = head_weights[:, None].to(normalisers) / normalisers.shape[1]
-    return torch.cat(
-        [
-            torch.einsum("hqn,hq->n", part.weights, (part.largest - normalisers).exp() * query_weights).cpu()
-            for part in parts
-        ]
-    )
+    shares = ((part, (part.largest - normalisers).exp() * query_weights) for part in parts)
+    return torch.cat([torch.einsum("hqn,hq->n", part.weights, share).cpu() for part, share in shares])
 
 
 def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) -> list[PrefillRequest]:
