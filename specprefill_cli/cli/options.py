@@ -122,9 +122,8 @@ def with_settings(
         def command(context: typer.Context, **arguments: Any) -> None:
             option_values = {option.name: arguments.pop(option.name) for option in options}
             sources = {name: context.get_parameter_source(name) for name in option_values}
-            given = {
-                name: option_values[name] for name, source in sources.items() if source and source.name == COMMAND_LINE
-            }
+            named = (name for name, source in sources.items() if source and source.name == COMMAND_LINE)
+            given = {name: option_values[name] for name in named}
             supplied_values: dict[str, Any] = {"given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in list_options})

@@ -104,9 +104,8 @@ def ranks_for(tensor_parallel: int) -> Ranks:
         return ALONE if tensor_parallel == 1 else start_run(tensor_parallel)
     ranks = join_run()
     if tensor_parallel not in (1, ranks.size):
-        raise UsageError(
-            f"--tensor-parallel {tensor_parallel}: torchrun started {ranks.size} processes; leave the option out"
-        )
+        problem = f"--tensor-parallel {tensor_parallel}: torchrun started {ranks.size} processes; leave the option out"
+        raise UsageError(problem)
     return ranks
 
 

@@ -2,6 +2,7 @@
 
 import posixpath
 from email import message_from_bytes, policy
+from html import escape
 from io import BytesIO
 from itertools import chain
 from typing import Any
@@ -13,6 +14,7 @@ from zipfile import ZipFile
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.html import shown_text
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
+from specprefill_cli.documents.tables import span_of
 from specprefill_cli.documents.text import decode_as, decode_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
@@ -20,6 +22,10 @@ HEADERS = ("From", "To", "Cc", "Date", "Subject")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 # Design, where it has an identifier or an address; and kinds of text that nobody sees.
 DESIGN, UNSHOWN = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript")
+# Elements of OpenDocument that HTML names otherwise, and those without text of their own.
+TAGS = {"h": "h2", "list-item": "li", "table-header-rows": "thead", "table-row": "tr", "table-cell": "td", "line-break": "br",
+        "note-citation": "sup", "title": "div", "desc": "div"}  # fmt: skip
+PLAIN = {"s": " ", "tab": " "} | dict.fromkeys(("covered-table-cell", "tracked-changes", "annotation", "forms"), "")
 
 
 def open_archive(file: SourceFile) -> ZipFile:
@@ -39,6 +45,46 @@ def parse_entry(archive: ZipFile, entry: str) -> Element:
 def entry_name(folder: str, link: str) -> str:
     """The name of the entry that a link leads to. folder: of the entry with the link."""
     return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
+
+
+def name_of(tag: str) -> str:
+    """The name of a tag or an attribute, without the namespace."""
+    return tag.rpartition("}")[2]
+
+
+def open_pages(file: SourceFile) -> Pages:
+    """Yield the text, or each sheet or slide, of an OpenDocument, as HTML with its styles shows it."""
+    with open_archive(file) as archive:
+        content = parse_entry(archive, "content.xml")
+    looks = ""
+    for style in content.iterfind("{*}automatic-styles/{*}style"):
+        value = {name_of(key): text for part in (*style, style) for key, text in part.items()}
+        struck = "line-through" * (value.get("text-line-through-style", "none") != "none")
+        place, shown = value.get("text-position", "")[:5], value.get("display", "")
+        looks += f".{value.get('name')}{{text-decoration:{struck};vertical-align:{place};display:{shown}}}"
+    body = next(content.iterfind("{*}body/*"))
+    sheets = body.findall("{*}table") if name_of(body.tag) == "spreadsheet" else []
+    for part in body.findall("{*}page") or sheets or [body]:
+        title = "".join(f"# {escape(text)}" for key, text in part.items() if sheets and name_of(key) == "name")
+        yield shown_text(file, f"<style>{looks}</style>{title}{markup_of(part)}")[1]
+
+
+def markup_of(element: Element) -> str:
+    """An element of an OpenDocument as HTML. Empty rows part tables."""
+    name, children = name_of(element.tag), list(element)
+    value = {name_of(key): text for key, text in element.items()}
+    while name == "table-row" and children and not "".join(children[-1].itertext()).strip():
+        children.pop()
+    if name in PLAIN or (name == "table-row" and not children):
+        return PLAIN.get(name, "</table><table>")
+    if name == "note-body":
+        return escape(f" ({' '.join(element.itertext())})")
+    tag, columns = TAGS.get(name, name), value.get("number-columns-spanned") or value.get("number-columns-repeated")
+    spans = f'colspan="{columns}" rowspan="{value.get("number-rows-spanned")}"'
+    mark = ("#" * int(value.get("outline-level", 0)) + " ").lstrip(" ")
+    start = f'<{tag} class="{value.get("style-name")}" {spans}>{mark}{escape(element.text or "")}'
+    inner = "".join(f"{markup_of(child)}{escape(child.tail or '')}" for child in children)
+    return f"{start}{inner}</{tag}>" * span_of(value.get("number-rows-repeated", ""))
 
 
 def book_pages(file: SourceFile) -> Pages:
@@ -91,10 +137,9 @@ def parts_of(message: Any) -> list[Any]:
     forms = [parts_of(part) for part in message.iter_parts()]
     if message.get_content_subtype() == "alternative":
         texts = ([part for part in form if is_text(part)] for form in forms)
-        filled = [form for form in texts if any(part.get_payload(decode=True).strip() for part in form)]
-        chosen = max(
-            filled, key=lambda form: b"</td" in b"".join(part.get_payload(decode=True) for part in form), default=[]
-        )
+        bodies = ((b"".join(part.get_payload(decode=True) for part in form), form) for form in texts)
+        filled = ((b"</td" in body, form) for body, form in bodies if body.strip())
+        _, chosen = max(filled, key=lambda pair: pair[0], default=(False, []))
         forms = [chosen, *([part for part in form if not is_text(part)] for form in forms)]
     return list(chain.from_iterable(forms))
 

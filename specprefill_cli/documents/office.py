@@ -7,7 +7,7 @@ from itertools import chain
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
-from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
+from specprefill_cli.documents.containers import entry_name, name_of, open_archive, parse_entry
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer, table_lines
@@ -129,11 +129,6 @@ def points(series: Element, *names: str) -> dict[str, str]:
     """The values of a chart's series by their place."""
     found = (point for name in names for point in series.iterfind(f"{{*}}{name}//{{*}}pt"))
     return {point.get("idx", ""): point.findtext("{*}v") or "" for point in found}
-
-
-def name_of(tag: str) -> str:
-    """The name of a tag or an attribute, without the namespace."""
-    return tag.rpartition("}")[2]
 
 
 def attribute(element: Element | None, name: str) -> str:

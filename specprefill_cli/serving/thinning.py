@@ -83,10 +83,8 @@ def divide(text: str, is_system: bool) -> Division:
         inner = []
     inner_asked = asked_in([text[own[0][0] : own[-1][1]] for own in inner])
     kept |= {*chain(*inner)}
-    is_kept = [
-        sentence in kept or any(start < sentence[1] and sentence[0] < end for start, end in labelled)
-        for sentence in sentences
-    ]
+    are_labelled = [any(start < last and first < end for start, end in labelled) for first, last in sentences]
+    is_kept = [sentence in kept or is_labelled for sentence, is_labelled in zip(sentences, are_labelled, strict=True)]
     return Division(asked=asked, inner=inner_asked, documents=ranges_not_kept(sentences, is_kept))
 
 

@@ -259,12 +259,32 @@ def test_symbols_formulas_and_fields_of_word(run: str, text: str) -> None:
     assert clean_text(text_of(fromstring(f"<body><p>{run}</p></body>"))).strip() == text
 
 
-def test_slides_of_open_documents() -> None:
+SPANS = {"75": "number-columns-spanned='2'", "Loft": "number-rows-spanned='2'"}
+ROWS = [[f"<table-cell {SPANS.get(text, '')}><p>{text}</p></table-cell>" * bool(text) for text in row] for row in RATES]
+RATES_TABLE = "".join(f"<table-row>{''.join(row)}</table-row>" for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "pages"),
+    [
+        ("presentation", "<page><p>Gate <s/>A</p></page><page><p>Nine</p></page>", ["Gate A", "Nine"]),
+        ("text", f"<table>{RATES_TABLE}</table>", [FILLED]),
+        ("text", "<h outline-level='2'>Fee</h><p>bo<span>at</span>: <span style-name='T1'>60</span>70"
+         "<note><note-citation>1</note-citation><note-body><p>Net.</p></note-body></note>, 10<span style-name='T2'>6</span></p>",
+         ["## Fee\nboat: 70 [1] (Net.), 10^6"]),
+        ("spreadsheet", "<table name='A'><table-row><table-cell><p>Fees</p></table-cell></table-row>"
+         "<table-row number-rows-repeated='9'><table-cell/></table-row><table-row><table-cell><p>007</p></table-cell>"
+         "<table-cell><p>5%</p></table-cell></table-row></table><table name='B'/>", ["# A\nFees\n007 | 5%", "# B"]),
+    ],
+)  # fmt: skip
+def test_open_documents(kind: str, body: str, pages: list[str]) -> None:
+    looks = "<style name='T1'><t text-line-through-style='solid'/></style><style name='T2'><t text-position='super 58%'/></style>"
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("mimetype", "application/vnd.oasis.opendocument.presentation")
-        archive.writestr("content.xml", "<a xmlns='b'><page><p>Gate <s>A</s></p></page><page><p>Nine</p></page></a>")
-    assert page_texts(read_document(stream.getvalue(), "a.odp")) == ["Gate A", "Nine"]
+        archive.writestr("mimetype", f"application/vnd.oasis.opendocument.{kind}")
+        styles = f"<automatic-styles>{looks}</automatic-styles>"
+        archive.writestr("content.xml", f"<a xmlns='b'>{styles}<body><{kind}>{body}</{kind}></body></a>")
+    assert page_texts(read_document(stream.getvalue(), "stdin")) == pages
 
 
 LEFT = [

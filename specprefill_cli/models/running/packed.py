@@ -44,9 +44,8 @@ def forward(passes: Sequence[ForwardInput], slots: Sequence[Tensor] | None = Non
         slots = [torch.arange(step.state.length - step.length, step.state.length) for step in passes]
     edges = list(accumulate((step.length for step in passes), initial=0))
     spans = [slice(*edge) for edge in pairwise(edges)]
-    context = AttentionMetadata(
-        [sequence_metadata(*place) for place in zip(passes, slots, spans, strict=True)], last_layer
-    )
+    places = zip(passes, slots, spans, strict=True)
+    context = AttentionMetadata([sequence_metadata(*place) for place in places], last_layer)
     inputs = {
         "input_ids": copy_to(torch.cat([step.tokens for step in passes])[None], device),
         "position_ids": copy_to(torch.cat([step.positions for step in passes])[None], device),

@@ -54,9 +54,8 @@ def build_tokenizer(reader: GGUFReader) -> Tokenizer:
     first = value(reader, "tokenizer.ggml.bos_token_id", -1)
     if first >= 0 and value(reader, "tokenizer.ggml.add_bos_token", algorithm == "llama"):
         token = tokens[first]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, first)]
-        )
+        single, special = f"{token} $A", [(token, first)]
+        tokenizer.post_processor = processors.TemplateProcessing(single, pair=f"{single} $B", special_tokens=special)
     return tokenizer
 
 
@@ -87,9 +86,8 @@ def sentence_pieces(reader: GGUFReader) -> Tokenizer:
     prefix = [normalizers.Prepend(SPACE)] if has_prefix else []
     strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
     tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
 
 

@@ -89,9 +89,8 @@ def download_errors(name: str) -> Iterator[None]:
     except SpecprefillError:
         raise
     except GatedRepoError as error:
-        raise SpecprefillError(
-            f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
-        ) from error
+        problem = f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
+        raise SpecprefillError(problem) from error
     except LocalEntryNotFoundError as error:
         raise ModelNotHere(
             f"{name}: not complete in {constants.HF_HUB_CACHE}, and it cannot be downloaded now; try again with a network"

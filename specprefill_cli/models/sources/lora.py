@@ -64,9 +64,8 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
         tensors = load_file(folder / WEIGHTS)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise SpecprefillError(
-            f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
-        ) from error
+        problem = f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
+        raise SpecprefillError(problem) from error
     for key, plain in PLAIN.items():
         if config.get(key) and config[key] != plain:
             raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")
