@@ -2,15 +2,14 @@
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from statistics import median
 from typing import NamedTuple
 
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.tables import is_number, table_lines
+from specprefill_cli.documents.tables import fill_unparted, is_number, table_lines
 
 # In heights of a line: the gap between columns, and before a raised mark; between baselines of two columns, and of one line.
 COLUMN_GAP, MARK_GAP, LINE_OFFSET, SAME_LINE = 0.8, 0.4, 0.6, 0.3
@@ -82,19 +81,8 @@ class Grid:
         if max(len(cell) for row in cells for cell in row) > LONGEST_CELL:
             yield from (piece.text for piece in pieces)
         else:
-            merged = filled(zip(*filled(cells, self.bars), strict=True), self.sills)
+            merged = fill_unparted(zip(*fill_unparted(cells, self.bars), strict=True), self.sills)
             yield from table_lines(list(row) for row in zip(*merged, strict=True) if any(row))
-
-
-def filled(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Iterator[Sequence[str]]:
-    """Yield rows, or columns, with a text in all cells that no line parts from it, though one does in most others."""
-    usual = {place for place, count in Counter(chain(*walls)).items() if 2 * count >= len(walls)}
-    for row, wall in zip(rows, walls, strict=True):
-        edges = [0, *(place for place in range(1, len(row)) if place in wall or place not in usual), len(row)]
-        for first, last in pairwise(edges):
-            texts = [*filter(None, row[first:last])] or [""]
-            row = [*row[:first], *(texts * (last - first) if len(texts) == 1 else row[first:last]), *row[last:]]
-        yield row
 
 
 def is_simple(boxes: Sequence[Box]) -> bool:
@@ -173,7 +161,23 @@ def lines_of(pieces: Iterable[Piece]) -> str:
             rows[-1].append(piece)
         else:
             rows.append([piece])
-    return "\n".join(" ".join(piece.text for piece in row) for row in in_columns(rows))
+    groups = groupby(in_columns(rows), key=lambda row: len(row) > 1)
+    return "\n".join(chain.from_iterable(beside_lines([*group]) for _, group in groups))
+
+
+def beside_lines(rows: list[list[Piece]]) -> Iterator[str]:
+    """Yield rows of pieces as lines; in a table of numbers with empty cells, each piece with the name above it."""
+    names = max(rows, key=len)
+    cells = [[""] * len(names) for _ in rows]
+    for row, texts in zip(rows, cells, strict=True):
+        for piece in row:
+            shifts = [min(abs(piece.left - name.left), abs(piece.right - name.right)) for name in names]
+            texts[shifts.index(min(shifts))] += piece.text
+    lines = [" ".join(piece.text for piece in row) for row in rows]
+    has_gaps = len(names) > 2 and any("" in texts for texts in cells)
+    are_apart = lines == [" ".join(filter(None, texts)) for texts in cells]
+    has_numbers = FEWEST_LINES <= len(rows) <= 2 * sum(any(map(is_number, texts)) for texts in cells)
+    yield from table_lines(cells) if has_gaps and are_apart and has_numbers else lines
 
 
 def is_beside(left: Piece, right: Piece) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, compress, islice, pairwise, zip_longest
 from typing import NamedTuple
@@ -86,6 +86,17 @@ def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
                 if cell.rows > 1:
                     below[column] = cell._replace(columns=1, rows=cell.rows - 1)
         above = row
+        yield row
+
+
+def fill_unparted(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Iterator[Sequence[str]]:
+    """Yield rows, or columns, with a text in all cells that no line parts from it, though one does in most others."""
+    usual = {place for place, count in Counter(chain(*walls)).items() if 2 * count >= len(walls)}
+    for row, wall in zip(rows, walls, strict=True):
+        edges = [0, *(place for place in range(1, len(row)) if place in wall or place not in usual), len(row)]
+        for first, last in pairwise(edges):
+            texts = [*filter(None, row[first:last])] or [""]
+            row = [*row[:first], *(texts * (last - first) if len(texts) == 1 else row[first:last]), *row[last:]]
         yield row
 
 

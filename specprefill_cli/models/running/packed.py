@@ -123,13 +123,11 @@ class OneTokenPass:
         half = cos.shape[-1] // 2
         # The rotation subtracts the half that `roll` moves to the front.
         sin = torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
-        for number, (block, attention, (to_query, to_key, to_value, to_output), (gate, up, down)) in enumerate(
-            self.layers
-        ):
+        layers = enumerate(self.layers)
+        for number, (block, attention, (to_query, to_key, to_value, to_output), (gate, up, down)) in layers:
             states = apply_norm(block.input_layernorm, hidden)
-            query, key, value = (
-                project(states).view(1, -1, 1, attention.head_dim) for project in (to_query, to_key, to_value)
-            )
+            projected = (project(states) for project in (to_query, to_key, to_value))
+            query, key, value = (part.view(1, -1, 1, attention.head_dim) for part in projected)
             if hasattr(attention, "q_norm"):
                 query, key = apply_norm(attention.q_norm, query), apply_norm(attention.k_norm, key)
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
