@@ -37,9 +37,8 @@ Html = Annotated[
         show_default="none",
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
-]
+QUIET = "Print no table, no progress and no warnings."
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=QUIET, rich_help_panel=OUTPUT)]
 # Documents and question are required; `new_request` reports a missing argument with an example.
 Documents = Annotated[
     list[str] | None,

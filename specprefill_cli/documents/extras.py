@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.layout import Piece, lines_of
+from specprefill_cli.documents.layout import Piece, grouped, lines_of
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.text import labelled_tables
 from specprefill_cli.errors import pip_command
@@ -66,12 +66,7 @@ def recognised_text(picture: Any) -> str:
     for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
         pieces.append(Piece(text.strip(), left, right, -bottom, bottom - top))
-    rows: list[list[Piece]] = []
-    for piece in sorted(pieces, key=lambda piece: -piece.base):
-        if rows and rows[-1][0].is_level(piece.base):
-            rows[-1].append(piece)
-        else:
-            rows.append([piece])
+    rows = grouped(sorted(pieces, key=lambda piece: -piece.base), lambda row, piece: row[0].is_level(piece.base))
     return lines_of(piece for row in rows for piece in sorted(row, key=lambda piece: piece.left))
 
 

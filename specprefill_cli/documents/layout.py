@@ -2,11 +2,11 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
+from itertools import chain
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specprefill_cli.documents.cleaning import superscript
 from specprefill_cli.documents.tables import fill_unparted, is_number, table_lines
@@ -85,20 +85,6 @@ class Grid:
             yield from table_lines(list(row) for row in zip(*merged, strict=True) if any(row))
 
 
-def is_simple(boxes: Sequence[Box]) -> bool:
-    """Whether a page has neither raised text nor columns beside each other, by the boxes of its texts in drawing order."""
-    gaps = 0
-    for first, second in pairwise(boxes):
-        height, gap = first.top - first.bottom, second.left - first.right
-        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -MARK_GAP * height:
-            continue
-        is_raised = second.bottom - first.bottom > MARK_RAISE * height
-        if is_raised and second.top - second.bottom < MARK_HEIGHT * height and gap < height:
-            return False
-        gaps += gap > COLUMN_GAP * height
-    return gaps < FEWEST_LINES
-
-
 def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Piece]:
     """The pieces of a page in drawing order, raised marks written by `superscript`; lines of tables part pieces."""
     pieces: list[Piece] = []
@@ -153,31 +139,41 @@ def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: 
     return lines_of(pieces)
 
 
+def grouped(items: Iterable[Any], goes_on: Callable[[list[Any], Any], object]) -> list[list[Any]]:
+    """Items in groups: each with those right before it, if it goes on with them."""
+    groups: list[list[Any]] = []
+    for item in items:
+        if groups and goes_on(groups[-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
 def lines_of(pieces: Iterable[Piece]) -> str:
     """The lines of a page, from its pieces in drawing order."""
-    rows: list[list[Piece]] = []
-    for piece in pieces:
-        if rows and is_beside(rows[-1][-1], piece):
-            rows[-1].append(piece)
-        else:
-            rows.append([piece])
-    groups = groupby(in_columns(rows), key=lambda row: len(row) > 1)
-    return "\n".join(chain.from_iterable(beside_lines([*group]) for _, group in groups))
+    rows = in_columns(grouped(pieces, lambda row, piece: is_beside(row[-1], piece)))
+    # A text may go on below, in its column.
+    blocks = grouped(rows, lambda held, row: held[0][1:] and (row[1:] or row[0].left > min(x[0].right for x in held)))
+    return "\n".join(chain.from_iterable(map(block_lines, blocks)))
 
 
-def beside_lines(rows: list[list[Piece]]) -> Iterator[str]:
-    """Yield rows of pieces as lines; in a table of numbers with empty cells, each piece with the name above it."""
-    names = max(rows, key=len)
-    cells = [[""] * len(names) for _ in rows]
+def block_lines(rows: list[list[Piece]]) -> Iterable[str]:
+    """The lines of rows of pieces; in a table of numbers with empty cells, each piece with the name above it."""
+    starts, edge = list[float](), float("-inf")
+    for piece in sorted(chain(*(row for row in rows if len(row) > 1)), key=lambda piece: piece.left):
+        starts += [piece.left] if piece.left >= edge else []
+        edge = max(edge, piece.right)
+    cells = [[""] * (len(starts) or 1) for _ in rows]
     for row, texts in zip(rows, cells, strict=True):
         for piece in row:
-            shifts = [min(abs(piece.left - name.left), abs(piece.right - name.right)) for name in names]
-            texts[shifts.index(min(shifts))] += piece.text
+            texts[bisect_right(starts, piece.left) - 1] += piece.text
     lines = [" ".join(piece.text for piece in row) for row in rows]
-    has_gaps = len(names) > 2 and any("" in texts for texts in cells)
     are_apart = lines == [" ".join(filter(None, texts)) for texts in cells]
-    has_numbers = FEWEST_LINES <= len(rows) <= 2 * sum(any(map(is_number, texts)) for texts in cells)
-    yield from table_lines(cells) if has_gaps and are_apart and has_numbers else lines
+    wide = [texts for row, texts in zip(rows, cells, strict=True) if len(row) > 1]
+    has_gaps = len(starts) > 2 and any("" in texts for texts in wide)
+    has_numbers = FEWEST_LINES <= len(wide) <= 2 * sum(any(map(is_number, texts)) for texts in wide)
+    return table_lines(cells) if has_gaps and are_apart and has_numbers else lines
 
 
 def is_beside(left: Piece, right: Piece) -> bool:

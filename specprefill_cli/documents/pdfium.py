@@ -5,7 +5,7 @@ import math
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice, pairwise
 from typing import Any
@@ -58,11 +58,25 @@ def page_text(page: pypdfium2.PdfPage) -> str:
             return UNDECODED
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes, grids = list(notes_of(page)), grids_of(page)
-        is_simple = not (notes or grids) and layout.is_simple(boxes)
-        ordered = None if is_simple else layout.ordered_text(list(characters(text_page)), notes, grids)
+        is_plain = not (notes or grids) and is_simple(boxes)
+        ordered = None if is_plain else layout.ordered_text(list(characters(text_page)), notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
     return ordered + UNDECODED * bool(unmapped)
+
+
+def is_simple(boxes: Sequence[Box]) -> bool:
+    """Whether a page has neither raised text nor columns beside each other, by the boxes of its texts in drawing order."""
+    gaps = 0
+    for first, second in pairwise(boxes):
+        height, gap = first.top - first.bottom, second.left - first.right
+        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -layout.MARK_GAP * height:
+            continue
+        is_raised = second.bottom - first.bottom > layout.MARK_RAISE * height
+        if is_raised and second.top - second.bottom < layout.MARK_HEIGHT * height and gap < height:
+            return False
+        gaps += gap > layout.COLUMN_GAP * height
+    return gaps < layout.FEWEST_LINES
 
 
 def characters(page: pypdfium2.PdfTextPage) -> Iterator[Character]:

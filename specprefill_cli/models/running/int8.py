@@ -141,9 +141,8 @@ class Int8Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids [...] -> vectors [..., width]."""
-        vectors = self.packed[tokens][..., : self.embedding_dim].to(self.dtype) * self.scales[tokens][..., None].to(
-            self.dtype
-        )
+        vectors = self.packed[tokens][..., : self.embedding_dim].to(self.dtype)
+        vectors = vectors * self.scales[tokens][..., None].to(self.dtype)
         return vectors if self.multiplier == 1 else vectors * self.multiplier
 
 

@@ -132,9 +132,8 @@ class OneTokenPass:
                 query, key = apply_norm(attention.q_norm, query), apply_norm(attention.k_norm, key)
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
             keys, values = cache.update(key, value, number)
-            output = F.scaled_dot_product_attention(
-                group_heads(query, keys), keys, values, attn_mask=mask, scale=attention.scaling
-            )
+            query = group_heads(query, keys)
+            output = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=attention.scaling)
             hidden = hidden + to_output(output.view(1, -1))
             states = apply_norm(block.post_attention_layernorm, hidden)
             hidden = hidden + down(block.mlp.act_fn(gate(states)) * up(states))
