@@ -56,6 +56,9 @@ def open_pages(file: SourceFile) -> Pages:
     """Yield the text, or each sheet or slide, of an OpenDocument, as HTML with its styles shows it."""
     with open_archive(file) as archive:
         content = parse_entry(archive, "content.xml")
+    filled = (part for part in content.iterfind(".//{*}table-row") if "".join(part.itertext()).strip())
+    repeated = sum(span_of(text) - 1 for part in filled for key, text in part.items() if key.endswith("rows-repeated"))
+    file.check_room(100 * repeated)
     looks = ""
     for style in content.iterfind("{*}automatic-styles/{*}style"):
         value = {name_of(key): text for part in (*style, style) for key, text in part.items()}
@@ -81,7 +84,7 @@ def markup_of(element: Element) -> str:
         return escape(f" ({' '.join(element.itertext())})")
     tag, columns = TAGS.get(name, name), value.get("number-columns-spanned") or value.get("number-columns-repeated")
     spans = f'colspan="{columns}" rowspan="{value.get("number-rows-spanned")}"'
-    mark = ("#" * int(value.get("outline-level", 0)) + " ").lstrip(" ")
+    mark = ("#" * min(int(value.get("outline-level", 0)), 6) + " ").lstrip(" ")
     start = f'<{tag} class="{value.get("style-name")}" {spans}>{mark}{escape(element.text or "")}'
     inner = "".join(f"{markup_of(child)}{escape(child.tail or '')}" for child in children)
     return f"{start}{inner}</{tag}>" * span_of(value.get("number-rows-repeated", ""))
@@ -102,9 +105,8 @@ def book_pages(file: SourceFile) -> Pages:
             raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
         if missing := [chapter for chapter in chapters if chapter not in entries]:
             file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-        titles = [package.findtext(".//{*}title") or ""]
-        titles += (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
-        head = "\n".join(filter(None, titles))
+        authors = (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
+        head = "\n".join(filter(None, [package.findtext(".//{*}title"), *authors]))
         for chapter in filter(entries.__contains__, chapters):
             page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
             _, text = shown_text(page, decode_text(page, is_markup=True))

@@ -131,8 +131,7 @@ def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: 
     for note in notes:
         insert_note(pieces, *note)
     for grid in grids:
-        held = [piece for piece in pieces if grid.holds(piece)]
-        if held:
+        if held := [piece for piece in pieces if grid.holds(piece)]:
             table = Piece("\n".join(grid.lines(held)), grid.columns[0], grid.columns[-1], grid.rows[-1], held[0].height)
             place = pieces.index(held[0])
             pieces = [*pieces[:place], table, *(piece for piece in pieces[place:] if not grid.holds(piece))]

@@ -254,9 +254,9 @@ RATES_TABLE = "".join(f"<table-row>{''.join(row)}</table-row>" for row in ROWS)
     ("text", "<h outline-level='2'>Fee</h><p>bo<span>at</span>: <span style-name='T1'>60</span>70"
      "<note><note-citation>1</note-citation><note-body><p>Net.</p></note-body></note>, 10<span style-name='T2'>6</span></p>",
      ["## Fee\nboat: 70 [1] (Net.), 10^6"]),
-    ("spreadsheet", "<table name='A'><table-row><table-cell><p>Fees</p></table-cell></table-row>"
+    ("spreadsheet", "<table name='A'><table-row number-rows-repeated='9'><table-cell><p>Fees</p></table-cell></table-row>"
      "<table-row number-rows-repeated='9'><table-cell/></table-row><table-row><table-cell><p>007</p></table-cell>"
-     "<table-cell><p>5%</p></table-cell></table-row></table><table name='B'/>", ["# A\nFees\n007 | 5%", "# B"]),
+     "<table-cell><p>5%</p></table-cell></table-row></table><table name='B'/>", ["# A\n" + "Fees\n" * 9 + "007 | 5%", "# B"]),
 ])  # fmt: skip
 def test_open_documents(kind: str, body: str, pages: list[str]) -> None:
     looks = "<style name='T1'><t text-line-through-style='solid'/></style><style name='T2'><t text-position='super 58%'/></style>"
@@ -266,6 +266,8 @@ def test_open_documents(kind: str, body: str, pages: list[str]) -> None:
         styles = f"<automatic-styles>{looks}</automatic-styles>"
         archive.writestr("content.xml", f"<a xmlns='b'>{styles}<body><{kind}>{body}</{kind}></body></a>")
     assert page_texts(read_document(stream.getvalue(), "stdin")) == pages
+    if "rows-repeated" in body:
+        assert "the limit of 799 characters" in refusal(stream.getvalue(), "a.ods", max_characters=799)
 
 
 LEFT = [
