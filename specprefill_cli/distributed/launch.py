@@ -147,9 +147,8 @@ def start_run(size: int) -> Ranks:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
     # The libuv store of some versions of torch cannot take our socket.
-    store = dist.TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
-    )
+    fd = listening.detach()
+    store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd, use_libuv=False)
     env = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
     processes = RankProcesses(size, env)
     atexit.register(processes.close, keep_logs=False)

@@ -1,6 +1,8 @@
 """Files that hold other files: ZIP archives of XML with guards against hostile ones, books (EPUB), mail (EML, MHTML)."""
 
 import posixpath
+import re
+from dataclasses import replace
 from email import message_from_bytes, policy
 from html import escape
 from io import BytesIO
@@ -19,6 +21,7 @@ from specprefill_cli.documents.text import decode_as, decode_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
+MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 # Design, where it has an identifier or an address; and kinds of text that nobody sees.
 DESIGN, UNSHOWN = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript")
@@ -130,6 +133,12 @@ def mail_pages(file: SourceFile) -> Pages:
         name = part.get_filename() or ("message.eml" if kind == "message/rfc822" else kind)
         if text := file.attached(name, data or b""):
             yield text
+
+
+def mailbox_pages(file: SourceFile) -> Pages:
+    """Yield the pages of each mail of a mailbox (mbox)."""
+    for mail in MAIL_BORDER.split(file.data)[1:]:
+        yield from mail_pages(replace(file, data=mail))
 
 
 def parts_of(message: Any) -> list[Any]:

@@ -47,6 +47,7 @@ READERS: Mapping[str, Reader] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
     **dict.fromkeys((*text.MARKDOWN_SUFFIXES, ".txt", ".text", ".rst"), text.text_pages),
     **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
+    ".mbox": containers.mailbox_pages,
     **dict.fromkeys((".eml", ".mht", ".mhtml"), containers.mail_pages),
 }
 KNOWN_SUFFIXES = tuple(READERS)
@@ -98,6 +99,8 @@ def choose_reader(data: bytes, name: str) -> Reader:
     refuse_binary(data, name, suffix)
     if suffix in READERS:
         return READERS[suffix]
+    if containers.MAIL_BORDER.match(head):
+        return containers.mailbox_pages
     if MAIL_START.match(head):
         return containers.mail_pages
     return html.pages if HTML_START.match(head.removeprefix(codecs.BOM_UTF8)) else text.text_pages

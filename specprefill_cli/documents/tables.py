@@ -33,7 +33,10 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
     head = list(islice(rows, SAMPLE_ROWS))
     # Above the names may stand titles, and in exports of banks facts about the table.
     usual = sorted(len([*filter(None, row)]) for row in head)[-2:][0] if has_names and head else 0
-    while not marked and head and (len(set(filter(None, head[0]))) < 2 or 2 * len([*filter(None, head[0])]) <= usual):
+    while not marked and head:
+        filled = [*filter(None, head[0])]
+        if len({*filled}) > 1 and (2 * len(filled) > usual or head[0][: len(filled)] != filled):
+            break
         yield row_text(dict.fromkeys(head.pop(0)))
     names: Row = []
     for count in (marked,) if marked else (1,) if is_data(head) else (1, 2):

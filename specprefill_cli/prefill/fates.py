@@ -87,9 +87,8 @@ def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPosition
     order = torch.arange(count)
     # Whole numbers: a rounded factor could move the last token out of the room.
     positions = order + (kept - order) * allowed // max(1, dropped)
-    return CompactPositions(
-        tokens=kept, positions=positions, end=count + allowed, factor=allowed / dropped if dropped else 1.0
-    )
+    factor = allowed / dropped if dropped else 1.0
+    return CompactPositions(tokens=kept, positions=positions, end=count + allowed, factor=factor)
 
 
 def fate_spans(

@@ -124,6 +124,8 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
     ("Account,Moss\nRange,May\n\nDate,Text,Sum,Left\n1/2,Rent,-8,5\n1/3,Pay,9,14", "a.csv",
      "Account | Moss\nRange | May\nDate | Text | Sum | Left\nDate: 1/2 | Text: Rent | Sum: -8 | Left: 5\n"
      "Date: 1/3 | Text: Pay | Sum: 9 | Left: 14"),
+    ("Port,2024,,,2025,,\n,a,b,c,d,e,f\nWick,1,2,3,4,5,6", "a.csv",
+     "Port | 2024 | | | 2025\n| a | b | c | d | e | f\nWick | 1 | 2 | 3 | 4 | 5 | 6"),
     ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
     ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
     ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
@@ -212,6 +214,14 @@ def test_mail_as_programs_send_it() -> None:
         "Fee £74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930",
     )
     assert (document.text, document.warnings) == (text, ("struck text is left out",))
+
+
+def test_mailboxes() -> None:
+    first = b"From o@x Mon Mar  3\nSubject: One\nContent-Transfer-Encoding: base64\n\nVGhlIGZlZSBpcyA3NC4=\n\n"
+    second = b"From m@x Tue Mar  4\nSubject: Two\nMIME-Version: 1.0\nContent-Type: text/html\n\n<b>From</b>\nhere: on\n"
+    for name in ("a.mbox", "Inbox"):
+        pages = page_texts(read_document(first + second, name))
+        assert pages == ["Subject: One\n\nThe fee is 74.", "Subject: Two\n\nFrom here: on"]
 
 
 def test_mail_with_a_table_is_read_from_its_html() -> None:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
 # Settings that are like this, or not set: other kinds of adapter compute something else than W + scale x B A.
-PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
-    ("fan_in_fan_out", "use_dora", "use_rslora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern")
-)
+UNSET = ("fan_in_fan_out", "use_dora", "use_rslora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern")
+PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(UNSET)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,6 @@ def required_heads(request: PrefillRequest) -> ScoringHeads:
     """The pair's scoring heads. Raises SpecprefillError where there are none."""
     heads = request.pair.scoring_heads
     if heads is None:
-        raise SpecprefillError(
-            f"--scorer heads: no heads are known for draft {request.draft.name}; find them with {HEADS_REMEDY}"
-        )
+        cause = f"no heads are known for draft {request.draft.name}"
+        raise SpecprefillError(f"--scorer heads: {cause}; find them with {HEADS_REMEDY}")
     return heads

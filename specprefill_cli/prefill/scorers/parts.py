@@ -121,9 +121,8 @@ def score_core(
         shared = weights[..., :start].sum(-1) + weights[..., end:].sum(-1)
         masses = torch.stack([weights[..., core].sum(-1), shared]).log() + largest
         blocks.append((weights[..., core].clone(), largest, masses))
-    weights, largest, masses = (
-        torch.cat(tensors, dim) for tensors, dim in zip(zip(*blocks, strict=True), (1, 1, 2), strict=True)
-    )
+    joined = zip(zip(*blocks, strict=True), (1, 1, 2), strict=True)
+    weights, largest, masses = (torch.cat(tensors, dim) for tensors, dim in joined)
     return CoreScores(weights=weights, largest=largest, masses=masses)
 
 
