@@ -98,7 +98,7 @@ def join_lines(text: str) -> str:
     lines = [line.strip() for line in text.split("\n")]
     # Chinese, Japanese and Korean characters take two columns.
     widths = [len(line) + (0 if line.isascii() else sum(map(_is_wide, line))) for line in lines]
-    filled_widths = sorted(filter(None, widths))
+    filled_widths = sorted(width for line, width in zip(lines, widths, strict=True) if line and CELLS not in line)
     usual_width = filled_widths[int(USUAL_QUANTILE * (len(filled_widths) - 1))] if filled_widths else 0
     is_full = [usual_width >= NARROWEST_COLUMN and width >= FULL_LINE * usual_width for width in widths]
     pieces = [lines[0]]

@@ -170,7 +170,7 @@ def block_lines(rows: list[list[Piece]]) -> Iterable[str]:
     lines = [" ".join(piece.text for piece in row) for row in rows]
     are_apart = lines == [" ".join(filter(None, texts)) for texts in cells]
     wide = [texts for row, texts in zip(rows, cells, strict=True) if len(row) > 1]
-    has_gaps = len(starts) > 2 and any("" in texts for texts in wide)
+    has_gaps = len(rows) < 2 * sum(len(row) > 2 for row in rows) and any("" in texts for texts in wide)
     has_numbers = FEWEST_LINES <= len(wide) <= 2 * sum(any(map(is_number, texts)) for texts in wide)
     return table_lines(cells) if has_gaps and are_apart and has_numbers else lines
 

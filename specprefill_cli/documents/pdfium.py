@@ -174,7 +174,9 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
             middles, centres = ([sum(ends) / 2 for ends in pairwise(edges)] for edges in (rows[::-1], columns))
             bars = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]
             sills = [{len(rows) - bisect_right(rows, y) for y, start, end in level if start < x < end} for x in centres]
-            grids.append(Grid(columns, rows, bars, sills))
+            # A column without lines inside is none of the table's.
+            whole = {*range(len(rows))}
+            grids.append(Grid(columns, rows, bars, [sill if len(sill & whole) > 2 else whole for sill in sills]))
     return grids
 
 
