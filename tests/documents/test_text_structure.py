@@ -93,6 +93,7 @@ def test_time_is_proportional_to_the_length(function, run):
     assert min(seconds(200_000) for _ in range(2)) < 8 * min(seconds(50_000) for _ in range(2)) + 0.01
 
 
+ROW = "a: 1 | b: 2" * 20
 FULL = "the quick brown fox jumps over the lazy dog and goes on"
 
 
@@ -108,7 +109,7 @@ FULL = "the quick brown fox jumps over the lazy dog and goes on"
     pytest.param([FULL, "ends here.", FULL], f"{FULL} ends here.\n{FULL}", id="short last line"),
     pytest.param([FULL, "- one", "2. two", "(a) three", "3.1 four"], f"{FULL}\n- one\n2. two\n(a) three\n3.1 four"),
     pytest.param([FULL, "", FULL], f"{FULL}\n\n{FULL}", id="blank line"),
-    pytest.param(["a: 1 | b: 2" * 20, FULL, FULL], "a: 1 | b: 2" * 20 + f"\n{FULL} {FULL}", id="beside long rows"),
+    pytest.param([*[ROW] * 3, FULL, FULL], f"{ROW}\n{ROW}\n{ROW}\n{FULL} {FULL}", id="beside long rows"),
     pytest.param([FULL, "mass 3.5 12 4", FULL], f"{FULL}\nmass 3.5 12 4\n{FULL}", id="table row"),
     pytest.param(["red 1", "blue", "green"], "red 1\nblue\ngreen", id="narrow page"),
     pytest.param(["漢" * 30, "字" * 30], "漢" * 30 + "字" * 30, id="no space between Chinese characters"),
