@@ -93,6 +93,5 @@ def packaged_folder(name: str) -> Path:
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
-    raise SpecprefillError(
-        f"{_PACKAGE}: the folder '{name}' is missing from this installation; install specprefill again"
-    )
+    problem = f"{_PACKAGE}: the folder '{name}' is missing from this installation; install specprefill again"
+    raise SpecprefillError(problem)

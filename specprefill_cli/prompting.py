@@ -110,9 +110,8 @@ class Prompt:
 def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, str]:
     """The chat template's text before the document, between document and question, and after the question."""
     if not tokenizer.chat_template:
-        raise SpecprefillError(
-            f"prompt '{template.name}': {tokenizer.name_or_path} has no chat template; use --prompt tiny or another plain one"
-        )
+        cause = f"{tokenizer.name_or_path} has no chat template"
+        raise SpecprefillError(f"prompt '{template.name}': {cause}; use --prompt tiny or another plain one")
     user = string.Template(template.user or "").substitute(MARKS)
     system = [{"role": "system", "content": template.system}] if template.system else []
     fill = partial(
@@ -135,9 +134,8 @@ def chat_parts(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[
     except TemplateError as error:
         raise SpecprefillError(f"prompt '{template.name}': the model's chat template failed ({error})") from error
     if any(text.count(mark) != 1 for mark in MARKS.values()):
-        raise SpecprefillError(
-            f"prompt '{template.name}': the model's chat template does not show document and question once each"
-        )
+        cause = "the model's chat template does not show document and question once each"
+        raise SpecprefillError(f"prompt '{template.name}': {cause}")
     return split_at_marks(text)
 
 

@@ -179,9 +179,8 @@ class Session:
         """Choose the first token; return the stream that decodes until a stop text. Raises SpecprefillError for NaN."""
         target, settings = self.pair.loaded_target, prepared.settings
         if prefilled.logits.isnan().any():
-            raise SpecprefillError(
-                f"{target.name}: its logits are not numbers (NaN); use --dtype bfloat16 or float32, or other weights"
-            )
+            remedy = "use --dtype bfloat16 or float32, or other weights"
+            raise SpecprefillError(f"{target.name}: its logits are not numbers (NaN); {remedy}")
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(prefilled.logits)

@@ -148,15 +148,11 @@ def compare_modes(
     full = next((answer.answer for answer in answers if answer.mode == BASELINE), None)
     full_logits = logits.get(BASELINE)
     if full is not None:
-        answers = [
-            replace(
-                answer,
-                speedup=full.ttft_seconds / answer.answer.ttft_seconds,
-                first_token_kl=None if full_logits is None else kl_divergence(full_logits, logits[answer.mode]),
-                agreement=word_f1(answer.answer.answer, full.answer),
-            )
-            for answer in answers
-        ]
+        for place, answer in enumerate(answers):
+            speedup = full.ttft_seconds / answer.answer.ttft_seconds
+            divergence = None if full_logits is None else kl_divergence(full_logits, logits[answer.mode])
+            agreement = word_f1(answer.answer.answer, full.answer)
+            answers[place] = replace(answer, speedup=speedup, first_token_kl=divergence, agreement=agreement)
     return Comparison(question=question, answers=answers, misfits=misfits)
 
 

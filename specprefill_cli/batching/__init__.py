@@ -170,6 +170,5 @@ def check_engine(error: BaseException) -> None:
     if isinstance(error, ServerEnded):
         raise BatchEnded(f"the server has ended; {AGAIN}")
     if is_device_failure(error):
-        raise BatchEnded(
-            f"the device failed ({first_line(error)}), and this process can answer nothing more; {AGAIN} in a new one"
-        )
+        cause = f"the device failed ({first_line(error)}), and this process can answer nothing more"
+        raise BatchEnded(f"{cause}; {AGAIN} in a new one")

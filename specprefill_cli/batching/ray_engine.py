@@ -161,9 +161,8 @@ def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mappi
     available = ray.cluster_resources()
     resource, per_worker = ("GPU", gpus) if gpus and available.get("GPU") else ("CPU", 1)
     # Leave out nodes without the resource: a head node often has none for workers.
-    cores_of = [
-        node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource)
-    ]
+    held = (node["Resources"] for node in ray.nodes() if node["Alive"])
+    cores_of = [amounts.get("CPU", 0) for amounts in held if amounts.get(resource)]
     nodes = len(cores_of)
     worker_count = workers or (int(available["GPU"]) // per_worker if resource == "GPU" else nodes)
     if not 0 < worker_count * per_worker <= available.get(resource, 0):

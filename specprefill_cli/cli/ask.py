@@ -180,10 +180,8 @@ def passages(
     if json:
         print_json(asdict(retrieval))
         return
-    texts = [
-        f"[{place}]\n" + "\n\n".join(" ".join(passage.text.split()) for passage in page_passages)
-        for place, page_passages in by_page(retrieval.passages)
-    ]
+    pages = by_page(retrieval.passages)
+    texts = [f"[{place}]\n" + "\n\n".join(" ".join(part.text.split()) for part in found) for place, found in pages]
     print(printable("\n\n".join(texts)), flush=True)
 
 

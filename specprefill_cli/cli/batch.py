@@ -124,9 +124,8 @@ def batch(
             rows.run(lines_of(questions))
         except KeyboardInterrupt:
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
-            raise Interrupted(
-                f"interrupted after {finished_before + count.answered:,}{of_total} rows; {remedy}"
-            ) from None
+            reached = f"{finished_before + count.answered:,}{of_total} rows"
+            raise Interrupted(f"interrupted after {reached}; {remedy}") from None
     report(count, finished.total(), started, notes)
 
 

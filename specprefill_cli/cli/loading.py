@@ -75,9 +75,8 @@ def new_request(
         question = sys.stdin.buffer.read().decode(errors="replace")
     clean_question(question)
     if os.path.exists(question):
-        raise UsageError(
-            f"{question}: this is a file, but it stands where the question belongs; give the question last, in quotes"
-        )
+        cause = "this is a file, but it stands where the question belongs"
+        raise UsageError(f"{question}: {cause}; give the question last, in quotes")
     return Request(documents=tuple(documents), question=question, settings=settings, **details)
 
 

@@ -37,9 +37,8 @@ Html = Annotated[
         show_default="none",
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print no table, no progress and no warnings.", rich_help_panel=OUTPUT)
-]
+QUIET = "Print no table, no progress and no warnings."
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=QUIET, rich_help_panel=OUTPUT)]
 # Documents and question are required; `new_request` reports a missing argument with an example.
 Documents = Annotated[
     list[str] | None,
@@ -106,11 +105,8 @@ def with_settings(
     command line; the plural of a setting with a list option (`modes`), its values.
     """
     list_options = {option.name: option for option in lists}
-    chosen_settings = [
-        setting
-        for setting in SETTINGS.values()
-        if (setting.panel.lower() in names or setting.name in names) and setting.name not in {*without, *list_options}
-    ]
+    possible = (setting for setting in SETTINGS.values() if setting.name not in {*without, *list_options})
+    chosen_settings = [setting for setting in possible if setting.panel.lower() in names or setting.name in names]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         accepted = inspect.signature(function, eval_str=True).parameters
@@ -125,9 +121,8 @@ def with_settings(
         def command(context: typer.Context, **arguments: Any) -> None:
             option_values = {option.name: arguments.pop(option.name) for option in options}
             sources = {name: context.get_parameter_source(name) for name in option_values}
-            given = {
-                name: option_values[name] for name, source in sources.items() if source and source.name == COMMAND_LINE
-            }
+            named = (name for name, source in sources.items() if source and source.name == COMMAND_LINE)
+            given = {name: option_values[name] for name in named}
             supplied_values: dict[str, Any] = {"given": given}
             if "settings" in accepted:
                 settings = merge_settings({name: value for name, value in given.items() if name not in list_options})

@@ -80,9 +80,8 @@ def serve(
         raise UsageError("serve: this system has no Unix sockets; give --http 127.0.0.1:8777")
     for origin in allow_origin or ():
         if origin != "*" and not ORIGIN.fullmatch(origin):
-            raise UsageError(
-                f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
-            )
+            problem = f"--allow-origin {origin}: no origin; give scheme and host, such as http://localhost:3000, or *"
+            raise UsageError(problem)
     try:
         from specprefill_cli.serving.context import ServeOptions
         from specprefill_cli.serving.start import run_server
@@ -92,9 +91,8 @@ def serve(
     settings = without_confirmation(settings, notes)
     with notes.progress("reading documents"):
         collection = document_reader(settings)(documents) if documents else None
-    options = ServeOptions(
-        http=http, allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), upstream=ref
-    )
+    hosts, origins = tuple(allow_host or ()), tuple(allow_origin or ())
+    options = ServeOptions(http=http, allowed_hosts=hosts, allowed_origins=origins, upstream=ref)
     raise typer.Exit(run_server(settings, collection, options, notes.line))
 
 

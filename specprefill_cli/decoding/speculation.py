@@ -145,21 +145,17 @@ class Speculator:
             return 0
         name, state = proposer.name, self.state
         acceptance = state.acceptance[name]
-        promised, best_count = max(
-            (speedup(acceptance.rate, count, state.added_cost(proposer, count)), count)
-            for count in range(1, LONGEST_PROPOSAL + 1)
-        )
+        costs = ((count, state.added_cost(proposer, count)) for count in range(1, LONGEST_PROPOSAL + 1))
+        promised, best_count = max((speedup(acceptance.rate, count, cost), count) for count, cost in costs)
         if promised < WORTHWHILE:
             cost = state.added_cost(proposer, 1)
-            self.refusals[name] = (
-                f"{name} promises {promised:.2f}x, with {acceptance.rate:.0%} accepted at {cost:.2f} target passes a token"
-            )
+            accepted = f"{acceptance.rate:.0%} accepted at {cost:.2f} target passes a token"
+            self.refusals[name] = f"{name} promises {promised:.2f}x, with {accepted}"
             is_due = acceptance.waited * PROBING_SHARE >= min(cost, HIGHEST_COST)
             return 1 if is_due and not proposer.entry_passes else 0
         if proposer.entry_passes > ENTRY_SHARE * answer_length:
-            self.refusals[name] = (
-                f"{name} would first prefill the prompt, at the cost of {proposer.entry_passes:.0f} target passes"
-            )
+            cost_of_entry = f"at the cost of {proposer.entry_passes:.0f} target passes"
+            self.refusals[name] = f"{name} would first prefill the prompt, {cost_of_entry}"
             return 0
         self.refusals[name] = None
         return best_count

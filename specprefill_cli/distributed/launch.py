@@ -104,9 +104,8 @@ def ranks_for(tensor_parallel: int) -> Ranks:
         return ALONE if tensor_parallel == 1 else start_run(tensor_parallel)
     ranks = join_run()
     if tensor_parallel not in (1, ranks.size):
-        raise UsageError(
-            f"--tensor-parallel {tensor_parallel}: torchrun started {ranks.size} processes; leave the option out"
-        )
+        problem = f"--tensor-parallel {tensor_parallel}: torchrun started {ranks.size} processes; leave the option out"
+        raise UsageError(problem)
     return ranks
 
 
@@ -148,9 +147,8 @@ def start_run(size: int) -> Ranks:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
     # The libuv store of some versions of torch cannot take our socket.
-    store = dist.TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=False
-    )
+    fd = listening.detach()
+    store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd, use_libuv=False)
     env = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
     processes = RankProcesses(size, env)
     atexit.register(processes.close, keep_logs=False)

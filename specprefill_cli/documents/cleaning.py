@@ -98,7 +98,7 @@ def join_lines(text: str) -> str:
     lines = [line.strip() for line in text.split("\n")]
     # Chinese, Japanese and Korean characters take two columns.
     widths = [len(line) + (0 if line.isascii() else sum(map(_is_wide, line))) for line in lines]
-    filled_widths = sorted(filter(None, widths))
+    filled_widths = sorted(width for line, width in zip(lines, widths, strict=True) if line and CELLS not in line)
     usual_width = filled_widths[int(USUAL_QUANTILE * (len(filled_widths) - 1))] if filled_widths else 0
     is_full = [usual_width >= NARROWEST_COLUMN and width >= FULL_LINE * usual_width for width in widths]
     pieces = [lines[0]]
@@ -111,9 +111,8 @@ def join_lines(text: str) -> str:
 
 def divided_word(line: str, following: str) -> str | None:
     """Whether to `drop` (`docu-` + `ment`) or `keep` the hyphen of a word divided between lines."""
-    if BLOCK_START.match(following) or len(line) < 2 or not following or line[-1] not in HYPHENS:
-        return None
-    if not line[-2].isalnum() or not following[0].isalnum():
+    has_hyphen = len(line) > 1 and line[-1] in HYPHENS and line[-2].isalnum() and following[:1].isalnum()
+    if not has_hyphen or BLOCK_START.match(following):
         return None
     word = line.rsplit(None, 1)[-1][:-1]
     compound = any(hyphen in word for hyphen in HYPHENS)

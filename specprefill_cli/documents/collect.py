@@ -25,7 +25,7 @@ PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
 # Part of the key of a text on disk: raise it when a reader finds other text in the same file.
-VERSION = 2
+VERSION = 3
 
 
 def expand_source(source: str) -> tuple[list[Path], list[str]]:
@@ -60,23 +60,16 @@ def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern]
     parts += ["*"] * (parts[-1] == "**")
     # pathlib follows no links to folders: they may form loops.
-    return sorted(
-        path
-        for path in set(top.glob(str(Path(*parts))))
-        if not any(part.startswith(".") for part in path.relative_to(top).parts)
-        and not path.name.startswith(LOCK_PREFIX)
-        and not os.path.isdir(path)
-    )
+    found = (path for path in set(top.glob(str(Path(*parts)))) if not path.name.startswith(LOCK_PREFIX))
+    shown = (path for path in found if not any(part.startswith(".") for part in path.relative_to(top).parts))
+    return sorted(path for path in shown if not os.path.isdir(path))
 
 
 def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
     """Find a folder's files with a known suffix, including broken links, so that reading them reports the error."""
     found = match_pattern(Path(folder), ("**",))
-    files = [
-        path
-        for path in found
-        if path.suffix.lower() in KNOWN_SUFFIXES and (os.path.isfile(path) or not os.path.exists(path))
-    ]
+    known = (path for path in found if path.suffix.lower() in KNOWN_SUFFIXES)
+    files = [path for path in known if os.path.isfile(path) or not os.path.exists(path)]
     if not files:
         cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
         raise document_error(folder, cause, "name the files")

@@ -1,7 +1,10 @@
 """Files that hold other files: ZIP archives of XML with guards against hostile ones, books (EPUB), mail (EML, MHTML)."""
 
 import posixpath
+import re
+from dataclasses import replace
 from email import message_from_bytes, policy
+from html import escape
 from io import BytesIO
 from itertools import chain
 from typing import Any
@@ -13,13 +16,19 @@ from zipfile import ZipFile
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.html import shown_text
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
+from specprefill_cli.documents.tables import span_of
 from specprefill_cli.documents.text import decode_as, decode_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
+MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 # Design, where it has an identifier or an address; and kinds of text that nobody sees.
 DESIGN, UNSHOWN = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript")
+# Elements of OpenDocument that HTML names otherwise, and those without text of their own.
+TAGS = {"h": "h2", "list-item": "li", "table-header-rows": "thead", "table-row": "tr", "table-cell": "td", "line-break": "br",
+        "note-citation": "sup", "title": "div", "desc": "div"}  # fmt: skip
+PLAIN = {"s": " ", "tab": " "} | dict.fromkeys(("covered-table-cell", "tracked-changes", "annotation", "forms"), "")
 
 
 def open_archive(file: SourceFile) -> ZipFile:
@@ -41,6 +50,49 @@ def entry_name(folder: str, link: str) -> str:
     return posixpath.normpath(posixpath.join("/", folder, unquote(urlsplit(link).path))).lstrip("/")
 
 
+def name_of(tag: str) -> str:
+    """The name of a tag or an attribute, without the namespace."""
+    return tag.rpartition("}")[2]
+
+
+def open_pages(file: SourceFile) -> Pages:
+    """Yield the text, or each sheet or slide, of an OpenDocument, as HTML with its styles shows it."""
+    with open_archive(file) as archive:
+        content = parse_entry(archive, "content.xml")
+    filled = (part for part in content.iterfind(".//{*}table-row") if "".join(part.itertext()).strip())
+    repeated = sum(span_of(text) - 1 for part in filled for key, text in part.items() if key.endswith("rows-repeated"))
+    file.check_room(100 * repeated)
+    looks = ""
+    for style in content.iterfind("{*}automatic-styles/{*}style"):
+        value = {name_of(key): text for part in (*style, style) for key, text in part.items()}
+        struck = "line-through" * (value.get("text-line-through-style", "none") != "none")
+        place, shown = value.get("text-position", "")[:5], value.get("display", "")
+        looks += f".{value.get('name')}{{text-decoration:{struck};vertical-align:{place};display:{shown}}}"
+    body = next(content.iterfind("{*}body/*"))
+    sheets = body.findall("{*}table") if name_of(body.tag) == "spreadsheet" else []
+    for part in body.findall("{*}page") or sheets or [body]:
+        title = "".join(f"# {escape(text)}" for key, text in part.items() if sheets and name_of(key) == "name")
+        yield shown_text(file, f"<style>{looks}</style>{title}{markup_of(part)}")[1]
+
+
+def markup_of(element: Element) -> str:
+    """An element of an OpenDocument as HTML. Empty rows part tables."""
+    name, children = name_of(element.tag), list(element)
+    value = {name_of(key): text for key, text in element.items()}
+    while name == "table-row" and children and not "".join(children[-1].itertext()).strip():
+        children.pop()
+    if name in PLAIN or (name == "table-row" and not children):
+        return PLAIN.get(name, "</table><table>")
+    if name == "note-body":
+        return escape(f" ({' '.join(element.itertext())})")
+    tag, columns = TAGS.get(name, name), value.get("number-columns-spanned") or value.get("number-columns-repeated")
+    spans = f'colspan="{columns}" rowspan="{value.get("number-rows-spanned")}"'
+    mark = ("#" * min(int(value.get("outline-level", 0)), 6) + " ").lstrip(" ")
+    start = f'<{tag} class="{value.get("style-name")}" {spans}>{mark}{escape(element.text or "")}'
+    inner = "".join(f"{markup_of(child)}{escape(child.tail or '')}" for child in children)
+    return f"{start}{inner}</{tag}>" * span_of(value.get("number-rows-repeated", ""))
+
+
 def book_pages(file: SourceFile) -> Pages:
     """Yield the chapters in the order of the spine. Raises DocumentError for a book with copy protection."""
     with open_archive(file) as book:
@@ -56,9 +108,8 @@ def book_pages(file: SourceFile) -> Pages:
             raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
         if missing := [chapter for chapter in chapters if chapter not in entries]:
             file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-        titles = [package.findtext(".//{*}title") or ""]
-        titles += (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
-        head = "\n".join(filter(None, titles))
+        authors = (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
+        head = "\n".join(filter(None, [package.findtext(".//{*}title"), *authors]))
         for chapter in filter(entries.__contains__, chapters):
             page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
             _, text = shown_text(page, decode_text(page, is_markup=True))
@@ -84,6 +135,12 @@ def mail_pages(file: SourceFile) -> Pages:
             yield text
 
 
+def mailbox_pages(file: SourceFile) -> Pages:
+    """Yield the pages of each mail of a mailbox (mbox)."""
+    for mail in MAIL_BORDER.split(file.data)[1:]:
+        yield from mail_pages(replace(file, data=mail))
+
+
 def parts_of(message: Any) -> list[Any]:
     """The parts of a mail: of the forms of one text, the first that has any, and what is attached to each."""
     if message.get_content_maintype() != "multipart" or not message.is_multipart():
@@ -91,7 +148,9 @@ def parts_of(message: Any) -> list[Any]:
     forms = [parts_of(part) for part in message.iter_parts()]
     if message.get_content_subtype() == "alternative":
         texts = ([part for part in form if is_text(part)] for form in forms)
-        chosen = next((form for form in texts if any(part.get_payload(decode=True).strip() for part in form)), [])
+        bodies = ((b"".join(part.get_payload(decode=True) for part in form), form) for form in texts)
+        filled = ((b"</td" in body, form) for body, form in bodies if body.strip())
+        _, chosen = max(filled, key=lambda pair: pair[0], default=(False, []))
         forms = [chosen, *([part for part in form if not is_text(part)] for form in forms)]
     return list(chain.from_iterable(forms))
 

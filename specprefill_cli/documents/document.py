@@ -103,10 +103,8 @@ class Collection:
     @property
     def warnings(self) -> list[str]:
         """The skipped files, then the warnings of all documents, each with its document's name."""
-        return [
-            *self.skipped,
-            *(f"{one_line(document.name)}: {warning}" for document in self.documents for warning in document.warnings),
-        ]
+        named = ((one_line(document.name), document.warnings) for document in self.documents)
+        return [*self.skipped, *(f"{name}: {warning}" for name, warnings in named for warning in warnings)]
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
@@ -121,10 +119,9 @@ class Collection:
 
     def ranges_by_document(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """The documents that characters [start, end) of `text` touch: index of each, and the range in its own text."""
-        ranges = []
-        for number in range(max(0, bisect_right(self.starts, start) - 1), bisect_left(self.starts, end)):
-            origin, length = self.starts[number], len(self.documents[number].text)
-            ranges.append((number, max(0, start - origin), min(length, end - origin)))
+        numbers = range(max(0, bisect_right(self.starts, start) - 1), bisect_left(self.starts, end))
+        places = ((number, self.starts[number], len(self.documents[number].text)) for number in numbers)
+        ranges = ((number, max(0, start - origin), min(length, end - origin)) for number, origin, length in places)
         return [(number, first, last) for number, first, last in ranges if first < last]
 
     def in_whole(self, places: Sequence[Any]) -> list[Any]:
@@ -133,10 +130,9 @@ class Collection:
         return [replace(place, start=place.start + shift, end=place.end + shift) for place, shift in shifts]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
-        return [
-            DocumentPages(self.documents[number].name, list(self.documents[number].pages_between(first, last)))
-            for number, first, last in self.ranges_by_document(start, end)
-        ]
+        ranges = self.ranges_by_document(start, end)
+        touched = ((self.documents[number], first, last) for number, first, last in ranges)
+        return [DocumentPages(document.name, list(document.pages_between(*ends))) for document, *ends in touched]
 
     def pages(self, start: int, end: int) -> list[int]:
         return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))

@@ -1,4 +1,4 @@
-"""Formats that optional packages read: old and open Office files with kreuzberg, pictures with rapidocr."""
+"""Formats that optional packages read: old Office files with kreuzberg, pictures with rapidocr."""
 
 import logging
 import threading
@@ -7,14 +7,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.containers import open_archive, parse_entry
-from specprefill_cli.documents.layout import Piece, lines_of
+from specprefill_cli.documents.layout import Piece, grouped, lines_of
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.text import labelled_tables
 from specprefill_cli.errors import pip_command
 
 OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
 # The streams of old Office files: a message may hold the others.
 STREAMS = {
     "__properties_version1.0": "application/vnd.ms-outlook",
@@ -22,7 +20,7 @@ STREAMS = {
     "WordDocument": "application/msword",
     "Workbook": "application/vnd.ms-excel",
 }
-FOREIGN_SUFFIXES = (".rtf", ".odt", ".ods", ".odp", ".doc", ".xls", ".ppt", ".msg")
+FOREIGN_SUFFIXES = (".rtf", ".doc", ".xls", ".ppt", ".msg")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
 PICTURE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 INSTALL = pip_command("rapidocr", "onnxruntime")
@@ -33,28 +31,16 @@ def foreign_type(data: bytes) -> str | None:
     """The media type of a file that kreuzberg reads; None for any other."""
     if data.startswith(b"{\\rtf"):
         return "application/rtf"
-    if data.startswith(OLD_OFFICE):
-        return next((kind for name, kind in STREAMS.items() if name.encode("utf-16-le") in data), None)
-    kinds = (OPEN_DOCUMENT + kind for kind in ("text", "spreadsheet", "presentation"))
-    return next((kind for kind in kinds if f"mimetype{kind}".encode() in data[:100]), None)
+    streams = STREAMS.items() if data.startswith(OLD_OFFICE) else ()
+    return next((kind for name, kind in streams if name.encode("utf-16-le") in data), None)
 
 
 def foreign_pages(file: SourceFile) -> Pages:
     """Yield the text as Markdown, tables with the names of their columns. Raises DocumentError without the package."""
     kind = foreign_type(file.data) or ""
-    if kind == f"{OPEN_DOCUMENT}presentation":
-        # The only kind that kreuzberg does not read.
-        with open_archive(file) as archive:
-            for slide in parse_entry(archive, "content.xml").iterfind(".//{*}page"):
-                yield file.page_text("".join(paragraph.itertext()) for paragraph in slide.iterfind(".//{*}p"))
-        return
-    try:
-        from kreuzberg import ExtractionConfig, extract_bytes_sync
-    except ImportError as error:
-        remedy = f"install it with {pip_command('kreuzberg')}, or save the file as PDF, HTML, Markdown or UTF-8 text"
-        raise file.error("reading this format needs another package", remedy) from error
-    config = ExtractionConfig(use_cache=False, output_format="markdown")
-    yield labelled_tables(extract_bytes_sync(file.data, kind, config=config).content).strip()
+    kreuzberg = file.package("kreuzberg", "this format", ", or save the file as PDF, HTML, Markdown or UTF-8 text")
+    config = kreuzberg.ExtractionConfig(use_cache=False, output_format="markdown")
+    yield labelled_tables(kreuzberg.extract_bytes_sync(file.data, kind, config=config).content).strip()
 
 
 def can_recognise() -> bool:
@@ -80,12 +66,7 @@ def recognised_text(picture: Any) -> str:
     for box, text in zip(result.boxes if result.boxes is not None else (), result.txts or (), strict=True):
         (left, top), (right, bottom) = box.min(0).tolist(), box.max(0).tolist()
         pieces.append(Piece(text.strip(), left, right, -bottom, bottom - top))
-    rows: list[list[Piece]] = []
-    for piece in sorted(pieces, key=lambda piece: -piece.base):
-        if rows and rows[-1][0].is_level(piece.base):
-            rows[-1].append(piece)
-        else:
-            rows.append([piece])
+    rows = grouped(sorted(pieces, key=lambda piece: -piece.base), lambda row, piece: row[0].is_level(piece.base))
     return lines_of(piece for row in rows for piece in sorted(row, key=lambda piece: piece.left))
 
 

@@ -2,9 +2,10 @@
 
 import html
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Set
 from html.parser import HTMLParser
+from itertools import chain
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
@@ -12,16 +13,23 @@ from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer
 from specprefill_cli.documents.text import decode_text
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
-HIDING = re.compile(
-    r"(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|(?:opacity|font-size)\s*:\s*0(?:px|em|pt|%)?\s*(?:;|!|$)"
-    r"|text-decoration[\w-]*\s*:[^;]*line-through|(?:left|top|text-indent)\s*:\s*-\d{3,}(?:px|em))",
-    re.IGNORECASE,
+# What may hide or raise an element, in a style without spaces, and with which values it does.
+DECLARED = re.compile(
+    r"(?<![\w-])(display|visibility|opacity|font-size|text-decoration|left|top|text-indent|vertical-align)(?:-line)?:([^;!]*)(!?)"
 )
+HIDING = re.compile(
+    r"display:none|visibility:(?:hidden|collapse)|(?:opacity|font-size):0(?:px|em|pt|%)?|text-decoration:.*line-through.*"
+    r"|(?:left|top|text-indent):-\d{3,}(?:px|em)|vertical-align:super"
+)
+INHERITED = {"font-size", "visibility"}
 STRUCK = re.compile(r"<(?:del|s|strike)[\s>]|line-through", re.IGNORECASE)
-RAISED = re.compile(r"vertical-align\s*:\s*super", re.IGNORECASE)
-# Rules of a style sheet, without those for print or narrow screens.
-CONDITIONAL_RULES = re.compile(r"/\*.*?\*/|@[^{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)
-RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+# Comments of a style sheet, and its rules for print or narrow screens.
+UNUSED_RULES = re.compile(
+    r"/\*.*?(?:\*/|\Z)|<!--|@(?!(?:layer|supports|media(?![^{};]{0,200}(?:print|max-|<|prefers|not))[^{};]{0,200}(?:all|screen|width))"
+    r"[^{};]{0,200}\{)[^{};@]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})", re.DOTALL)  # fmt: skip
+# A name of a selector: of a tag, `.class` or `#identifier`; and a state that a click changes, with what stands before it.
+NAME = re.compile(r"[.#]?(?:[\w-]|\\.)+")
+STATE = re.compile(r"\A.*:(?:checked|target)[^:]*[~+]|:(?:checked|target)", re.DOTALL)
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 CELLS = frozenset({"td", "th"})
 LISTS = ("ol", "ul", "menu")
@@ -44,10 +52,10 @@ UNENDED = {"<!--": "-->", "<![": "]>", "<": ">"}
 
 
 class Element:
-    """An open element. is_hidden, is_raised: whether it or one around it is; children: number of elements in it so far."""
+    """An open element. hidden: the properties by which it, or one around it, is; children: number of elements in it so far."""
 
-    def __init__(self, tag: str, is_hidden: bool = False, is_raised: bool = False) -> None:
-        self.tag, self.is_hidden, self.is_raised, self.children = tag, is_hidden, is_raised, 0
+    def __init__(self, tag: str, names: Set[str], hidden: Set[str] = frozenset(), is_raised: bool = False) -> None:
+        self.tag, self.names, self.hidden, self.is_raised, self.children = tag, names, hidden, is_raised, 0
 
 
 class TextExtractor(HTMLParser):
@@ -58,9 +66,10 @@ class TextExtractor(HTMLParser):
         self.out = Writer()
         self.title, self.title_ended, self.author = "", False, ""
         self.style = self.raised = ""  # text of the open style sheet and raised element
-        self.open = [Element("")]  # the innermost last
-        self.depths: Counter[str] = Counter()  # number of open elements by tag
-        self.hidden_names: set[str] = set()  # classes and identifiers that the style sheet hides
+        self.open = [Element("", set())]  # the innermost last
+        self.depths: Counter[str] = Counter()  # number of open elements by tag, class and identifier
+        # Of style sheets, by whether it hides, and a name: weight, property, whether it hides, names of the element, and around.
+        self.rules = defaultdict[tuple[bool, str], list[tuple[list[int], str, bool, Set[str], list[str]]]](list)
         self.lists: list[int] = []  # number of the next item of each open list; 0 for a list without numbers
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -69,26 +78,51 @@ class TextExtractor(HTMLParser):
             self.handle_endtag(self.open[-1].tag)
         parent = self.open[-1]
         parent.children += 1
-        if tag == "meta" and attributes.get("name", "").lower() == "author":
-            self.author = attributes.get("content", "")
-        is_hidden = parent.is_hidden or self.is_hidden(tag, attributes)
-        if not is_hidden:
+        if tag == "meta" and attributes.get("name", "").lower() == "author" and attributes.get("content", "").strip():
+            self.author = f"Author: {attributes['content']}"
+        elif tag == "style":
+            self.style = f"@media {attributes.get('media') or 'all'} {{"
+        names = {tag, *[f".{name}" for name in attributes.get("class", "").split()], f"#{attributes.get('id')}"}
+        hidden = self.hidden_by(tag, names, attributes)
+        is_note = "noteref" in attributes.get("epub:type", attributes.get("role", ""))
+        is_raised = parent.is_raised or tag == "sup" or is_note or "vertical-align" in hidden
+        hidden -= {"vertical-align"}
+        if not hidden:
             self.start(tag, attributes)
         if tag not in VOID:
             is_power = parent.tag == "msup" and parent.children == 2
-            is_raised = tag == "sup" or is_power or RAISED.search(attributes.get("style", "")) is not None
-            self.open.append(Element(tag, is_hidden, parent.is_raised or is_raised))
-            self.depths[tag] += 1
+            self.open.append(Element(tag, names, hidden, is_raised or is_power))
+            for name in names:
+                self.depths[name] += 1
 
-    def is_hidden(self, tag: str, attributes: Mapping[str, str]) -> bool:
-        names = {f".{name}" for name in attributes.get("class", "").split()} | {f"#{attributes.get('id')}"}
-        return (
-            tag in HIDDEN
-            or "hidden" in attributes
-            or HIDING.search(attributes.get("style", "")) is not None
-            or (tag == "dialog" and "open" not in attributes)
-            or not names.isdisjoint(self.hidden_names)
-        )
+    def hidden_by(self, tag: str, names: Set[str], attributes: Mapping[str, str]) -> Set[str]:
+        """The properties by which an element is hidden; text inside a hidden one may be shown again by some."""
+        outer, is_closed = self.open[-1].hidden, tag == "dialog" and "open" not in attributes
+        if is_closed or tag in HIDDEN or "hidden" in attributes or outer - INHERITED:
+            return {"display"}
+        rules = [([important, 1], name, hides) for name, hides, important in declared(attributes.get("style", ""))]
+        for kind in (True, False):
+            found = chain.from_iterable(self.rules.get((kind, name), ()) for name in names)
+            rules += [rule[:3] for rule in found if rule[3] <= names and all(map(self.depths.__getitem__, rule[4]))]
+            if not (outer or any(hides for *_, hides in rules)):
+                return outer
+        states = {name: hides for _, name, hides in sorted(rules)}
+        # Scripts show a page as soon as it is loaded.
+        shown = {name for name, hides in states.items() if not hides or tag in ("html", "body")}
+        return (outer - (shown & INHERITED)) | (states.keys() - shown)
+
+    def add_rules(self, sheet: str) -> None:
+        """Add what a style sheet hides or shows by names, also of elements around; what a click shows counts as shown."""
+        for place, block in enumerate(UNUSED_RULES.sub("", sheet).split("}")):
+            selectors, _, body = block.rpartition("{")
+            for name, hides, important in declared(body):
+                for selector in selectors.rpartition("{")[2].split(","):
+                    parts = (selector if hides else STATE.sub("", selector)).replace(">", " ").split()
+                    if parts and not NAME.sub("", "".join(parts)):
+                        *around, own = ([found.replace("\\", "") for found in NAME.findall(part)] for part in parts)
+                        marks = [found[0] for found in chain(own, *around)]
+                        weight = [important, 0, marks.count("#"), marks.count("."), len(marks), *self.getpos(), place]
+                        self.rules[hides, min(own)].append((weight, name, hides, set(own), [*chain(*around)]))
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         tables = self.out.tables
@@ -117,21 +151,15 @@ class TextExtractor(HTMLParser):
         """Close the innermost element with this tag, and the open elements inside it."""
         while self.depths[tag]:
             closed = self.open.pop()
-            self.depths[closed.tag] -= 1
+            for name in closed.names:
+                self.depths[name] -= 1
             self.title_ended |= closed.tag == "title"
             if closed.is_raised and not self.open[-1].is_raised:
-                if self.open[-1].tag == "msup":
-                    self.out.flow.gap = NOTHING
-                    self.out.flow.write(f"^{self.raised.strip()}")
-                else:
-                    self.out.flow.write_raised(self.raised)
+                self.out.flow.write_raised(self.raised, is_power=self.open[-1].tag == "msup")
                 self.raised = ""
-            if closed.tag == "style":
-                for selectors, body in RULE.findall(CONDITIONAL_RULES.sub("", self.style)):
-                    if HIDING.search(body):
-                        self.hidden_names.update(name.strip() for name in selectors.split(","))
-                self.style = ""
-            elif not closed.is_hidden:
+            if closed.tag == "style" and not (self.depths["noscript"] or self.depths["template"]):
+                self.add_rules(f"{self.style}}}")
+            elif not closed.hidden:
                 self.end(closed.tag)
             if closed.tag == tag:
                 return
@@ -151,7 +179,7 @@ class TextExtractor(HTMLParser):
             self.style += data
         elif self.depths["title"] and not self.title_ended:
             self.title += data
-        elif self.open[-1].is_hidden:
+        elif self.open[-1].hidden:
             return
         elif self.open[-1].is_raised:
             self.raised += data
@@ -168,6 +196,12 @@ class TextExtractor(HTMLParser):
         super().close()
         while len(self.open) > 1:
             self.handle_endtag(self.open[-1].tag)
+
+
+def declared(style: str) -> list[tuple[str, bool, bool]]:
+    """The properties in a style that may hide an element: whether each does, and whether it is important."""
+    found = DECLARED.findall("".join(style.lower().split()))
+    return [(name, HIDING.fullmatch(f"{name}:{value}") is not None, bool(mark)) for name, value, mark in found]
 
 
 def attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
@@ -191,8 +225,7 @@ def visible_text(markup: str) -> tuple[str, str]:
         markup = markup[:end] + markup[end:].replace(opening, html.escape(opening))
     extractor.feed(markup)
     extractor.close()
-    author = f"Author: {extractor.author}" if extractor.author.strip() else ""
-    title = "\n".join(filter(None, (" ".join(extractor.title.split()), author)))
+    title = "\n".join(filter(None, (" ".join(extractor.title.split()), extractor.author)))
     return clean_characters(title), clean_text(extractor.out.text)
 
 

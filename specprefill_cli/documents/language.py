@@ -87,13 +87,8 @@ class WordForms:
         """The words of a vocabulary that are compounds with a word, or parts of it."""
         if self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
             return []
-        return [
-            other
-            for other in vocabulary
-            if len(other) >= SHORTEST_PART
-            and other != word
-            and (other.startswith(word) or other.endswith(word) or word.startswith(other) or word.endswith(other))
-        ]
+        others = (other for other in vocabulary if len(other) >= SHORTEST_PART and other != word)
+        return [x for x in others if x.startswith(word) or x.endswith(word) or word.startswith(x) or word.endswith(x)]
 
 
 @cache

@@ -2,27 +2,23 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.tables import is_number, table_lines
+from specprefill_cli.documents.tables import fill_unparted, is_number, table_lines
 
-# In heights of a line: the gap between two columns, and that between a text and a raised mark behind it.
-COLUMN_GAP, MARK_GAP = 0.8, 0.4
+# In heights of a line: the gap between columns, and before a raised mark; between baselines of two columns, and of one line.
+COLUMN_GAP, MARK_GAP, LINE_OFFSET, SAME_LINE = 0.8, 0.4, 0.6, 0.3
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
 LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE = 0.5, 0.85, 0.15, 0.6
 # Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
 FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
-# In heights of a line: how far lines of two columns stand apart.
-LINE_OFFSET = 0.6
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
 MOST_PIECES = 0.25
-# Share of a line's height by which the baselines of one line may differ.
-SAME_LINE = 0.3
 # Characters of a cell: where one is longer, the lines of a table only frame whole paragraphs.
 LONGEST_CELL = 500
 LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
@@ -58,15 +54,20 @@ class Piece:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table's lines: places of the vertical ones from the left, and of the horizontal ones from below, in points."""
+    """A table's lines: places from the left and from below; bars, sills: by row and by column, the cells right behind one."""
 
     columns: Sequence[float]
     rows: Sequence[float]
+    bars: Sequence[Set[int]]
+    sills: Sequence[Set[int]]
 
-    def parts(self, left: float, right: float, base: float) -> bool:
-        """Whether a line of the table parts two texts on a baseline."""
-        is_inside = self.rows[0] < base < self.rows[-1]
-        return is_inside and bisect_right(self.columns, left) < bisect_right(self.columns, right)
+    def parts(self, left: float, right: float, base: float, height: float) -> bool:
+        """Whether a line of the table parts two texts of this height on a baseline; in merged cells, a gap does."""
+        first, last = bisect_right(self.columns, left), bisect_right(self.columns, right)
+        if not self.rows[0] < base < self.rows[-1] or first == last:
+            return False
+        bars = self.bars[-bisect_right(self.rows, base)]
+        return right - left > MARK_GAP * height or not bars.isdisjoint(range(first, last))
 
     def holds(self, piece: Piece) -> bool:
         return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
@@ -80,21 +81,8 @@ class Grid:
         if max(len(cell) for row in cells for cell in row) > LONGEST_CELL:
             yield from (piece.text for piece in pieces)
         else:
-            yield from table_lines(row for row in cells if any(row))
-
-
-def is_simple(boxes: Sequence[Box]) -> bool:
-    """Whether a page has neither raised text nor columns beside each other, by the boxes of its texts in drawing order."""
-    gaps = 0
-    for first, second in pairwise(boxes):
-        height, gap = first.top - first.bottom, second.left - first.right
-        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -MARK_GAP * height:
-            continue
-        is_raised = second.bottom - first.bottom > MARK_RAISE * height
-        if is_raised and second.top - second.bottom < MARK_HEIGHT * height and gap < height:
-            return False
-        gaps += gap > COLUMN_GAP * height
-    return gaps < FEWEST_LINES
+            merged = fill_unparted(zip(*fill_unparted(cells, self.bars), strict=True), self.sills)
+            yield from table_lines(list(row) for row in zip(*merged, strict=True) if any(row))
 
 
 def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Piece]:
@@ -118,7 +106,7 @@ def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Pi
             # At the beginning of a note.
             last.text, last.base, last.height, blank = superscript("", last.text), base, height, " "
         is_near = last.text and last.is_level(base) and -last.height < gap < COLUMN_GAP * last.height
-        if is_near and not any(grid.parts(last.right, box.left, base) for grid in grids):
+        if is_near and not any(grid.parts(last.right, box.left, base, height) for grid in grids):
             last.text += blank + character
             last.right = box.right
         else:
@@ -143,23 +131,48 @@ def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: 
     for note in notes:
         insert_note(pieces, *note)
     for grid in grids:
-        held = [piece for piece in pieces if grid.holds(piece)]
-        if held:
+        if held := [piece for piece in pieces if grid.holds(piece)]:
             table = Piece("\n".join(grid.lines(held)), grid.columns[0], grid.columns[-1], grid.rows[-1], held[0].height)
             place = pieces.index(held[0])
             pieces = [*pieces[:place], table, *(piece for piece in pieces[place:] if not grid.holds(piece))]
     return lines_of(pieces)
 
 
+def grouped(items: Iterable[Any], goes_on: Callable[[list[Any], Any], object]) -> list[list[Any]]:
+    """Items in groups: each with those right before it, if it goes on with them."""
+    groups: list[list[Any]] = []
+    for item in items:
+        if groups and goes_on(groups[-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
 def lines_of(pieces: Iterable[Piece]) -> str:
     """The lines of a page, from its pieces in drawing order."""
-    rows: list[list[Piece]] = []
-    for piece in pieces:
-        if rows and is_beside(rows[-1][-1], piece):
-            rows[-1].append(piece)
-        else:
-            rows.append([piece])
-    return "\n".join(" ".join(piece.text for piece in row) for row in in_columns(rows))
+    rows = in_columns(grouped(pieces, lambda row, piece: is_beside(row[-1], piece)))
+    # A text may go on below, in its column.
+    blocks = grouped(rows, lambda held, row: held[0][1:] and (row[1:] or row[0].left > min(x[0].right for x in held)))
+    return "\n".join(chain.from_iterable(map(block_lines, blocks)))
+
+
+def block_lines(rows: list[list[Piece]]) -> Iterable[str]:
+    """The lines of rows of pieces; in a table of numbers with empty cells, each piece with the name above it."""
+    starts, edge = list[float](), float("-inf")
+    for piece in sorted(chain(*(row for row in rows if len(row) > 1)), key=lambda piece: piece.left):
+        starts += [piece.left] if piece.left >= edge else []
+        edge = max(edge, piece.right)
+    cells = [[""] * (len(starts) or 1) for _ in rows]
+    for row, texts in zip(rows, cells, strict=True):
+        for piece in row:
+            texts[bisect_right(starts, piece.left) - 1] += piece.text
+    lines = [" ".join(piece.text for piece in row) for row in rows]
+    are_apart = lines == [" ".join(filter(None, texts)) for texts in cells]
+    wide = [texts for row, texts in zip(rows, cells, strict=True) if len(row) > 1]
+    has_gaps = len(rows) < 2 * sum(len(row) > 2 for row in rows) and any("" in texts for texts in wide)
+    has_numbers = FEWEST_LINES <= len(wide) <= 2 * sum(any(map(is_number, texts)) for texts in wide)
+    return table_lines(cells) if has_gaps and are_apart and has_numbers else lines
 
 
 def is_beside(left: Piece, right: Piece) -> bool:

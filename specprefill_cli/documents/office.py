@@ -7,7 +7,7 @@ from itertools import chain
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
 
-from specprefill_cli.documents.containers import entry_name, open_archive, parse_entry
+from specprefill_cli.documents.containers import entry_name, name_of, open_archive, parse_entry
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer, table_lines
@@ -42,7 +42,7 @@ def document_pages(file: SourceFile) -> Pages:
         notes = [text_of(part, levels) for part in parse_related(archive, main, "footnotes", "endnotes")]
         body = text_of(parse_entry(archive, main), levels)
         parts = [*filter(None, dict.fromkeys(margins)), body, *notes]
-        yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(archive, main)])
+        yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(file, archive, main)])
 
 
 def slide_pages(file: SourceFile) -> Pages:
@@ -57,7 +57,8 @@ def slide_pages(file: SourceFile) -> Pages:
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
-            lines = [text_of(parse_entry(archive, slide)), *drawing_lines(archive, slide), *notes_of(archive, slide)]
+            body = text_of(parse_entry(archive, slide))
+            lines = [body, *drawing_lines(file, archive, slide), *notes_of(archive, slide)]
             text = file.page_text([*title, *filter(None, lines)])
             empty += [] if text.strip() else [number]
             yield text
@@ -74,9 +75,8 @@ def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
     """Yield the speaker's notes; the other shapes on their page are the slide's picture and its number."""
     for shape in chain.from_iterable(page.iterfind(".//{*}sp") for page in parse_related(archive, slide, "notesSlide")):
-        if any(holder.get("type") == "body" for holder in shape.iterfind(".//{*}ph")) and (
-            notes := text_of(shape).strip()
-        ):
+        notes = text_of(shape).strip()
+        if notes and any(holder.get("type") == "body" for holder in shape.iterfind(".//{*}ph")):
             yield f"Notes: {notes}"
 
 
@@ -94,11 +94,9 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
     listing = posixpath.join(folder, "_rels", f"{name}.rels")
     if listing not in archive.namelist():
         return []
-    return [
-        (link.get("Id", ""), link.get("Type", "").rpartition("/")[2], entry_name(folder, link.get("Target", "")))
-        for link in parse_entry(archive, listing)
-        if link.get("TargetMode") != "External"
-    ]
+    links = (link for link in parse_entry(archive, listing) if link.get("TargetMode") != "External")
+    found = ([link.get(name, "") for name in ("Id", "Type", "Target")] for link in links)
+    return [(identifier, kind.rpartition("/")[2], entry_name(folder, target)) for identifier, kind, target in found]
 
 
 def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
@@ -111,8 +109,10 @@ def main_part(archive: ZipFile) -> str:
     return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
 
 
-def drawing_lines(archive: ZipFile, entry: str) -> Iterator[str]:
-    """Yield the texts of the diagrams and the tables of the charts that an entry shows."""
+def drawing_lines(file: SourceFile, archive: ZipFile, entry: str) -> Iterator[str]:
+    """Yield the texts of the diagrams and of other files inside an entry, and the tables of the charts that it shows."""
+    inner = (name for _, kind, name in relations(archive, entry) if kind in ("aFChunk", "package"))
+    yield from (file.attached(name, archive.read(name)) for name in inner)
     yield from map(text_of, parse_related(archive, entry, "diagramData"))
     for chart in parse_related(archive, entry, "chart"):
         yield from map(text_of, chart.iterfind(".//{*}title"))
@@ -129,11 +129,6 @@ def points(series: Element, *names: str) -> dict[str, str]:
     """The values of a chart's series by their place."""
     found = (point for name in names for point in series.iterfind(f"{{*}}{name}//{{*}}pt"))
     return {point.get("idx", ""): point.findtext("{*}v") or "" for point in found}
-
-
-def name_of(tag: str) -> str:
-    """The name of a tag or an attribute, without the namespace."""
-    return tag.rpartition("}")[2]
 
 
 def attribute(element: Element | None, name: str) -> str:
@@ -176,6 +171,8 @@ class OfficeWriter(Writer):
     def write_tr(self, row: Element) -> None:
         self.tables[-1].start_row()
         self.in_header = row.find("{*}trPr/{*}tblHeader") is not None
+        if before := attribute(row.find("{*}trPr/{*}gridBefore"), "val"):
+            self.tables[-1].start_cell(self.in_header, before, "")
         self.write(row)
 
     def write_p(self, paragraph: Element) -> None:
@@ -207,9 +204,8 @@ class OfficeWriter(Writer):
         self.flow.write(SYMBOLS.get(attribute(symbol, "font"), {}).get(character, character))
 
     def write_checkBox(self, box: Element) -> None:  # noqa: N802
-        mark = box.find("{*}checked")
-        mark = box.find("{*}default") if mark is None else mark
-        self.flow.write("[ ]" if mark is None or attribute(mark, "val") in OFF else "[x]")
+        marks = [*box.iterfind("{*}checked"), *box.iterfind("{*}default")]
+        self.flow.write("[ ]" if not marks or attribute(marks[0], "val") in OFF else "[x]")
 
     def write_ddList(self, choice: Element) -> None:  # noqa: N802
         """Write the chosen entry of a field."""

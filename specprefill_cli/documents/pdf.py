@@ -13,31 +13,37 @@ from specprefill_cli.errors import first_line
 
 DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
-REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 UNLOCK = "remove the password first (for example: qpdf --password=... --decrypt)"
+REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 
 
 def pages(file: SourceFile) -> Pages:
     """Yield the text of each page. Raises DocumentError for a file with a password, damage or no text."""
-    from pypdfium2 import PdfDocument, PdfiumError
+    from pypdfium2 import PdfDocument, PdfiumError, raw
 
     from specprefill_cli.documents import pdfium
 
+    # They report each repaired damage.
+    for package in ("pypdf", "pypdfium2"):
+        logging.getLogger(package).setLevel(logging.CRITICAL)
     failures: dict[int, str] = {}
     problems: defaultdict[str, list[int]] = defaultdict(list)
     with pdfium.LOCK, ExitStack() as stack:
         try:
             document = stack.enter_context(closing(PdfDocument(file.data)))
             document.init_forms()
+            if document.get_formtype() == raw.FORMTYPE_XFA_FULL:
+                file.warnings.append("its form (XFA) is not in its pages; print it into a PDF with Adobe Reader")
         except PdfiumError:
             yield from pypdf_pages(file, failures)
             document = ()
         file.page_count = file.page_count or len(document)
         for index in range(len(document)):
-            text, picture = "", None
+            text, picture, attached = "", None, list[tuple[str, bytes]]()
             try:
                 with closing(document[index]) as page:
                     text = pdfium.page_text(page)
+                    attached += pdfium.attachments(document, page)
                     is_unread = not text.replace(UNDECODED, "").strip()
                     if is_unread and extras.can_recognise() and any(page.get_objects(max_depth=1)):
                         picture = page.render(scale=DOTS_PER_INCH / 72).to_numpy().copy()
@@ -48,7 +54,7 @@ def pages(file: SourceFile) -> Pages:
             text = whole_lines(restore_ligatures(text))
             if picture is not None and (text := whole_lines(extras.recognised_text(picture))):
                 problems["recognised"].append(index + 1)
-            attached = pdfium.attachments(document) if index + 1 == file.page_count else []
+            attached += pdfium.attachments(document) if index + 1 == file.page_count else []
             yield "\n\n".join(filter(None, [text, *(file.attached(*attachment) for attachment in attached)]))
     add_warnings(file, failures, problems)
 
@@ -62,8 +68,6 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
     """Yield the pages of a PDF that PDFium does not open. Raises DocumentError if it is encrypted or damaged."""
     from pypdf import PdfReader
 
-    # It reports each repaired damage.
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = PdfReader(BytesIO(file.data))
         # Many PDFs are encrypted with an empty password, only to restrict printing: anyone can open them.
@@ -90,8 +94,7 @@ def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdi
     ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"
     causes = []
     if failures:
-        reason = next(iter(failures.values()))
-        causes.append(f"{page_ranges(failures)} could not be read ({reason}); {REPAIR}")
+        causes.append(f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))}); {REPAIR}")
     if left := [number for number in problems["undecoded"] if number not in problems["recognised"]]:
         causes.append(f"the characters of {page_ranges(left)} have no letters in the file; {ocr}")
     if empty:
@@ -100,7 +103,6 @@ def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdi
         raise file.error(*causes[0].rsplit("; ", 1))
     if guessed := problems["guessed"]:
         causes.append(f"characters of {page_ranges(guessed)} do not decode, ligatures are guessed; {ocr}")
-    if problems["recognised"]:
-        read = page_ranges(problems["recognised"])
-        causes.append(f"the text of {read} was recognised in pictures; check numbers and names")
+    if recognised := problems["recognised"]:
+        causes.append(f"the text of {page_ranges(recognised)} was recognised in pictures; check numbers and names")
     file.warnings += causes

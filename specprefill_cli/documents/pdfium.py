@@ -4,7 +4,8 @@ import ctypes
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice, pairwise
 from typing import Any
@@ -34,13 +35,14 @@ SHORTEST, SAME_PLACE = 8.0, 3.0
 MOST_DRAWINGS, MOST_STROKES = 3000, 20_000
 
 
-def attachments(document: pypdfium2.PdfDocument) -> list[tuple[str, bytes]]:
-    """The name and the content of each attached file; files whose content is missing are empty."""
-    found = []
-    for file in map(document.get_attachment, range(document.count_attachments())):
+def attachments(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each file attached to a document, or to a page; without those that are missing."""
+    handles = map(pdfium.FPDFAnnot_GetFileAttachment, annotations(page) if page else ())
+    files = [pypdfium2.PdfAttachment(handle, document) for handle in handles if handle]
+    files += map(document.get_attachment, range(0 if page else document.count_attachments()))
+    for file in files:
         with suppress(pypdfium2.PdfiumError):
-            found.append((file.get_name(), bytes(file.get_data())))
-    return found
+            yield file.get_name(), bytes(file.get_data())
 
 
 def page_text(page: pypdfium2.PdfPage) -> str:
@@ -56,11 +58,25 @@ def page_text(page: pypdfium2.PdfPage) -> str:
             return UNDECODED
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes, grids = list(notes_of(page)), grids_of(page)
-        is_simple = not (notes or grids) and layout.is_simple(boxes)
-        ordered = None if is_simple else layout.ordered_text(list(characters(text_page)), notes, grids)
+        is_plain = not (notes or grids) and is_simple(boxes)
+        ordered = None if is_plain else layout.ordered_text(list(characters(text_page)), notes, grids)
         if ordered is None:
             ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
     return ordered + UNDECODED * bool(unmapped)
+
+
+def is_simple(boxes: Sequence[Box]) -> bool:
+    """Whether a page has neither raised text nor columns beside each other, by the boxes of its texts in drawing order."""
+    gaps = 0
+    for first, second in pairwise(boxes):
+        height, gap = first.top - first.bottom, second.left - first.right
+        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -layout.MARK_GAP * height:
+            continue
+        is_raised = second.bottom - first.bottom > layout.MARK_RAISE * height
+        if is_raised and second.top - second.bottom < layout.MARK_HEIGHT * height and gap < height:
+            return False
+        gaps += gap > layout.COLUMN_GAP * height
+    return gaps < layout.FEWEST_LINES
 
 
 def characters(page: pypdfium2.PdfTextPage) -> Iterator[Character]:
@@ -84,24 +100,27 @@ def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
     return "".join(piece + next(marks, UNDECODED) for piece in pieces[:-1]) + pieces[-1]
 
 
-def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
-    """Yield the text, the name and the box of each visible field and note of a page."""
+def annotations(page: pypdfium2.PdfPage) -> Iterator[Any]:
+    """Yield each visible annotation of a page while it is open."""
     for index in range(pdfium.FPDFPage_GetAnnotCount(page.raw)):
         annotation = pdfium.FPDFPage_GetAnnot(page.raw, index)
-        try:
-            kind = pdfium.FPDFAnnot_GetSubtype(annotation)
-            if pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN or kind in UNREAD:
-                continue
-            if kind == pdfium.FPDF_ANNOT_WIDGET:
-                name, text = field(page, annotation)
-            else:
-                name, text = "", string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
-            if text.strip():
-                box = pdfium.FS_RECTF()
-                pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))
-                yield " ".join(text.split()), name, Box(box.left, box.bottom, box.right, box.top)
-        finally:
-            pdfium.FPDFPage_CloseAnnot(annotation)
+        if not pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN:
+            yield annotation
+        pdfium.FPDFPage_CloseAnnot(annotation)
+
+
+def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
+    """Yield the text, the name and the box of each visible field and note of a page."""
+    for annotation in annotations(page):
+        kind, name, text = pdfium.FPDFAnnot_GetSubtype(annotation), "", ""
+        if kind == pdfium.FPDF_ANNOT_WIDGET:
+            name, text = field(page, annotation)
+        elif kind not in UNREAD:
+            text = string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
+        if text.strip():
+            box = pdfium.FS_RECTF()
+            pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))
+            yield " ".join(text.split()), name, Box(box.left, box.bottom, box.right, box.top)
 
 
 def field(page: pypdfium2.PdfPage, annotation: Any) -> tuple[str, str]:
@@ -152,7 +171,12 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
         low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
         rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
         if len(columns) > 2 and len(rows) > 2:
-            grids.append(Grid(columns, rows))
+            middles, centres = ([sum(ends) / 2 for ends in pairwise(edges)] for edges in (rows[::-1], columns))
+            bars = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]
+            sills = [{len(rows) - bisect_right(rows, y) for y, start, end in level if start < x < end} for x in centres]
+            # A column without lines inside is none of the table's.
+            whole = {*range(len(rows))}
+            grids.append(Grid(columns, rows, bars, [sill if len(sill & whole) > 2 else whole for sill in sills]))
     return grids
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from importlib import import_module
 from threading import Thread
+from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.errors import DocumentError, document_error, one_line
+from specprefill_cli.errors import DocumentError, document_error, one_line, pip_command
 
 
 @dataclass(kw_only=True)
@@ -58,6 +60,14 @@ class SourceFile:
 
     def error(self, cause: str, remedy: str) -> DocumentError:
         return document_error(self.name, cause, remedy)
+
+    def package(self, name: str, kind: str, otherwise: str = "") -> Any:
+        """Import a package that reads a kind of file. Raises DocumentError without it."""
+        try:
+            return import_module(name)
+        except ImportError as error:
+            remedy = f"install it with {pip_command(name)}{otherwise}"
+            raise self.error(f"reading {kind} needs another package", remedy) from error
 
     def add_page(self, text: str) -> None:
         """Add the text of the next page. Raises DocumentError beyond the limits."""

@@ -24,6 +24,7 @@ BINARY_SIGNATURES = (
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
+    (b"mimetypeapplication/vnd.oasis.opendocument.", containers.open_pages),
     (b"META-INF/container.xml", containers.book_pages),
     (b"application/epub+zip", containers.book_pages),
     (b"word/", office.document_pages),
@@ -38,6 +39,7 @@ BINARY_READERS: Mapping[str, Reader] = {
     ".pptx": office.slide_pages,
     ".xlsx": xlsx.pages,
     ".epub": containers.book_pages,
+    **dict.fromkeys((".odt", ".ods", ".odp"), containers.open_pages),
     **dict.fromkeys(extras.FOREIGN_SUFFIXES, extras.foreign_pages),
 }
 READERS: Mapping[str, Reader] = {
@@ -45,6 +47,7 @@ READERS: Mapping[str, Reader] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), html.pages),
     **dict.fromkeys((*text.MARKDOWN_SUFFIXES, ".txt", ".text", ".rst"), text.text_pages),
     **dict.fromkeys((".csv", ".tsv"), text.csv_pages),
+    ".mbox": containers.mailbox_pages,
     **dict.fromkeys((".eml", ".mht", ".mhtml"), containers.mail_pages),
 }
 KNOWN_SUFFIXES = tuple(READERS)
@@ -96,6 +99,8 @@ def choose_reader(data: bytes, name: str) -> Reader:
     refuse_binary(data, name, suffix)
     if suffix in READERS:
         return READERS[suffix]
+    if containers.MAIL_BORDER.match(head):
+        return containers.mailbox_pages
     if MAIL_START.match(head):
         return containers.mail_pages
     return html.pages if HTML_START.match(head.removeprefix(codecs.BOM_UTF8)) else text.text_pages

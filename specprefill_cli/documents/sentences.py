@@ -71,9 +71,8 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
         return True
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
-    return not (
-        is_initial or word in listed_words("abbreviations")["all"] or (word.isdigit() and len(line.split()) == 1)
-    )
+    is_item = word.isdigit() and len(line.split()) == 1
+    return not (is_initial or is_item or word in listed_words("abbreviations")["all"])
 
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:

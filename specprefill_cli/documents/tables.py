@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, compress, islice, pairwise, zip_longest
 from typing import NamedTuple
@@ -31,7 +31,12 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
     """
     rows = iter(rows)
     head = list(islice(rows, SAMPLE_ROWS))
-    while not marked and head and len(set(filter(None, head[0]))) < 2:
+    # Above the names may stand titles, and in exports of banks facts about the table.
+    usual = sorted(len([*filter(None, row)]) for row in head)[-2:][0] if has_names and head else 0
+    while not marked and head:
+        filled = [*filter(None, head[0])]
+        if len({*filled}) > 1 and (2 * len(filled) > usual or head[0][: len(filled)] != filled):
+            break
         yield row_text(dict.fromkeys(head.pop(0)))
     names: Row = []
     for count in (marked,) if marked else (1,) if is_data(head) else (1, 2):
@@ -87,12 +92,22 @@ def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
         yield row
 
 
+def fill_unparted(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Iterator[Sequence[str]]:
+    """Yield rows, or columns, with a text in all cells that no line parts from it, though one does in most others."""
+    usual = {place for place, count in Counter(chain(*walls)).items() if 2 * count >= len(walls)}
+    for row, wall in zip(rows, walls, strict=True):
+        edges = [0, *(place for place in range(1, len(row)) if place in wall or place not in usual), len(row)]
+        for first, last in pairwise(edges):
+            texts = [*filter(None, row[first:last])] or [""]
+            row = [*row[:first], *(texts * (last - first) if len(texts) == 1 else row[first:last]), *row[last:]]
+        yield row
+
+
 def column_names(header: Sequence[Row]) -> Row:
     """The name of each column: the different texts of its header cells, from above, without a title over all columns."""
     header = [row for row in header if len(set(filter(None, row))) > 1] or header[-1:]
-    return [
-        " ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in zip_longest(*header, fillvalue="")
-    ]
+    columns = zip_longest(*header, fillvalue="")
+    return [" ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in columns]
 
 
 def named_cells(names: Row, row: Row) -> Row:
@@ -108,6 +123,8 @@ def named_cells(names: Row, row: Row) -> Row:
 def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     """Whether the first row of a table names its columns: different words, over columns of other words or of numbers."""
     filled = Counter(filter(None, names))
+    # Without the titles between the rows.
+    body = [row for row in body if len(set(filter(None, row))) > 1] or body
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
     numbers = [bool(column) and all(map(is_number, column)) for column in columns]
     for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):
@@ -158,9 +175,10 @@ class Flow:
             self.write(text)
             self.separate(gap)
 
-    def write_raised(self, text: str) -> None:
+    def write_raised(self, text: str, is_power: bool = False) -> None:
+        self.gap = NOTHING if is_power else self.gap
         tail = self.pieces[-1][-MARKED_TAIL:] if self.pieces and self.gap == NOTHING else ""
-        if marked := superscript(tail, text).removeprefix(tail):
+        if marked := f"^{text.strip()}" if is_power else superscript(tail, text).removeprefix(tail):
             self.write(marked)
 
 

@@ -172,12 +172,8 @@ def decode_guessed(file: SourceFile) -> str:
     best = matches.best()
     if best is None:
         raise file.error("the character encoding is not recognised", "convert it first (for example: iconv -t utf-8)")
-    is_common = any(
-        match.chaos <= best.chaos
-        and match.coherence >= best.coherence
-        and COMMON_ENCODING in match.could_be_from_charset
-        for match in matches
-    )
+    common = (match for match in matches if COMMON_ENCODING in match.could_be_from_charset)
+    is_common = any(match.chaos <= best.chaos and match.coherence >= best.coherence for match in common)
     encoding = COMMON_ENCODING if is_common else best.encoding
     file.warnings.append(f"not UTF-8: read as {encoding}, a guess; convert it to UTF-8 if characters look wrong")
     return file.data.decode(encoding, errors="replace")

@@ -14,7 +14,6 @@ from typing import Any
 from specprefill_cli.documents.containers import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.tables import table_lines
-from specprefill_cli.errors import pip_command
 
 # A formula without a stored value; in a text cell (`t="str"`) an empty value is one.
 UNCALCULATED = re.compile(
@@ -37,11 +36,7 @@ DIGITS, ROUNDING = 15, Context(prec=400, rounding=ROUND_HALF_UP)
 
 def pages(file: SourceFile) -> Pages:
     """Yield, for each sheet, its name and its non-empty rows as they were last calculated."""
-    try:
-        import openpyxl
-    except ImportError as error:
-        remedy = f"install it with {pip_command('openpyxl')}"
-        raise file.error("reading workbooks needs another package", remedy) from error
+    openpyxl = file.package("openpyxl", "workbooks")
     # openpyxl warns about parts that it would not write back, but we write nothing. `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=r"openpyxl\.")
     workbook = openpyxl.load_workbook(BytesIO(file.data), read_only=True, data_only=True)
@@ -88,8 +83,6 @@ def sheet_rows(sheet: Any, merged: Merged) -> Iterator[list[str]]:
 
 def cell_text(value: Any, number_format: str | None) -> str:
     """Format a value as the sheet shows it; dates as `2024-02-29`."""
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, datetime):
@@ -99,7 +92,7 @@ def cell_text(value: Any, number_format: str | None) -> str:
         return f"{minutes // 60}:{minutes % 60:02}" + (f":{seconds:02}" if "s" in (number_format or "s") else "")
     if isinstance(value, int | float):
         return number_text(value, number_format or "")
-    return str(value)
+    return "" if value is None else str(value)
 
 
 def number_text(value: float, number_format: str) -> str:
@@ -114,10 +107,8 @@ def number_text(value: float, number_format: str) -> str:
     number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** after.count("%")
     number = (abs(number) if is_own_section else number).quantize(Decimal(1).scaleb(-len(decimals)), context=ROUNDING)
     text = f"{number:{',' if ',' in whole else ''}f}"
-    optional = len(decimals) - len(decimals.rstrip("#?"))
-    while optional and text.endswith("0"):
-        text, optional = text[:-1], optional - 1
-    digits, point, rest = text.removesuffix(".").partition(".")
-    sign = "-" * digits.startswith("-")
-    digits = sign + digits.removeprefix("-").zfill(whole.count("0"))
-    return "".join([before, digits, point, rest, after]).replace('"', "").replace("\\", "").strip()
+    digits, _, rest = text.partition(".")
+    fixed = len(decimals.rstrip("#?"))
+    rest = rest[:fixed] + rest[fixed:].rstrip("0")
+    digits = "-" * digits.startswith("-") + digits.removeprefix("-").zfill(whole.count("0"))
+    return "".join([before, digits, "." * bool(rest), rest, after]).replace('"', "").replace("\\", "").strip()

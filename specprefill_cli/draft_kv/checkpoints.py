@@ -45,9 +45,8 @@ class SlotKv:
 def copy_slots(state: KvCacheState, slots: Tensor) -> SlotKv:
     """Copy slots [C] of every layer."""
     parts = ((layer.keys[0], layer.values[0]) for layer in state.layers)
-    return SlotKv(
-        slots, tuple((keys[:, slots.to(keys.device)], values[:, slots.to(keys.device)]) for keys, values in parts)
-    )
+    chosen = ((keys[:, slots.to(keys.device)], values[:, slots.to(keys.device)]) for keys, values in parts)
+    return SlotKv(slots, tuple(chosen))
 
 
 def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:

@@ -124,9 +124,8 @@ class HybridMode(DraftKvMode):
         if not gate.accepted:
             reduced = drop_riskiest(chunks, mapped.risks, limit.threshold)
             count = int((reduced != chunks).sum())
-            warnings += (
-                f"dropped {count:,} of {len(chunks):,} chunks: if they were accepted too, {limit.reason(risk)}",
-            )
+            dropped = f"dropped {count:,} of {len(chunks):,} chunks"
+            warnings += (f"{dropped}: if they were accepted too, {limit.reason(risk)}",)
             chunks = reduced
         return Fates(chunks=chunks, gate=gate, warnings=warnings)
 

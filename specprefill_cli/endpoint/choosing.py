@@ -47,9 +47,8 @@ def check_possible(settings: Settings) -> None:
         if (value := getattr(settings, name)) not in (SETTINGS[name].default, *possible)
     ]
     if refused:
-        raise UsageError(
-            f"{', '.join(refused)}: an endpoint takes text only; leave it out, or give a --target with weights here"
-        )
+        remedy = "leave it out, or give a --target with weights here"
+        raise UsageError(f"{', '.join(refused)}: an endpoint takes text only; {remedy}")
 
 
 @dataclass(frozen=True)

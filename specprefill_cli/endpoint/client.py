@@ -57,9 +57,8 @@ class Client:
         try:
             import openai
         except ImportError as error:
-            raise SpecprefillError(
-                f"{self.ref.name}: an endpoint needs the package openai; install it with {pip_command('openai')}"
-            ) from error
+            problem = f"{self.ref.name}: an endpoint needs the package openai; install it with {pip_command('openai')}"
+            raise SpecprefillError(problem) from error
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
         self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 

@@ -48,9 +48,8 @@ def open_endpoint(settings: Settings) -> EndpointSession:
     ref = parse_endpoint(settings.target or "")
     client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)
     chooser = open_chooser(settings, ref.name)
-    return EndpointSession(
-        pair=chooser.pair, template=chooser.template, settings=settings, client=client, messages=messages
-    )
+    pair, template = chooser.pair, chooser.template
+    return EndpointSession(pair=pair, template=template, settings=settings, client=client, messages=messages)
 
 
 def open_chooser(settings: Settings, target: str) -> Session:

@@ -100,9 +100,8 @@ class Encoder:
         """The vectors of the first `STRETCH` tokens of a question or passage."""
         ids = self.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
         states = self.states(self.framed(torch.tensor([ids], dtype=torch.long)))[0]
-        return QuestionVectors(
-            whole=F.normalize(states.float().mean(0), dim=-1).cpu(), tokens=self.token_vectors(states[1:-1])
-        )
+        whole = F.normalize(states.float().mean(0), dim=-1).cpu()
+        return QuestionVectors(whole=whole, tokens=self.token_vectors(states[1:-1]))
 
     @torch.inference_mode()
     def document_vectors(self, text: str, starts: np.ndarray, places: np.ndarray | None = None) -> DocumentVectors:

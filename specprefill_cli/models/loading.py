@@ -114,9 +114,8 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     missing = sorted(report["missing_keys"])
     if missing:
         # transformers has initialised them at random.
-        raise SpecprefillError(
-            f"{name}: the checkpoint lacks {len(missing)} weights, such as {missing[0]}; download or export it again"
-        )
+        cause = f"the checkpoint lacks {len(missing)} weights, such as {missing[0]}"
+        raise SpecprefillError(f"{name}: {cause}; download or export it again")
     return finished(name, model, outline)
 
 

@@ -36,12 +36,9 @@ def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.nd
     scores = np.zeros(len(lengths))
     words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
     for word in sorted(set().union(*words.values())):
-        frequency = np.concatenate(
-            [
-                index.frequency(word, forms) if word in words[forms] else np.zeros(len(index.lengths))
-                for forms, index in indexes
-            ]
-        )
+        places = ((part, forms, word in words[forms]) for forms, part in indexes)
+        found = [part.frequency(word, forms) if used else np.zeros(len(part.lengths)) for part, forms, used in places]
+        frequency = np.concatenate(found)
         scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 

@@ -157,9 +157,8 @@ class TargetCalibration:
 
 def load_target_calibration(folder: Path, pair: LoadedPair) -> TargetCalibration | None:
     """The calibration in a folder; None where it has none for the weights. Raises SpecprefillError."""
-    stored = read_description(
-        folder / FILE, "a target's calibration", REMEDY, lambda fields: TargetCalibration(**fields)
-    )
+    path, kind = folder / FILE, "a target's calibration"
+    stored = read_description(path, kind, REMEDY, lambda fields: TargetCalibration(**fields))
     if stored is None or stored.target is None or not isinstance(pair.target, LoadedModel):
         return stored
     return stored if stored.target == weights_fingerprint(pair.target.model) else None

@@ -87,9 +87,8 @@ def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPosition
     order = torch.arange(count)
     # Whole numbers: a rounded factor could move the last token out of the room.
     positions = order + (kept - order) * allowed // max(1, dropped)
-    return CompactPositions(
-        tokens=kept, positions=positions, end=count + allowed, factor=allowed / dropped if dropped else 1.0
-    )
+    factor = allowed / dropped if dropped else 1.0
+    return CompactPositions(tokens=kept, positions=positions, end=count + allowed, factor=factor)
 
 
 def fate_spans(
@@ -102,12 +101,8 @@ def fate_spans(
     start, end = document
     run_fates, counts = torch.unique_consecutive(fates, return_counts=True)
     edges = [0, *counts.cumsum(0).tolist()]
-    return tuple(
-        Span(
-            start + low * chunk_size,
-            min(start + high * chunk_size, end),
-            names[fate],
-            None if risks is None else float(risks[low:high].sum()),
-        )
-        for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False)
-    )
+    spans = []
+    for fate, low, high in zip(run_fates.tolist(), edges, edges[1:], strict=False):
+        risk = None if risks is None else float(risks[low:high].sum())
+        spans.append(Span(start + low * chunk_size, min(start + high * chunk_size, end), names[fate], risk))
+    return tuple(spans)

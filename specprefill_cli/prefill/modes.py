@@ -64,9 +64,8 @@ class SelectMode(Mode):
             if request.positions != ORIGINAL:
                 room = min(request.prompt_room, (1 + GAP_SHARE) * len(kept))
                 compact = shorten_gaps(kept, request.prompt.length, room)
-            logits, state = sparse_prefill(
-                request.target.model, request.prompt.tokens, selection.plan, request.prefill_chunk, compact
-            )
+            model, tokens = request.target.model, request.prompt.tokens
+            logits, state = sparse_prefill(model, tokens, selection.plan, request.prefill_chunk, compact)
         return PrefillResult(
             logits=logits,
             state=state,

@@ -174,9 +174,8 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
     )
     kept, fixed = selection.plan.kept_tokens, prompt.length - request.document_tokens
     if keep is not None and keep * prompt.length < fixed and kept > keep * prompt.length + request.chunk_size:
-        warnings += (
-            f"keep {keep:g}: question and instruction alone take {fixed:,} of {prompt.length:,} tokens; {kept:,} are kept",
-        )
+        taken = f"{fixed:,} of {prompt.length:,} tokens"
+        warnings += (f"keep {keep:g}: question and instruction alone take {taken}; {kept:,} are kept",)
     if limit is not None and keep is not None and keep * prompt.length > room:
         target = request.pair.target
         warnings += (

@@ -54,6 +54,7 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]
         for start, end in cited_ranges
     ]
+    phases = [phase for phase in answer.phases.items() if phase[1] > 0]
     facts = [fact for fact in (difference_facts(mode_answer) | answer_facts(answer)).items() if fact[1]]
     return {
         "answer": answer,
@@ -61,11 +62,7 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
         "facts": [(label, value) for label, value in facts if label not in NOT_ON_A_CARD and label.strip() == label],
         "confidence": confidence_lines(answer),
         "total": seconds(sum(answer.phases.values())),
-        "bars": [
-            (BARS.index(name), phase_name(name), seconds(value), 100 * value / longest)
-            for name, value in answer.phases.items()
-            if value > 0
-        ],
+        "bars": [(BARS.index(name), phase_name(name), seconds(value), 100 * value / longest) for name, value in phases],
         "fates": list(dict.fromkeys(cell.fate.value for cell in cells)),
         "scored": any(cell.importance is not None for cell in cells),
         "sources": [(source, indices[0]) for source, indices in zip(answer.citations, cited_cells, strict=True)],

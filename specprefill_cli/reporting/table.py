@@ -58,10 +58,8 @@ def short_table(answer: Record) -> Table:
 
 def answer_table(answer: Record) -> Table:
     """Mode, pair, tokens, TTFT with its phases, spans by fate with pages, decoding, citations, warnings."""
-    sources = "\n".join(
-        f"{one_line(citation.document)}, page {citation.page}: {' '.join(citation.text.split())}"
-        for citation in answer.citations
-    )
+    cited = ((one_line(citation.document), citation.page, citation.text.split()) for citation in answer.citations)
+    sources = "\n".join(f"{name}, page {page}: {' '.join(words)}" for name, page, words in cited)
     return facts_table({**answer_facts(answer), "source": sources}, answer.warnings)
 
 

@@ -166,10 +166,8 @@ def chat_of(messages: object, named: str = "") -> Chat:
     except Untouched:
         expected = "content must be text, or a list of parts with text or files; tool calls are not supported"
         raise ApiError(400, f"messages: {expected}") from None
-    turns = [
-        (role, PARAGRAPH.join(question_last([text.value for text in group])))
-        for (role, _), group in groupby(texts, key=lambda text: (text.role, text.number))
-    ]
+    groups = groupby(texts, key=lambda text: (text.role, text.number))
+    turns = [(role, PARAGRAPH.join(question_last([text.value for text in group]))) for (role, _), group in groups]
     if any(role not in ROLES for role, _ in turns):
         raise ApiError(400, f"messages: role must be one of {', '.join(ROLES)}")
     system = clean_characters(PARAGRAPH.join(text for role, text in turns if role in ("system", "developer")))

@@ -65,9 +65,8 @@ def private_folder() -> Path:
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if HAS_UNIX_SOCKETS and not is_private(folder):
-        raise SpecprefillError(
-            f"{folder}: must be a folder of your own that nobody else may enter; remove it, or set XDG_RUNTIME_DIR"
-        )
+        cause = "must be a folder of your own that nobody else may enter"
+        raise SpecprefillError(f"{folder}: {cause}; remove it, or set XDG_RUNTIME_DIR")
     return folder
 
 
@@ -102,9 +101,8 @@ def http_listener(text: str) -> socket.socket:
     except OSError as error:
         # The socket module appends the address.
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]
-        raise SpecprefillError(
-            f"--http {text}: cannot listen there ({reason}); give another address or port"
-        ) from error
+        cause = f"cannot listen there ({reason})"
+        raise SpecprefillError(f"--http {text}: {cause}; give another address or port") from error
 
 
 def token_of(folder: Path, tell: Callable[[str], None]) -> str:

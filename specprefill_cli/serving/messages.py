@@ -161,11 +161,8 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
         raise Untouched("no question")
     divisions = [divide(text.value, text.role != "user") for text in texts]
     question = find_question(texts, divisions)
-    long_texts = [
-        LongText(text, start, end)
-        for text, division in zip(texts, divisions, strict=True)
-        for start, end in division.documents
-    ]
+    ranges = ((text, part) for text, division in zip(texts, divisions, strict=True) for part in division.documents)
+    long_texts = [LongText(text, *part) for text, part in ranges]
     characters = sum(text.end - text.start for text in long_texts)
     if not characters:
         raise Untouched("short")

@@ -10,7 +10,7 @@ import re
 import sys
 import tomllib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
@@ -80,11 +80,8 @@ def divide(text: str, is_system: bool) -> Division:
     # More of them are the document's own, for example those of a list of questions and answers.
     if len(inner) <= MOST_INNER_QUESTIONS:
         kept |= {*chain(*inner)}
-    is_kept = [
-        sentence in kept or any(start < sentence[1] and sentence[0] < end for start, end in labelled)
-        for sentence in sentences
-    ]
-    return Division(asked=asked, documents=ranges_not_kept(sentences, is_kept))
+    kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in labelled)}
+    return Division(asked=asked, documents=ranges_not_kept(sentences, kept))
 
 
 def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
@@ -116,8 +113,8 @@ def is_clear(asked: str) -> bool:
     """Whether its lines that ask do so for something that one place of a document answers."""
     lines = asked.splitlines()
     asking = [line for line in lines if may_be_asked(line) and not line.rstrip().endswith((":", "\uff1a"))] or lines
-    is_lookup = pattern("lookup").search(asking[0]) or pattern("yes_or_no").match(asking[0])
-    return bool(is_lookup) and not pattern("production").match(asking[0])
+    asks = pattern("lookup").search(asking[0]) or pattern("yes_or_no").match(asking[0])
+    return bool(asks) and not pattern("production").match(asking[0])
 
 
 def may_be_asked(sentence: str) -> bool:
@@ -210,11 +207,11 @@ def asked_together(sentences: Sequence[Range]) -> Sequence[Range]:
     return [(start, end)] if end - start <= ASKED_CHARACTERS else sentences
 
 
-def ranges_not_kept(sentences: Sequence[Range], is_kept: Sequence[bool]) -> list[Range]:
+def ranges_not_kept(sentences: Sequence[Range], kept: Set[Range]) -> list[Range]:
     """The character ranges of neighbouring sentences that are not kept, without short ones."""
     ranges = []
-    for kept, group in groupby(zip(sentences, is_kept, strict=True), key=lambda pair: pair[1]):
-        run = [sentence for sentence, _ in group]
-        if not kept and run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT:
+    for is_kept, group in groupby(sentences, kept.__contains__):
+        run = [*group]
+        if not is_kept and run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT:
             ranges.append((run[0][0], run[-1][1]))
     return ranges

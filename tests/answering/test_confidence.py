@@ -62,15 +62,10 @@ def test_a_damaged_file_is_named(tmp_path, random_pair):
         load_confidence(tmp_path, random_pair.loaded_target)
 
 
-@pytest.mark.parametrize(
-    ("question", "share"),
-    [
-        ("Who lives by the mill in Kalmar?", 0.0),
-        ("Who lives by the mill in Ribe?", 1.0),
-        ("Did Kalmar or Ribe open in 1887?", 1 / 3),
-        ("We visit Ribe on 3 July. When does the mill open?", 0.0),
-    ],
-)
+@pytest.mark.parametrize(("question", "share"), [
+    ("Who lives by the mill in Kalmar?", 0.0), ("Who lives by the mill in Ribe?", 1.0),
+    ("Did Kalmar or Ribe open in 1887?", 1 / 3), ("We visit Ribe on 3 July. When does the mill open?", 0.0),
+])  # fmt: skip
 def test_names_of_the_question_that_the_text_lacks(question, share):
     text = "The keeper of Kalmar lives by the mill, which opened in 1887."
     assert absent_names(question, text, np.array([0])) == pytest.approx(share)
@@ -97,15 +92,10 @@ def test_a_doubtful_signal_makes_an_answer_less_likely():
     assert estimate(ANSWERABLE, {"names": 1.0}) < DENIED < DOUBTFUL < estimate(ANSWERABLE, {"names": 0.0})
 
 
-@pytest.mark.parametrize(
-    ("not_found", "intercept", "answerable", "replaced"),
-    [
-        ("never", -9.0, None, False),
-        ("warn", -9.0, False, False),
-        ("strict", -9.0, False, True),
-        ("strict", 9.0, True, False),
-    ],
-)
+@pytest.mark.parametrize(("not_found", "intercept", "answerable", "replaced"), [
+    ("never", -9.0, None, False), ("warn", -9.0, False, False), ("strict", -9.0, False, True),
+    ("strict", 9.0, True, False),
+])  # fmt: skip
 def test_only_strict_replaces_a_doubtful_answer(
     random_session, monkeypatch, not_found, intercept, answerable, replaced
 ):

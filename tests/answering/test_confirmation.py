@@ -61,15 +61,11 @@ def test_the_final_answer_is_that_of_full_prefill(random_session):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda tokens: tokens,
-        lambda tokens: [7, *tokens[1:]],
-        lambda tokens: [*tokens[:5], 7, *tokens[6:]],
-        lambda tokens: tokens[:5],
-        lambda tokens: [],
-        lambda tokens: [*tokens, 7, 8, 9],
+        lambda tokens: tokens, lambda tokens: [7, *tokens[1:]], lambda tokens: [*tokens[:5], 7, *tokens[6:]],
+        lambda tokens: tokens[:5], lambda tokens: [], lambda tokens: [*tokens, 7, 8, 9],
     ],
     ids=["the same", "at token 0", "in the middle", "ended earlier", "empty", "ended later"],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("stops", [False, True])
 def test_an_answer_is_corrected_wherever_it_differs(random_session, monkeypatch, change, stops):
     target, documents = random_session.pair.target, make_document()

@@ -35,15 +35,10 @@ def test_the_encoder_helps_the_bundled_draft_where_the_target_is_large_enough(ti
     assert resolve_scorer("lexical", replace_target(pair, 30), "select") == "lexical"
 
 
-@pytest.mark.parametrize(
-    ("scorer", "device", "tokens", "expected"),
-    [
-        ("auto", "cpu", LONGEST_ENCODED, "blend"),
-        ("auto", "cpu", LONGEST_ENCODED + 1, "heads"),
-        ("auto", "cuda", LONGEST_ENCODED + 1, "blend"),
-        ("blend", "cpu", LONGEST_ENCODED + 1, "blend"),
-    ],
-)
+@pytest.mark.parametrize(("scorer", "device", "tokens", "expected"), [
+    ("auto", "cpu", LONGEST_ENCODED, "blend"), ("auto", "cpu", LONGEST_ENCODED + 1, "heads"),
+    ("auto", "cuda", LONGEST_ENCODED + 1, "blend"), ("blend", "cpu", LONGEST_ENCODED + 1, "blend"),
+])  # fmt: skip
 def test_a_cpu_does_not_encode_very_long_documents(tiny_session, scorer, device, tokens, expected):
     pair = replace_target(tiny_session.pair, 30, device)
     assert resolve_scorer(scorer, pair, "select", tokens) == expected
@@ -107,15 +102,10 @@ def test_a_damaged_file_is_one_line(random_pair, tmp_path):
         load_target_calibration(tmp_path, random_pair)
 
 
-@pytest.mark.parametrize(
-    ("setting", "calibrated", "resolved"),
-    [
-        (AUTO, "compact", "compact"),
-        (AUTO, "original", "original"),
-        (AUTO, None, "original"),
-        ("original", "compact", "original"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "calibrated", "resolved"), [
+    (AUTO, "compact", "compact"), (AUTO, "original", "original"), (AUTO, None, "original"),
+    ("original", "compact", "original"),
+])  # fmt: skip
 def test_positions_are_the_calibrated_ones_unless_asked_for(random_pair, setting, calibrated, resolved):
     random_pair.target_calibration = TargetCalibration(positions=calibrated)
     settings = Settings(positions=setting)

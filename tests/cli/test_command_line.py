@@ -165,14 +165,12 @@ def test_the_question_is_read_from_standard_input(call):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--version",),
-        ("config", "show"),
-        ("config", "show", "--json"),
+        ("--version",), ("config", "show"), ("config", "show", "--json"),
         ("ask", HANDBOOK, "Who?", "--quiet", "--mode", "full", "--max-new-tokens", "2"),
         ("batch", "--quiet", "--document", HANDBOOK, "--mode", "full", "--max-new-tokens", "2"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
-)
+)  # fmt: skip
 @pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
 def test_a_full_disk_is_one_clear_line(call, monkeypatch, arguments, buffered):
     full_disk = open("/dev/full", "w") if buffered else TextIOWrapper(open("/dev/full", "wb", 0), write_through=True)  # noqa: SIM115

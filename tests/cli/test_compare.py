@@ -29,18 +29,13 @@ COLLECTION = collection_of(TEXT)
 SETTINGS = Settings(keep=0.4, max_new_tokens=4, scorer="question")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["a.pdf", "Who signed it?"], (["a.pdf"], "Who signed it?")),
-        (["a.pdf", "b.md", "Why?"], (["a.pdf", "b.md"], "Why?")),
-        (["a.pdf", "b.pdf"], (["a.pdf", "b.pdf"], None)),
-        (["a.pdf", "my old report.pdf"], (["a.pdf", "my old report.pdf"], None)),
-        (["a.pdf", __file__], (["a.pdf", __file__], None)),
-        (["a.pdf"], (["a.pdf"], None)),
-        (["Who is it?"], (["Who is it?"], None)),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["a.pdf", "Who signed it?"], (["a.pdf"], "Who signed it?")),
+    (["a.pdf", "b.md", "Why?"], (["a.pdf", "b.md"], "Why?")), (["a.pdf", "b.pdf"], (["a.pdf", "b.pdf"], None)),
+    (["a.pdf", "my old report.pdf"], (["a.pdf", "my old report.pdf"], None)),
+    (["a.pdf", __file__], (["a.pdf", __file__], None)), (["a.pdf"], (["a.pdf"], None)),
+    (["Who is it?"], (["Who is it?"], None)),
+])  # fmt: skip
 def test_last_argument_is_the_question_if_it_reads_like_one(arguments, expected):
     assert split_question(arguments) == expected
     with pytest.raises(UsageError, match="question is empty"):

@@ -97,15 +97,11 @@ def test_help_imports_nothing_heavy():
     assert not {"torch", "transformers", "tokenizers", "numpy", "pypdf", "bs4", "accelerate"} & done.modules
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, BOUNDED_SPIN),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
-        ({"GOMP_SPINCOUNT": "10000"}, {"GOMP_SPINCOUNT": "10000"}),
-        ({"KMP_BLOCKTIME": "200"}, {"KMP_BLOCKTIME": "200"}),
-    ],
-)
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({}, BOUNDED_SPIN), ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+    ({"GOMP_SPINCOUNT": "10000"}, {"GOMP_SPINCOUNT": "10000"}),
+    ({"KMP_BLOCKTIME": "200"}, {"KMP_BLOCKTIME": "200"}),
+])  # fmt: skip
 def test_idle_threads_spin_briefly_unless_the_user_says_otherwise(settings, expected):
     environment = {name: value for name, value in os.environ.items() if name not in WAIT_SETTINGS} | settings
     done = run_main("config", "show", environment=environment)

@@ -67,15 +67,12 @@ def test_html_blocks_are_lines_and_cells_have_bars() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("declaration", "encoding", "text"),
-    [
-        ("<meta charset=iso-8859-2>", "iso-8859-2", "ŘŤĎ"),
-        ('<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-2">', "iso-8859-2", "ŘŤĎ"),
-        ('<?xml version="1.0" encoding="ISO-8859-2"?>', "iso-8859-2", "ŘŤĎ"),
-        ('<meta charset="ISO-8859-1">', "cp1252", "€5 — “two”"),
-    ],
-)
+@pytest.mark.parametrize(("declaration", "encoding", "text"), [
+    ("<meta charset=iso-8859-2>", "iso-8859-2", "ŘŤĎ"),
+    ('<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-2">', "iso-8859-2", "ŘŤĎ"),
+    ('<?xml version="1.0" encoding="ISO-8859-2"?>', "iso-8859-2", "ŘŤĎ"),
+    ('<meta charset="ISO-8859-1">', "cp1252", "€5 — “two”"),
+])  # fmt: skip
 def test_html_believes_the_declared_encoding(declaration: str, encoding: str, text: str) -> None:
     document = read_document(f"{declaration}<html><body>{text}</body></html>".encode(encoding), "a.html")
     assert (document.text, document.warnings) == (text, ())
@@ -92,24 +89,20 @@ def test_html_with_unclosed_stray_and_deep_tags_keeps_its_text(page: str, text: 
     assert read_document(page.encode(), "a.html").text == text
 
 
-@pytest.mark.parametrize(
-    ("data", "name", "words"),
-    [
-        (b"\x89PNG\r\n\x1a\n\0rest", "a.pdf", "a.pdf: this is binary data (it holds NUL bytes), not a .pdf file"),
-        (b"PK\x03\x04rest", "a.zip", "a.zip: this is a ZIP archive;"),
-        (b"PK\x03\x04....[Content_Types].xml....word/document.xml", "a.docx", "a.docx: the file is damaged"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "a.docx", "an old or encrypted Microsoft Office file, not a .docx"),
-        (gzip.compress(b"hello", mtime=0), "stdin", "this is binary data"),
-        (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),
-        (b"<html>login", "a.pdf", "not a .pdf file: it is of another kind, or lost its beginning"),
-        (b"hello", "a.pdf", "it is of another kind, or lost its beginning"),
-        (b"", "a.pdf", "a.pdf: the file is empty"),
-        (b" \n\t", "a.txt", "it holds no text"),
-        (b"<html><script>x</script>", "a.html", "it holds no text"),
-        (bytes(range(128, 256)) * 9, "a.txt", "the character encoding is not recognised"),
-        (b"x\x00", "bad\n\x1b[31m\udcff.txt", "bad\\n\\x1b[31m\\udcff.txt: this is binary data"),
-    ],
-)
+@pytest.mark.parametrize(("data", "name", "words"), [
+    (b"\x89PNG\r\n\x1a\n\0rest", "a.pdf", "a.pdf: this is binary data (it holds NUL bytes), not a .pdf file"),
+    (b"PK\x03\x04rest", "a.zip", "a.zip: this is a ZIP archive;"),
+    (b"PK\x03\x04....[Content_Types].xml....word/document.xml", "a.docx", "a.docx: the file is damaged"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "a.docx", "an old or encrypted Microsoft Office file, not a .docx"),
+    (gzip.compress(b"hello", mtime=0), "stdin", "this is binary data"),
+    (b"text\x00text", "a.md", "binary data (it holds NUL bytes), not a .md file"),
+    (b"<html>login", "a.pdf", "not a .pdf file: it is of another kind, or lost its beginning"),
+    (b"hello", "a.pdf", "it is of another kind, or lost its beginning"),
+    (b"", "a.pdf", "a.pdf: the file is empty"), (b" \n\t", "a.txt", "it holds no text"),
+    (b"<html><script>x</script>", "a.html", "it holds no text"),
+    (bytes(range(128, 256)) * 9, "a.txt", "the character encoding is not recognised"),
+    (b"x\x00", "bad\n\x1b[31m\udcff.txt", "bad\\n\\x1b[31m\\udcff.txt: this is binary data"),
+])  # fmt: skip
 def test_refusals_name_the_format_of_the_file(data: bytes, name: str, words: str) -> None:
     assert words in refusal(data, name)
 

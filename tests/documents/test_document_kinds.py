@@ -38,23 +38,29 @@ def read(data: bytes, name: str) -> str:
     return read_document(data, name).text
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ('<p>a<p style="color:red; display: none">b<p hidden>c<p>d', "a\nd"),
-        ("<style>@media print {.x {display:none}} .y, #z {visibility: hidden}</style><p class=x>a<p class='q y'>b<p id=z>c", "a"),
-        ('Name: <input value="Orla"> <input type=hidden value=t><input type=checkbox checked> gift', "Name: Orla [x] gift"),
-        ("<select><option>Small<option selected>Large</select>", "Small\n[x] Large"),
-        ('<img src=a alt="Map of the port"><iframe srcdoc="&lt;p&gt;Open at ten"></iframe>', "Map of the port\nOpen at ten"),
-        ("The fee is 12<sup>3</sup> euros, 10<sup>-6</sup> m<sup>2</sup>, the 4<sup>th</sup>",
-         "The fee is 12 [3] euros, 10^-6 m^2, the 4th"),
-        ('12<span style="vertical-align: super"><a href=x>3</a></span> euros', "12 [3] euros"),
-        ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
-        ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
-        ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
-        ("<table><tr><td>left<td><table><tr><th>a<th>b<tr><td>1<td>2</table></table>", "left\na | b\na: 1 | b: 2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "text"), [
+    ('<p>a<p style="color:red; display: none">b<p hidden>c<p>d', "a\nd"),
+    ("<style>@media print {.x {display:none}} .y, #z {visibility: hidden}</style><p class=x>a<p class='q y'>b<p id=z>c", "a"),
+    ("<style>.t{display:none} .t.on{display:block} b.x{opacity:0}</style><p class=t>a<p class='t on'>b<b class=x>c", "b"),
+    ("<style>.w .v{display:none!important} #v{display:block}</style><p class=v>a<div class=w><p id=v class=v>b</div>", "a"),
+    ("<style>.h{display:none} @media (min-width:9px){.m\\:b{display:block}.m\\:h{display:none}}</style>"
+     "<p class='h m:b'>wide<p class=m:h>narrow", "wide"),
+    ("<style>.p{display:none} #t:checked ~ div #p{display:block}</style><div><p class=p id=p>a</div><p class=p>b", "a"),
+    ("<noscript><style>.n{display:none}</style></noscript><style media=print>.n{display:none}</style><p class=n>a", "a"),
+    ("<style>.r{font-size:0} .r p{font-size:9pt} .m{display:none}</style><div class=r>a<p>b</div>"
+     "<p class=m style='display:block'>c<p class=m>d", "b\nc"),
+    ('Name: <input value="Orla"> <input type=hidden value=t><input type=checkbox checked> gift', "Name: Orla [x] gift"),
+    ("<select><option>Small<option selected>Large</select>", "Small\n[x] Large"),
+    ('<img src=a alt="Map of the port"><iframe srcdoc="&lt;p&gt;Open at ten"></iframe>', "Map of the port\nOpen at ten"),
+    ("The fee is 12<sup>3</sup> euros, 10<sup>-6</sup> m<sup>2</sup>, the 4<sup>th</sup>",
+     "The fee is 12 [3] euros, 10^-6 m^2, the 4th"),
+    ('12<span style="vertical-align: super"><a href=x>3</a></span> euros', "12 [3] euros"),
+    ("<style>.u{vertical-align:super}</style>10<span class=u>6</span> for 12<a epub:type=noteref>1</a>", "10^6 for 12 [1]"),
+    ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
+    ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
+    ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
+    ("<table><tr><td>left<td><table><tr><th>a<th>b<tr><td>1<td>2</table></table>", "left\na | b\na: 1 | b: 2"),
+])  # fmt: skip
 def test_html_as_a_browser_shows_it(body: str, text: str) -> None:
     assert read(f"<!doctype html><body>{body}".encode(), "a.html") == text
 
@@ -103,33 +109,32 @@ def sheet_table() -> bytes:
     return save_to_bytes(book)
 
 
-@pytest.mark.parametrize(
-    ("make", "name", "before"),
-    [
-        (html_table, "a.html", ""),
-        (word_table, "a.docx", ""),
-        (slide_table, "a.pptx", ""),
-        (sheet_table, "a.xlsx", "# Sheet\nPrices of the rooms\n"),
-    ],
-)
+@pytest.mark.parametrize(("make", "name", "before"), [
+    (html_table, "a.html", ""), (word_table, "a.docx", ""), (slide_table, "a.pptx", ""),
+    (sheet_table, "a.xlsx", "# Sheet\nPrices of the rooms\n"),
+])  # fmt: skip
 def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes], name: str, before: str) -> None:
     assert read(make(), name) == before + FILLED
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "expected"),
-    [
-        ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
-        ("Berth,,Fee,Fee,\nB077,,1,2,see office\nB078,,3,4,", "a.csv",
-         "Berth | | Fee | Fee\nBerth: B077 | Fee: 1 | Fee: 2 | see office\nBerth: B078 | Fee: 3 | Fee: 4"),
-        ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
-        ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
-        ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
-        ("<html><table><tr><td>Boat<td>Heron<tr><td>Berth<td>12</table>", "a.html", "Boat | Heron\nBerth | 12"),
-        ("<html><table><tr><th colspan=3>Fees<tr><th>Boat<th colspan=2>2024<tr><th><th>May<th>June<tr><td>Heron<td>7<td>9",
-         "a.html", "Fees | Fees | Fees\nBoat | 2024 | 2024\n| May | June\nBoat: Heron | 2024 May: 7 | 2024 June: 9"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "name", "expected"), [
+    ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
+    ("Berth,,Fee,Fee,\nB077,,1,2,see office\nB078,,3,4,", "a.csv",
+     "Berth | | Fee | Fee\nBerth: B077 | Fee: 1 | Fee: 2 | see office\nBerth: B078 | Fee: 3 | Fee: 4"),
+    ("Account,Moss\nRange,May\n\nDate,Text,Sum,Left\n1/2,Rent,-8,5\n1/3,Pay,9,14", "a.csv",
+     "Account | Moss\nRange | May\nDate | Text | Sum | Left\nDate: 1/2 | Text: Rent | Sum: -8 | Left: 5\n"
+     "Date: 1/3 | Text: Pay | Sum: 9 | Left: 14"),
+    ("Port,2024,,,2025,,\n,a,b,c,d,e,f\nWick,1,2,3,4,5,6", "a.csv",
+     "Port | 2024 | | | 2025\n| a | b | c | d | e | f\nWick | 1 | 2 | 3 | 4 | 5 | 6"),
+    ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
+    ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
+    ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
+    ("<html><table><tr><td>Room<td>Fee<tr><td>Attic<td>75<tr><td colspan=2>Closed<tr><td>Loft<td>60</table>", "a.html",
+     "Room | Fee\nRoom: Attic | Fee: 75\nClosed\nRoom: Loft | Fee: 60"),
+    ("<html><table><tr><td>Boat<td>Heron<tr><td>Berth<td>12</table>", "a.html", "Boat | Heron\nBerth | 12"),
+    ("<html><table><tr><th colspan=3>Fees<tr><th>Boat<th colspan=2>2024<tr><th><th>May<th>June<tr><td>Heron<td>7<td>9",
+     "a.html", "Fees | Fees | Fees\nBoat | 2024 | 2024\n| May | June\nBoat: Heron | 2024 May: 7 | 2024 June: 9"),
+])  # fmt: skip
 def test_only_rows_under_a_header_carry_names(text: str, name: str, expected: str) -> None:
     assert read(text.encode(), name) == expected
 
@@ -140,14 +145,12 @@ def test_an_unclosed_quote_is_a_warning() -> None:
     assert "line 2: a quote is not closed" in document.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("value", "number_format", "shown"),
-    [
-        (123, "00000", "00123"), (0.125, "0.0%", "12.5%"), (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"),
-        (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"), (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"),
-        (2.5, "0.###", "2.5"), (2.5, "General", "2.5"), (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "number_format", "shown"), [
+    (123, "00000", "00123"), (0.125, "0.0%", "12.5%"),
+    (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"), (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"),
+    (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"), (2.5, "0.###", "2.5"), (2.5, "General", "2.5"),
+    (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"),
+])  # fmt: skip
 def test_numbers_as_the_sheet_shows_them(value: float, number_format: str, shown: str) -> None:
     book = openpyxl.Workbook()
     book.active["A1"], book.active["A1"].number_format = value, number_format
@@ -213,33 +216,68 @@ def test_mail_as_programs_send_it() -> None:
     assert (document.text, document.warnings) == (text, ("struck text is left out",))
 
 
+def test_mailboxes() -> None:
+    first = b"From o@x Mon Mar  3\nSubject: One\nContent-Transfer-Encoding: base64\n\nVGhlIGZlZSBpcyA3NC4=\n\n"
+    second = b"From m@x Tue Mar  4\nSubject: Two\nMIME-Version: 1.0\nContent-Type: text/html\n\n<b>From</b>\nhere: on\n"
+    for name in ("a.mbox", "Inbox"):
+        pages = page_texts(read_document(first + second, name))
+        assert pages == ["Subject: One\n\nThe fee is 74.", "Subject: Two\n\nFrom here: on"]
+
+
+def test_mail_with_a_table_is_read_from_its_html() -> None:
+    message = EmailMessage()
+    message.set_content("Berth\n\nFee\n\nB077\n\n127")
+    message.add_alternative("<table><tr><th>Berth<th>Fee<tr><td>B077</td><td>127</td></table>", subtype="html")
+    assert read(bytes(message), "a.eml") == "Berth | Fee\nBerth: B077 | Fee: 127"
+
+
 def test_rich_text_through_another_package() -> None:
     data = rb"{\rtf1\ansi{\fonttbl{\f0 Arial;}}\f0 The caf\'e9 fee is 74 pounds.\par}"
     pytest.importorskip("kreuzberg")
     assert read(data, "stdin") == "The café fee is 74 pounds."
 
 
-@pytest.mark.parametrize(
-    ("run", "text"),
-    [
-        ('<r><t>5 </t><sym font="Symbol" char="F06D"/><t>g</t></r>', "5 \u00b5g"),
-        ('<r><sym font="Wingdings" char="F0FE"/><t> yes</t></r>', "[x] yes"),
-        ("<sSup><e><r><t>10</t></r></e><sup><r><t>6</t></r></sup></sSup>", "10^6"),
-        ("<r><t>3</t></r><f><num><r><t>1</t></r></num><den><r><t>2</t></r></den></f>", "3 1/2"),
-        ("<r><checkBox><checked/></checkBox><checkBox/></r>", "[x][ ]"),
-        ('<r><ddList><result val="1"/><listEntry val="red"/><listEntry val="blue"/></ddList></r>', "blue"),
-    ],
-)
+@pytest.mark.parametrize(("run", "text"), [
+    ('<r><t>5 </t><sym font="Symbol" char="F06D"/><t>g</t></r>', "5 \u00b5g"),
+    ('<r><sym font="Wingdings" char="F0FE"/><t> yes</t></r>', "[x] yes"),
+    ("<sSup><e><r><t>10</t></r></e><sup><r><t>6</t></r></sup></sSup>", "10^6"),
+    ("<r><t>3</t></r><f><num><r><t>1</t></r></num><den><r><t>2</t></r></den></f>", "3 1/2"),
+    (
+        "<tbl><tr><trPr><gridBefore val='2'/></trPr><tc><r><t>a</t></r></tc><tc><r><t>b</t></r></tc></tr></tbl>",
+        "| | a | b",
+    ),
+    ("<r><checkBox><checked/></checkBox><checkBox/></r>", "[x][ ]"),
+    ('<r><ddList><result val="1"/><listEntry val="red"/><listEntry val="blue"/></ddList></r>', "blue"),
+])  # fmt: skip
 def test_symbols_formulas_and_fields_of_word(run: str, text: str) -> None:
     assert clean_text(text_of(fromstring(f"<body><p>{run}</p></body>"))).strip() == text
 
 
-def test_slides_of_open_documents() -> None:
+SPANS = {"75": "number-columns-spanned='2'", "Loft": "number-rows-spanned='2'"}
+ROWS = [[f"<table-cell {SPANS.get(text, '')}><p>{text}</p></table-cell>" * bool(text) for text in row] for row in RATES]
+RATES_TABLE = "".join(f"<table-row>{''.join(row)}</table-row>" for row in ROWS)
+
+
+@pytest.mark.parametrize(("kind", "body", "pages"), [
+    ("presentation", "<page><p>Gate <s/>A</p></page><page><p>Nine</p></page>", ["Gate A", "Nine"]),
+    ("text", f"<table>{RATES_TABLE}</table>", [FILLED]),
+    ("text", "<h outline-level='2'>Fee</h><p>bo<span>at</span>: <span style-name='T1'>60</span>70"
+     "<note><note-citation>1</note-citation><note-body><p>Net.</p></note-body></note>, 10<span style-name='T2'>6</span></p>",
+     ["## Fee\nboat: 70 [1] (Net.), 10^6"]),
+    ("spreadsheet", "<table name='A'><table-row number-rows-repeated='9'><table-cell><p>Fees</p></table-cell></table-row>"
+     "<table-row number-rows-repeated='9'><table-cell/></table-row><table-row><table-cell><p>007</p></table-cell>"
+     "<table-cell><p>5%</p></table-cell></table-row></table><table name='B'/>", ["# A\n" + "Fees\n" * 9 + "007 | 5%", "# B"]),
+])  # fmt: skip
+def test_open_documents(kind: str, body: str, pages: list[str]) -> None:
+    looks = "<style name='T1'><t text-line-through-style='solid'/></style><style name='T2'><t text-position='super 58%'/></style>"
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("mimetype", "application/vnd.oasis.opendocument.presentation")
-        archive.writestr("content.xml", "<a xmlns='b'><page><p>Gate <s>A</s></p></page><page><p>Nine</p></page></a>")
-    assert page_texts(read_document(stream.getvalue(), "a.odp")) == ["Gate A", "Nine"]
+        archive.writestr("mimetype", f"application/vnd.oasis.opendocument.{kind}")
+        styles = f"<automatic-styles>{looks}</automatic-styles>"
+        archive.writestr("content.xml", f"<a xmlns='b'>{styles}<body><{kind}>{body}</{kind}></body></a>")
+    assert page_texts(read_document(stream.getvalue(), "stdin")) == pages
+    if "rows-repeated" in body:
+        assert "the limit of 799 characters" in refusal(stream.getvalue(), "a.ods", max_characters=799)
 
 
 LEFT = [
@@ -292,6 +330,32 @@ def test_a_table_with_lines_is_read_row_by_row(by_columns: bool) -> None:
     ]
 
 
+def test_cells_over_two_columns_or_rows_of_a_table_with_lines() -> None:
+    texts = [(65, 745, "Kind"), (255, 745, "Winter rates"), (65, 705, "Lift"), (175, 705, "75"), (285, 705, "80")]
+    texts += [(175, 665, "60"), (285, 665, "65"), (65, 625, "Crane"), (175, 625, "9"), (285, 625, "")]
+    content = "".join(line(text, x, y) for x, y, text in texts)
+    content += "".join(f"{170 if y == 680 else 60} {y} m 390 {y} l S\n" for y in (760, 720, 680, 640, 600))
+    content += "".join(f"{x} 600 m {x} {720 if x == 280 else 760} l S\n" for x in (60, 170, 280, 390))
+    assert read(raw_pdf(content), "a.pdf").split("\n") == [
+        "Kind | Winter rates | Winter rates",
+        "Kind: Lift | Winter rates: 75 | Winter rates: 80",
+        "Kind: Lift | Winter rates: 60 | Winter rates: 65",
+        "Kind: Crane | Winter rates: 9",
+    ]
+
+
+@pytest.mark.parametrize(("rows", "lines"), [
+    (["|Run 1|Run 2|Run 3", "Skerrin|07:10||12:30", "|by bus", "Mill Quay|07:25|09:40|12:45", "North End|07:40"],
+     ["| Run 1 | Run 2 | Run 3", "Skerrin | Run 1: 07:10 | Run 3: 12:30", "Run 1: by bus",
+      "Mill Quay | Run 1: 07:25 | Run 2: 09:40 | Run 3: 12:45", "North End | Run 1: 07:40"]),
+    (["52||Rules|2020", "1.3|Terms", "1.4|Scope", "1.5|Ends"], ["52 Rules 2020", "1.3 Terms", "1.4 Scope", "1.5 Ends"]),
+])  # fmt: skip
+def test_empty_cells_of_a_table_without_lines(rows: list[str], lines: list[str]) -> None:
+    places = [(row, column, text) for row, texts in enumerate(rows) for column, text in enumerate(texts.split("|"))]
+    content = "".join(line(text, 60 + 110 * column, 700 - 20 * row) for row, column, text in places)
+    assert read(raw_pdf(content), "a.pdf").split("\n") == lines
+
+
 def test_raised_text_in_a_pdf() -> None:
     content = line("The deposit is 45", 72, 700) + line("1", 166, 705, 7) + line(" pounds, 10", 171, 700)
     content += line("6", 232, 705, 7) + line("litres.", 240, 700) + line("1", 72, 605, 7) + line("Refundable.", 77, 600)
@@ -302,23 +366,28 @@ def test_raised_text_in_a_pdf() -> None:
     assert "he quick fox jumps" in read(raw_pdf(content), "a.pdf")
 
 
-def test_fields_notes_and_attachments_of_a_pdf() -> None:
+def test_fields_notes_and_attachments_of_a_pdf(caplog: pytest.LogCaptureFixture) -> None:
     widget = "<</Type/Annot/Subtype/Widget/Rect[{}]/F 4/T({})/FT/{}/V{}>>"
     fields = [
         widget.format("220 695 420 715", "boat", "Tx", "(Morning Heron)"),
         widget.format("220 300 420 315", "Account", "Ch", "(t)/Ff 131072/Opt[[(s)(Sea Bank)][(t)(Tarn Bank)]]"),
         widget.format("220 655 230 665", "power", "Btn", "/Yes/AS/Yes"),
         "<</Type/Annot/Subtype/FreeText/Rect[72 500 300 520]/Contents(Agreed total is 8,450)/DA(0 g)>>",
+        "<</Type/Annot/Subtype/FileAttachment/Rect[72 600 80 620]/FS<</Type/Filespec/F(f.txt)/EF<</F 12 0 R>>>>>>",
+        "<</Type/EmbeddedFile/Length 9>>stream\nFee is 74\nendstream",
     ]
     data = raw_pdf(line("Name of the boat:", 72, 700) + line("Shore power:", 72, 657), annotations=fields)
+    data = data.replace(b"/AcroForm<<", b"/NeedsRendering true/AcroForm<</XFA(x)")
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(data))
     writer.add_annotation(0, FreeText(text="Checked in May", rect=(72, 400, 200, 420)))
     writer.add_attachment("t.csv", b"Name,Bonus\nMoss,930\n")
     stream = io.BytesIO()
     writer.write(stream)
-    assert read(stream.getvalue(), "a.pdf") == (
+    document = read_document(stream.getvalue(), "a.pdf")
+    assert ("its form (XFA) is not in its pages" in document.warnings[0], caplog.text) == (True, "")
+    assert document.text == (
         "Name of the boat: Morning Heron\nShore power: [x]\nAgreed total is 8,450\nChecked in May\nAccount: Tarn Bank\n\n"
-        "# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930"
+        "# Attachment: f.txt\n\nFee is 74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930"
     )
 
 

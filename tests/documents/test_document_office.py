@@ -24,12 +24,13 @@ def test_docx_text_is_complete_and_in_order() -> None:
     assert len(document.pages) == 1
 
 
-def test_docx_footnotes_stand_at_the_end() -> None:
+def test_docx_footnotes_and_files_inside_stand_at_the_end() -> None:
     source, stream = zipfile.ZipFile(io.BytesIO(word())), io.BytesIO()
     schema = "http://schemas.openxmlformats.org/%s/2006/%s"
     text = "<w:p><w:r><w:t>As agreed.</w:t></w:r></w:p>"
     note = f'<w:footnotes xmlns:w="{schema % ("wordprocessingml", "main")}">{text}</w:footnotes>'
     link = f'<Relationship Id="r" Type="{schema % ("officeDocument", "relationships/footnotes")}" Target="notes.xml"/>'
+    link += f'<Relationship Id="c" Type="{schema % ("officeDocument", "relationships/aFChunk")}" Target="c.html"/>'
     with zipfile.ZipFile(stream, "w") as archive:
         for name in source.namelist():
             data = source.read(name)
@@ -37,7 +38,10 @@ def test_docx_footnotes_stand_at_the_end() -> None:
                 data = data.replace(b"</Relationships>", f"{link}</Relationships>".encode())
             archive.writestr(name, data)
         archive.writestr("word/notes.xml", note)
-    assert read_document(stream.getvalue(), "a.docx").text.endswith("months.\n\nAs agreed.")
+        archive.writestr("word/c.html", "<html><p>Agreed later.")
+    assert read_document(stream.getvalue(), "a.docx").text.endswith(
+        "months.\n\nAs agreed.\n# Attachment: word/c.html\n\nAgreed later."
+    )
 
 
 def test_pptx_slides_are_pages() -> None:
@@ -93,20 +97,16 @@ def test_entities_that_expand_without_bound_are_refused() -> None:
     assert message.startswith("a.epub: the file is damaged or of another kind (limit on input amplification")
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "expected"),
-    [
-        ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nname: Ann | note: two, or three"),
-        ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\npreis: 1,5 | menge: 2\npreis: 2,5 | menge: 3"),
-        ("a\tb\n\t2", "a.tsv", "a | b\nb: 2"),
-        ("one\ntwo, three", "a.csv", "one\ntwo | three"),
-        ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
-        ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
-        ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
-        ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
-        ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "expected"), [
+    ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nname: Ann | note: two, or three"),
+    ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\npreis: 1,5 | menge: 2\npreis: 2,5 | menge: 3"),
+    ("a\tb\n\t2", "a.tsv", "a | b\nb: 2"), ("one\ntwo, three", "a.csv", "one\ntwo | three"),
+    ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
+    ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
+    ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
+    ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
+    ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
+])  # fmt: skip
 def test_csv(text: str, name: str, expected: str) -> None:
     document = read_document(text.encode(), name)
     assert document.text == expected
@@ -142,14 +142,10 @@ def test_one_string_repeated_in_many_cells_is_stopped_at_the_limit() -> None:
     assert "more than the limit of 5,000 characters of text" in message
 
 
-@pytest.mark.parametrize(
-    ("data", "name", "packages"),
-    [
-        (workbook(), "a.xlsx", ["openpyxl"]),
-        (b"{\\rtf1 x}", "a.rtf", ["kreuzberg"]),
-        (b"\xff\xd8\xffrest", "a.jpg", ["rapidocr", "onnxruntime"]),
-    ],
-)
+@pytest.mark.parametrize(("data", "name", "packages"), [
+    (workbook(), "a.xlsx", ["openpyxl"]), (b"{\\rtf1 x}", "a.rtf", ["kreuzberg"]),
+    (b"\xff\xd8\xffrest", "a.jpg", ["rapidocr", "onnxruntime"]),
+])  # fmt: skip
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, data: bytes, name: str, packages: list[str]) -> None:
     monkeypatch.setattr(extras, "can_recognise", lambda: False)
     monkeypatch.setitem(sys.modules, packages[0], None)

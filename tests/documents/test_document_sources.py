@@ -74,19 +74,13 @@ def test_standard_input_is_read_once_up_to_the_limit_and_one_byte(monkeypatch: p
     assert stream.tell() == 11
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("https://example.org/a.pdf", "https://example.org/a.pdf: URLs are not read; download the document"),
-        ("HTTP://x", "URLs are not read"),
-        ("missing.pdf", "missing.pdf: cannot be read: No such file"),
-        ("missing*.pdf", "missing*.pdf: no file matches this pattern"),
-        ("empty", "empty: no documents in this folder (known suffixes: .pdf, "),
-        ("", "not a file name"),
-        ("a\0b", "a\\x00b: not a file name"),
-        ("x" * 5000, ": cannot be read: "),
-    ],
-)
+@pytest.mark.parametrize(("source", "words"), [
+    ("https://example.org/a.pdf", "https://example.org/a.pdf: URLs are not read; download the document"),
+    ("HTTP://x", "URLs are not read"), ("missing.pdf", "missing.pdf: cannot be read: No such file"),
+    ("missing*.pdf", "missing*.pdf: no file matches this pattern"),
+    ("empty", "empty: no documents in this folder (known suffixes: .pdf, "), ("", "not a file name"),
+    ("a\0b", "a\\x00b: not a file name"), ("x" * 5000, ": cannot be read: "),
+])  # fmt: skip
 def test_unusable_sources_are_refused(folder: Path, source: str, words: str) -> None:
     assert words in refusal(source)
 

@@ -143,16 +143,12 @@ def test_the_documents_with_the_questions_words_are_read(cache: DiskCache, kept:
     assert bool(cache.entries()) is kept
 
 
-@pytest.mark.parametrize(
-    ("question", "settings"),
-    [
-        ("What colour is the gate?", Settings(shortlist="off")),
-        ("What colour is the gate?", Settings(shortlist=4000, mode="full")),
-        ("What colour is the gate?", Settings(shortlist=10**6)),
-        ("Summarise these documents", Settings(shortlist=4000)),
-        ("Zyzzyva?", Settings(shortlist=4000)),
-    ],
-)
+@pytest.mark.parametrize(("question", "settings"), [
+    ("What colour is the gate?", Settings(shortlist="off")),
+    ("What colour is the gate?", Settings(shortlist=4000, mode="full")),
+    ("What colour is the gate?", Settings(shortlist=10**6)),
+    ("Summarise these documents", Settings(shortlist=4000)), ("Zyzzyva?", Settings(shortlist=4000)),
+])  # fmt: skip
 def test_all_documents_are_read_where_nothing_else_is_sure(cache: DiskCache, question: str, settings: Settings) -> None:
     collection = many(FARM, *OTHERS)
     assert shortlist(collection, question, settings) is collection

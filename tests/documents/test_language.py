@@ -30,17 +30,11 @@ def test_language_of_short_texts(text, otherwise, language):
     assert language_of(text, otherwise) == language
 
 
-@pytest.mark.parametrize(
-    ("language", "question", "word"),
-    [
-        ("de", "In welchen Wohnungen?", "wohnung"),
-        ("de", "Welche Größe?", "gross"),
-        ("fr", "Les fenêtres ?", "fenetr"),
-        ("ru", "комнатах?", "комнат"),
-        ("sw", "vitabu?", "vitab"),
-        ("zh", "押金?", "押金"),
-    ],
-)
+@pytest.mark.parametrize(("language", "question", "word"), [
+    ("de", "In welchen Wohnungen?", "wohnung"), ("de", "Welche Größe?", "gross"),
+    ("fr", "Les fenêtres ?", "fenetr"), ("ru", "комнатах?", "комнат"), ("sw", "vitabu?", "vitab"),
+    ("zh", "押金?", "押金"),
+])  # fmt: skip
 def test_words_are_compared_by_stems_without_accents_or_as_pairs_of_characters(language, question, word):
     assert word in WordForms(language).question_words(question)
 

@@ -48,27 +48,22 @@ def sentences(text):
     return [text[start:end] for start, end in sentence_ranges(text)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("It rained. We left! Why?", ["It rained.", "We left!", "Why?"]),
-        ("Mr. J. Smith met Dr. Wu in the U.S. Army.", ["Mr. J. Smith met Dr. Wu in the U.S. Army."]),
-        ("It cost 3.50 euros, see Fig. 3 and e.g. Table 2.", ["It cost 3.50 euros, see Fig. 3 and e.g. Table 2."]),
-        ('"Was it late?" She said no.', ['"Was it late?"', "She said no."]),
-        ("Notice period\n\nIt is a month.", ["Notice period", "It is a month."]),
-        ("1. Open the lid\n2. Close it", ["1. Open the lid", "2. Close it"]),
-        ("Fee: 10\nTerm: 3 years", ["Fee: 10", "Term: 3 years"]),
-        ("彼は行った。そして帰った。", ["彼は行った。", "そして帰った。"]),
-        ("Bzgl. Miete ggf. Frau Kern fragen. Danach zahlen.", ["Bzgl. Miete ggf. Frau Kern fragen.", "Danach zahlen."]),
-        ("Открыто в 9 ч. утра. Вход свободный.", ["Открыто в 9 ч. утра.", "Вход свободный."]),
-        (" \n\n ", []),
-        (
-            "D416 | No. 3. Shade. | All parts. Stuff it. | 2\nE501 | Sun. Dry. | 3\nIt rained. We left.",
-            ["D416 | No. 3. Shade. | All parts. Stuff it. | 2", "E501 | Sun. Dry. | 3", "It rained.", "We left."],
-        ),
-        (f"{WRAPPED} Then another begins.", [WRAPPED, "Then another begins."]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("It rained. We left! Why?", ["It rained.", "We left!", "Why?"]),
+    ("Mr. J. Smith met Dr. Wu in the U.S. Army.", ["Mr. J. Smith met Dr. Wu in the U.S. Army."]),
+    ("It cost 3.50 euros, see Fig. 3 and e.g. Table 2.", ["It cost 3.50 euros, see Fig. 3 and e.g. Table 2."]),
+    ('"Was it late?" She said no.', ['"Was it late?"', "She said no."]),
+    ("Notice period\n\nIt is a month.", ["Notice period", "It is a month."]),
+    ("1. Open the lid\n2. Close it", ["1. Open the lid", "2. Close it"]),
+    ("Fee: 10\nTerm: 3 years", ["Fee: 10", "Term: 3 years"]), ("彼は行った。そして帰った。", ["彼は行った。", "そして帰った。"]),
+    ("Bzgl. Miete ggf. Frau Kern fragen. Danach zahlen.", ["Bzgl. Miete ggf. Frau Kern fragen.", "Danach zahlen."]),
+    ("Открыто в 9 ч. утра. Вход свободный.", ["Открыто в 9 ч. утра.", "Вход свободный."]), (" \n\n ", []),
+    (
+        "D416 | No. 3. Shade. | All parts. Stuff it. | 2\nE501 | Sun. Dry. | 3\nIt rained. We left.",
+        ["D416 | No. 3. Shade. | All parts. Stuff it. | 2", "E501 | Sun. Dry. | 3", "It rained.", "We left."],
+    ),
+    (f"{WRAPPED} Then another begins.", [WRAPPED, "Then another begins."]),
+])  # fmt: skip
 def test_text_is_cut_into_sentences(text, expected):
     assert sentences(text) == expected
 
@@ -98,29 +93,28 @@ def test_time_is_proportional_to_the_length(function, run):
     assert min(seconds(200_000) for _ in range(2)) < 8 * min(seconds(50_000) for _ in range(2)) + 0.01
 
 
+ROW = "a: 1 | b: 2" * 20
 FULL = "the quick brown fox jumps over the lazy dog and goes on"
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        pytest.param([FULL, FULL, "the end."], f"{FULL} {FULL} the end.", id="paragraph"),
-        pytest.param([FULL + " docu-", "ment and " + FULL], f"{FULL} document and {FULL}", id="hyphen dropped"),
-        pytest.param([FULL + " Anglo-", "Saxon " + FULL], f"{FULL} Anglo-Saxon {FULL}", id="hyphen kept"),
-        pytest.param([FULL + " COVID-", "19 " + FULL], f"{FULL} COVID-19 {FULL}", id="number"),
-        pytest.param([FULL + " -", "and " + FULL], f"{FULL} - and {FULL}", id="dash"),
-        pytest.param([FULL + " text-", "- item"], f"{FULL} text-\n- item", id="item"),
-        pytest.param(["Introduction", FULL, FULL], f"Introduction\n{FULL} {FULL}", id="heading"),
-        pytest.param([FULL + ".", "Methods", FULL], f"{FULL}.\nMethods\n{FULL}", id="heading after full line"),
-        pytest.param([FULL, "ends here.", FULL], f"{FULL} ends here.\n{FULL}", id="short last line"),
-        pytest.param([FULL, "- one", "2. two", "(a) three", "3.1 four"], f"{FULL}\n- one\n2. two\n(a) three\n3.1 four"),
-        pytest.param([FULL, "", FULL], f"{FULL}\n\n{FULL}", id="blank line"),
-        pytest.param([FULL, "mass 3.5 12 4", FULL], f"{FULL}\nmass 3.5 12 4\n{FULL}", id="table row"),
-        pytest.param(["red 1", "blue", "green"], "red 1\nblue\ngreen", id="narrow page"),
-        pytest.param(["漢" * 30, "字" * 30], "漢" * 30 + "字" * 30, id="no space between Chinese characters"),
-        pytest.param([""], "", id="empty"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "expected"), [
+    pytest.param([FULL, FULL, "the end."], f"{FULL} {FULL} the end.", id="paragraph"),
+    pytest.param([FULL + " docu-", "ment and " + FULL], f"{FULL} document and {FULL}", id="hyphen dropped"),
+    pytest.param([FULL + " Anglo-", "Saxon " + FULL], f"{FULL} Anglo-Saxon {FULL}", id="hyphen kept"),
+    pytest.param([FULL + " COVID-", "19 " + FULL], f"{FULL} COVID-19 {FULL}", id="number"),
+    pytest.param([FULL + " -", "and " + FULL], f"{FULL} - and {FULL}", id="dash"),
+    pytest.param([FULL + " text-", "- item"], f"{FULL} text-\n- item", id="item"),
+    pytest.param(["Introduction", FULL, FULL], f"Introduction\n{FULL} {FULL}", id="heading"),
+    pytest.param([FULL + ".", "Methods", FULL], f"{FULL}.\nMethods\n{FULL}", id="heading after full line"),
+    pytest.param([FULL, "ends here.", FULL], f"{FULL} ends here.\n{FULL}", id="short last line"),
+    pytest.param([FULL, "- one", "2. two", "(a) three", "3.1 four"], f"{FULL}\n- one\n2. two\n(a) three\n3.1 four"),
+    pytest.param([FULL, "", FULL], f"{FULL}\n\n{FULL}", id="blank line"),
+    pytest.param([*[ROW] * 3, FULL, FULL], f"{ROW}\n{ROW}\n{ROW}\n{FULL} {FULL}", id="beside long rows"),
+    pytest.param([FULL, "mass 3.5 12 4", FULL], f"{FULL}\nmass 3.5 12 4\n{FULL}", id="table row"),
+    pytest.param(["red 1", "blue", "green"], "red 1\nblue\ngreen", id="narrow page"),
+    pytest.param(["漢" * 30, "字" * 30], "漢" * 30 + "字" * 30, id="no space between Chinese characters"),
+    pytest.param([""], "", id="empty"),
+])  # fmt: skip
 def test_join_lines(lines: list[str], expected: str) -> None:
     assert join_lines("\n".join(lines)) == expected
 

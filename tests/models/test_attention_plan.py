@@ -94,18 +94,12 @@ def test_plans_the_fastest_kernel_that_is_exact(attention_pass, names, masks):
         assert [segment.mask for segment in plan.segments] == masks, name
 
 
-@pytest.mark.parametrize(
-    ("attention_pass", "names", "repeated"),
-    [
-        ("whole prompt", ("cpu", *FLASH), False),
-        ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512"), True),
-        ("second pass", ("cpu", *FLASH), False),
-        ("decoding", ("cpu", *CUDA), False),
-        ("sliding window", CUDA, True),
-        ("draft window", CUDA, True),
-        ("draft window", ("cpu",), False),
-    ],
-)
+@pytest.mark.parametrize(("attention_pass", "names", "repeated"), [
+    ("whole prompt", ("cpu", *FLASH), False),
+    ("whole prompt", ("sm_75", "sm_90, float32", "sm_90, head 512"), True),
+    ("second pass", ("cpu", *FLASH), False), ("decoding", ("cpu", *CUDA), False), ("sliding window", CUDA, True),
+    ("draft window", CUDA, True), ("draft window", ("cpu",), False),
+])  # fmt: skip
 def test_repeats_kv_heads_only_for_kernels_without_grouped_queries(attention_pass, names, repeated):
     for name, plan in plans(attention_pass, names).items():
         assert plan.expand_kv_heads is repeated, name

@@ -172,18 +172,12 @@ def test_a_cut_file_is_one_line(cache, file, tmp_path, length):
     assert not any(".partial-" in path.name for path in cache.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architecture": "starcoder2"}, r"of the architecture starcoder2 \(known are llama, .*\) cannot be converted"),
-        ({"rules": "tekken"}, r"its tokenizer \(rules tekken; known are .*\) cannot be converted"),
-        (
-            {"extra": "blk.0.attn_sinks.weight"},
-            "the tensor blk.0.attn_sinks.weight, unknown in llama models, cannot be",
-        ),
-        ({"extra": "rope_freqs.weight"}, "the scaling of rope_freqs.weight cannot be converted"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"architecture": "starcoder2"}, r"of the architecture starcoder2 \(known are llama, .*\) cannot be converted"),
+    ({"rules": "tekken"}, r"its tokenizer \(rules tekken; known are .*\) cannot be converted"),
+    ({"extra": "blk.0.attn_sinks.weight"}, "the tensor blk.0.attn_sinks.weight, unknown in llama models, cannot be"),
+    ({"extra": "rope_freqs.weight"}, "the scaling of rope_freqs.weight cannot be converted"),
+])  # fmt: skip
 def test_another_form_is_named(cache, tmp_path, changes, message):
     file = write_gguf(tmp_path / "other.gguf", **changes)
     with pytest.raises(SpecprefillError, match=message):

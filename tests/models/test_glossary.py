@@ -6,22 +6,12 @@ import pytest
 from specprefill_cli.models.glossary import gloss, has_glossary
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "english"),
-    [
-        ("de", "Die Wohnungen", {"apartment", "dwelling"}),
-        ("de", "Kellerschlüssel", {"key"}),
-        ("fr", "la bibliothèque", {"library"}),
-        ("es", "la llave", {"key"}),
-        ("it", "la chiave", {"key"}),
-        ("pt", "o salário", {"salary", "wage"}),
-        ("nl", "de sleutel", {"key"}),
-        ("pl", "książka", {"book"}),
-        ("ru", "библиотека", {"library"}),
-        ("zh", "停车场", {"parking"}),
-        ("ja", "駐車場", {"parking"}),
-    ],
-)
+@pytest.mark.parametrize(("language", "text", "english"), [
+    ("de", "Die Wohnungen", {"apartment", "dwelling"}), ("de", "Kellerschlüssel", {"key"}),
+    ("fr", "la bibliothèque", {"library"}), ("es", "la llave", {"key"}), ("it", "la chiave", {"key"}),
+    ("pt", "o salário", {"salary", "wage"}), ("nl", "de sleutel", {"key"}), ("pl", "książka", {"book"}),
+    ("ru", "библиотека", {"library"}), ("zh", "停车场", {"parking"}), ("ja", "駐車場", {"parking"}),
+])  # fmt: skip
 def test_a_word_becomes_english_at_its_place(language, text, english):
     glossed = gloss(f"42 {text} Xyzzyx", language)
     words = glossed.text.lower().split()

@@ -44,14 +44,11 @@ def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("offline", "variable", "answers", "words"),
-    [
-        (True, False, True, "leave out --offline to download it"),
-        (False, True, True, "HF_HUB_OFFLINE is set; unset it"),
-        (False, False, False, f"{constants.ENDPOINT} cannot be reached; check the network, .* use --offline"),
-    ],
-)
+@pytest.mark.parametrize(("offline", "variable", "answers", "words"), [
+    (True, False, True, "leave out --offline to download it"),
+    (False, True, True, "HF_HUB_OFFLINE is set; unset it"),
+    (False, False, False, f"{constants.ENDPOINT} cannot be reached; check the network, .* use --offline"),
+])  # fmt: skip
 def test_a_model_that_is_not_here_is_one_line(empty_cache, hub_answers, monkeypatch, offline, variable, answers, words):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", variable)
     hub_answers(answers)
@@ -86,13 +83,10 @@ def test_an_endpoint_that_does_not_listen_is_not_reachable():
     assert not reachable(f"http://127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (TimeoutError("the server is silent"), "cannot be downloaded (the server is silent); run the command again"),
-        (GatedRepoError("no access", response=SimpleNamespace(headers={}, request=None)), "gated; accept its terms at"),
-    ],
-)
+@pytest.mark.parametrize(("error", "words"), [
+    (TimeoutError("the server is silent"), "cannot be downloaded (the server is silent); run the command again"),
+    (GatedRepoError("no access", response=SimpleNamespace(headers={}, request=None)), "gated; accept its terms at"),
+])  # fmt: skip
 def test_a_failed_download_is_one_line(hub_answers, empty_cache, monkeypatch, error, words):
     def fail(*_arguments, **_options):
         raise error

@@ -97,14 +97,10 @@ def with_magnitudes(tensors):
     return tensors | {f"base_model.model.{LAYER}.lora_magnitude_vector": torch.ones(4)}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (without_b, "has not two factors of rank 4"),
-        (of_another_rank, "has not two factors of rank 4"),
-        (with_magnitudes, "lora_magnitude_vector is no part of a plain LoRA"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (without_b, "has not two factors of rank 4"), (of_another_rank, "has not two factors of rank 4"),
+    (with_magnitudes, "lora_magnitude_vector is no part of a plain LoRA"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_named(folder, change, message):
     path = folder / "adapter_model.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}, path)

@@ -8,31 +8,21 @@ from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint, par
 from tests.helpers.gguf_files import F32, Q8, write_gguf
 
 
-@pytest.mark.parametrize(
-    ("target", "url", "model"),
-    [
-        ("http://localhost:11434/v1#qwen2.5:7b", "http://localhost:11434/v1", "qwen2.5:7b"),
-        ("https://host/api/v1/#org/model", "https://host/api/v1", "org/model"),
-        ("HTTP://[::1]:8000#m", "http://[::1]:8000/v1", "m"),
-    ],
-)
+@pytest.mark.parametrize(("target", "url", "model"), [
+    ("http://localhost:11434/v1#qwen2.5:7b", "http://localhost:11434/v1", "qwen2.5:7b"),
+    ("https://host/api/v1/#org/model", "https://host/api/v1", "org/model"),
+    ("HTTP://[::1]:8000#m", "http://[::1]:8000/v1", "m"),
+])  # fmt: skip
 def test_an_address_has_a_url_and_a_model(target, url, model):
     ref = parse_endpoint(target)
     assert is_endpoint(target)
     assert (ref.url, ref.model, ref.name) == (url, model, f"{url}#{model}")
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("tiny:draft", Kind.BUNDLED),
-        ("smollm2:target", Kind.PACKAGED),
-        ("HTTPS://host/v1#m.gguf", Kind.ENDPOINT),
-        ("org/Model.GGUF", Kind.FILE),
-        (str(BUNDLED_FOLDER), Kind.FOLDER),
-        ("Qwen/Qwen2.5-7B-Instruct", Kind.HUB),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [
+    ("tiny:draft", Kind.BUNDLED), ("smollm2:target", Kind.PACKAGED), ("HTTPS://host/v1#m.gguf", Kind.ENDPOINT),
+    ("org/Model.GGUF", Kind.FILE), (str(BUNDLED_FOLDER), Kind.FOLDER), ("Qwen/Qwen2.5-7B-Instruct", Kind.HUB),
+])  # fmt: skip
 def test_a_name_tells_its_kind(name, kind):
     assert ModelRef(name).kind is kind
     assert is_endpoint(name) == (kind is Kind.ENDPOINT)

@@ -83,18 +83,12 @@ def test_splits_only_long_texts(tokenizer):
     assert np.array_equal(offsets, np.array(unsplit.offsets))
 
 
-@pytest.mark.parametrize(
-    "pre_tokenizer",
-    [
-        None,
-        pre_tokenizers.Metaspace(),
-        BYTES,
-        pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTES]),
-        pre_tokenizers.Sequence(
-            [pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
-        ),
-    ],
-)
+@pytest.mark.parametrize("pre_tokenizer", [
+    None, pre_tokenizers.Metaspace(), BYTES, pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTES]),
+    pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+    ),
+])  # fmt: skip
 def test_other_tokenizers_are_not_split(pre_tokenizer):
     tokenizer = Tokenizer(models.BPE())
     if pre_tokenizer is not None:

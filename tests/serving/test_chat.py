@@ -99,16 +99,11 @@ def test_a_pair_without_chat_format_keeps_its_template():
     assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nIt is $6.\n\nQuestion: ", "")
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        None,
-        ["Who?"],
-        [{"role": "robot", "content": "Who?"}],
-        [{"role": "user", "content": [{"type": "input_audio"}]}],
-        [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "", "tool_calls": [{}]}],
-    ],
-)
+@pytest.mark.parametrize("messages", [
+    None, ["Who?"], [{"role": "robot", "content": "Who?"}],
+    [{"role": "user", "content": [{"type": "input_audio"}]}],
+    [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "", "tool_calls": [{}]}],
+])  # fmt: skip
 def test_messages_without_text_are_refused(messages):
     with pytest.raises(ApiError) as refused:
         chat_of(messages)

@@ -104,15 +104,11 @@ def test_the_middle_survives_a_long_head_and_a_long_question(client, upstream, t
     assert kept < total
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({}, "short"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"question": "Summarise the handbook."}, "the question needs everything"),
-        ({"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "not text alone"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "reason"), [
+    ({}, "short"), ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"question": "Summarise the handbook."}, "the question needs everything"),
+    ({"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "not text alone"),
+])  # fmt: skip
 def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields, reason):
     question = fields.pop("question", QUESTION)
     body = chat(question, **fields) if reason == "short" else chat(handbook, question, **fields)
@@ -161,16 +157,12 @@ FILE = {
 }
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"type": "file", "file": FILE},
-        {"type": "input_file", **FILE},
-        {"type": "document", "title": "a", "source": {"type": "base64", "data": FILE["file_data"].partition(",")[2]}},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "{handbook}"}},
-        {"type": "document", "document": {"text": "{handbook}", "name": "a"}},
-    ],
-)
+@pytest.mark.parametrize("part", [
+    {"type": "file", "file": FILE}, {"type": "input_file", **FILE},
+    {"type": "document", "title": "a", "source": {"type": "base64", "data": FILE["file_data"].partition(",")[2]}},
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "{handbook}"}},
+    {"type": "document", "document": {"text": "{handbook}", "name": "a"}},
+])  # fmt: skip
 def test_files_and_documents_among_parts_are_read_and_thinned(client, upstream, handbook, part):
     part = json.loads(json.dumps(part).replace('"{handbook}"', json.dumps(handbook)))
     body = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": f"Summarise: {QUESTION}"}]}]}
@@ -182,14 +174,11 @@ def test_files_and_documents_among_parts_are_read_and_thinned(client, upstream, 
     assert kept < total / 4
 
 
-@pytest.mark.parametrize(
-    ("part", "reason"),
-    [
-        ({"type": "file", "file": {"file_id": "f-1"}}, "a file cannot be read"),
-        ({"type": "file", "file": {"file_data": "JVBERi0xLjQK", "filename": "a.pdf"}}, "a file cannot be read"),
-        ({"type": "image_url", "image_url": {"url": "data:"}}, "not text alone"),
-    ],
-)
+@pytest.mark.parametrize(("part", "reason"), [
+    ({"type": "file", "file": {"file_id": "f-1"}}, "a file cannot be read"),
+    ({"type": "file", "file": {"file_data": "JVBERi0xLjQK", "filename": "a.pdf"}}, "a file cannot be read"),
+    ({"type": "image_url", "image_url": {"url": "data:"}}, "not text alone"),
+])  # fmt: skip
 def test_requests_with_unreadable_files_pass_as_they_came(client, upstream, part, reason):
     body = {
         "messages": [{"role": "user", "content": [part, {"type": "file", "file": FILE}, {"type": "text", "text": "?"}]}]

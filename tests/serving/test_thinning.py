@@ -57,27 +57,20 @@ ONE_PLACE = (
 LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ({}, "no question"),
-        (request(), "no question"),
-        (request(("system", LONG)), "no question"),
-        (request(("user", "x" * (SHORT_CHARACTERS + 1))), "no question"),
-        (request(("user", QUESTION)), "short"),
-        (request(("user", LONG.replace(QUESTION, "Please write a letter about who must pay."))), "no clear question"),
-        (request(("user", LONG), tools=[{"type": "function"}]), "tools"),
-        (request(("user", LONG), ("tool", "5")), "tools"),
-        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "tools"),
-        (request(("user", [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {}}])), "not text alone"),
-        (request(("user", None)), "not text alone"),
-        ({"messages": ["x"]}, "not text alone"),
-        *(
-            (request(("user", LONG.replace(QUESTION, question))), "the question needs everything")
-            for question in EVERYTHING.split(" / ")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("body", "reason"), [
+    ({}, "no question"), (request(), "no question"), (request(("system", LONG)), "no question"),
+    (request(("user", "x" * (SHORT_CHARACTERS + 1))), "no question"), (request(("user", QUESTION)), "short"),
+    (request(("user", LONG.replace(QUESTION, "Please write a letter about who must pay."))), "no clear question"),
+    (request(("user", LONG), tools=[{"type": "function"}]), "tools"),
+    (request(("user", LONG), ("tool", "5")), "tools"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "tools"),
+    (request(("user", [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {}}])), "not text alone"),
+    (request(("user", None)), "not text alone"), ({"messages": ["x"]}, "not text alone"),
+    *(
+        (request(("user", LONG.replace(QUESTION, question))), "the question needs everything")
+        for question in EVERYTHING.split(" / ")
+    ),
+])  # fmt: skip
 def test_what_cannot_be_thinned_is_left_untouched(body, reason):
     with pytest.raises(Untouched, match=reason):
         find_document(body)
@@ -115,14 +108,11 @@ def test_of_long_paragraphs_beside_a_question_one_sentence_stays():
     assert len(report) - len(document.document.text) < 150
 
 
-@pytest.mark.parametrize(
-    ("role", "opening", "text", "closing"),
-    [
-        ("user", "Cite each <text> tag by its number.\n\nNo more than ten French words.\n\n<text>", REPORT, "</text>"),
-        ("user", "```python", f'{REPORT}\n"""A harbour."""\n{REPORT}', "```"),
-        ("system", "", REPORT.replace(" and ", " du "), ""),
-    ],
-)
+@pytest.mark.parametrize(("role", "opening", "text", "closing"), [
+    ("user", "Cite each <text> tag by its number.\n\nNo more than ten French words.\n\n<text>", REPORT, "</text>"),
+    ("user", "```python", f'{REPORT}\n"""A harbour."""\n{REPORT}', "```"),
+    ("system", "", REPORT.replace(" and ", " du "), ""),
+])  # fmt: skip
 def test_a_marked_or_foreign_text_is_a_single_document(role, opening, text, closing):
     _, (document,) = find_document(request((role, f"{opening}\n{text}\n{closing}\n"), ("user", QUESTION)))
     assert document.end - document.start > 0.7 * len(text)

@@ -58,9 +58,8 @@ def recommend(memory: float, gpu_memory: float) -> str:
         return f"--pair {SMOLLM2}: little memory, or a slow processor"
     weights = weights_of(pair)
     seconds = (DOCUMENT_TOKENS * CHOOSER_FLOPS + 2 * weights * TRIAL_ROWS) / flops
-    place = (
-        "its weights are here" if ModelRef(pair.target).file else f"{0.7 * weights / 1e9:.1f} GB to download, roughly"
-    )
+    download = f"{0.7 * weights / 1e9:.1f} GB to download, roughly"
+    place = "its weights are here" if ModelRef(pair.target).file else download
     return (
         f"--pair {pair.name}: {place}; expect about {seconds:.0f} s to the first token for {DOCUMENT_TOKENS:,} tokens, and "
         f"up to {weights_a_second / weights:.0f} tokens a second"

@@ -107,9 +107,8 @@ class BufferedLayer(DynamicLayer):
             active.swapped_out = keys, values
         if room > buffers.keys.shape[-2]:
             kept = self.shared if outside else length
-            buffers.keys, buffers.values = (
-                self.enlarge(old[..., :kept, :], room) for old in (buffers.keys, buffers.values)
-            )
+            old = (states[..., :kept, :] for states in (buffers.keys, buffers.values))
+            buffers.keys, buffers.values = (self.enlarge(states, room) for states in old)
         if outside and self.swapped_out is not None:
             for buffer, states in zip((buffers.keys, buffers.values), self.swapped_out, strict=True):
                 buffer[..., self.shared : length, :] = states[..., : length - self.shared, :]

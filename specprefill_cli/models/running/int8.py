@@ -141,9 +141,8 @@ class Int8Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids [...] -> vectors [..., width]."""
-        vectors = self.packed[tokens][..., : self.embedding_dim].to(self.dtype) * self.scales[tokens][..., None].to(
-            self.dtype
-        )
+        vectors = self.packed[tokens][..., : self.embedding_dim].to(self.dtype)
+        vectors = vectors * self.scales[tokens][..., None].to(self.dtype)
         return vectors if self.multiplier == 1 else vectors * self.multiplier
 
 
@@ -157,9 +156,8 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
     setattr(model, UNPACKED, samples)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            model.set_submodule(
-                name, Int8Linear(*pack_rows(module.weight.data.float()), module.in_features, module.bias)
-            )
+            packed = Int8Linear(*pack_rows(module.weight.data.float()), module.in_features, module.bias)
+            model.set_submodule(name, packed)
 
 
 def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
@@ -169,9 +167,8 @@ def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, atte
     """
     with init_empty_weights(include_buffers=False), no_init_weights():
         model = model_class(config)._from_config(config, dtype=dtype, attn_implementation=attention)
-    tensors = {
-        name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()
-    }
+    files = map(load_file, sorted(folder.glob("*.safetensors")))
+    tensors = {name: tensor for file in files for name, tensor in file.items()}
     for name, module in list(model.named_modules()):
         stored = "model.embed_tokens" if name == "lm_head" and config.tie_word_embeddings else name
         if f"{stored}{PACKED}" not in tensors:

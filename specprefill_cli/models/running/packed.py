@@ -44,9 +44,8 @@ def forward(passes: Sequence[ForwardInput], slots: Sequence[Tensor] | None = Non
         slots = [torch.arange(step.state.length - step.length, step.state.length) for step in passes]
     edges = list(accumulate((step.length for step in passes), initial=0))
     spans = [slice(*edge) for edge in pairwise(edges)]
-    context = AttentionMetadata(
-        [sequence_metadata(*place) for place in zip(passes, slots, spans, strict=True)], last_layer
-    )
+    places = zip(passes, slots, spans, strict=True)
+    context = AttentionMetadata([sequence_metadata(*place) for place in places], last_layer)
     inputs = {
         "input_ids": copy_to(torch.cat([step.tokens for step in passes])[None], device),
         "position_ids": copy_to(torch.cat([step.positions for step in passes])[None], device),
@@ -107,15 +106,11 @@ class OneTokenPass:
         self.embeddings, self.rotary, self.norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
         head: Any = model.get_output_embeddings()
         self.head = head.forward
-        self.layers = [
-            (
-                block,
-                block.self_attn,
-                [getattr(block.self_attn, f"{name}_proj").forward for name in "qkvo"],
-                [getattr(block.mlp, f"{name}_proj").forward for name in ("gate", "up", "down")],
-            )
-            for block in decoder.layers
-        ]
+        self.layers = []
+        for block in decoder.layers:
+            attention = [getattr(block.self_attn, f"{name}_proj").forward for name in "qkvo"]
+            mlp = [getattr(block.mlp, f"{name}_proj").forward for name in ("gate", "up", "down")]
+            self.layers.append((block, block.self_attn, attention, mlp))
 
     @torch.inference_mode()
     def __call__(self, token: Tensor, position: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
@@ -128,20 +123,17 @@ class OneTokenPass:
         half = cos.shape[-1] // 2
         # The rotation subtracts the half that `roll` moves to the front.
         sin = torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
-        for number, (block, attention, (to_query, to_key, to_value, to_output), (gate, up, down)) in enumerate(
-            self.layers
-        ):
+        layers = enumerate(self.layers)
+        for number, (block, attention, (to_query, to_key, to_value, to_output), (gate, up, down)) in layers:
             states = apply_norm(block.input_layernorm, hidden)
-            query, key, value = (
-                project(states).view(1, -1, 1, attention.head_dim) for project in (to_query, to_key, to_value)
-            )
+            projected = (project(states) for project in (to_query, to_key, to_value))
+            query, key, value = (part.view(1, -1, 1, attention.head_dim) for part in projected)
             if hasattr(attention, "q_norm"):
                 query, key = apply_norm(attention.q_norm, query), apply_norm(attention.k_norm, key)
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
             keys, values = cache.update(key, value, number)
-            output = F.scaled_dot_product_attention(
-                group_heads(query, keys), keys, values, attn_mask=mask, scale=attention.scaling
-            )
+            query = group_heads(query, keys)
+            output = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=attention.scaling)
             hidden = hidden + to_output(output.view(1, -1))
             states = apply_norm(block.post_attention_layernorm, hidden)
             hidden = hidden + down(block.mlp.act_fn(gate(states)) * up(states))

@@ -26,9 +26,8 @@ def check_config(config: PretrainedConfig, name: str) -> None:
             raise SpecprefillError(f"{name}: {fault.format(text.model_type)}")
     unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if unknown:
-        raise SpecprefillError(
-            f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
-        )
+        problem = f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
+        raise SpecprefillError(problem)
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:
@@ -36,9 +35,8 @@ def check_model(model: PreTrainedModel, name: str) -> None:
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):
-        raise SpecprefillError(
-            f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
-        )
+        problem = f"{name}: attention with learnt sinks ({type(model).__name__}) is not supported; use another"
+        raise SpecprefillError(problem)
 
 
 def context_length(config: PretrainedConfig) -> int:

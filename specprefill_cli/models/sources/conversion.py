@@ -142,9 +142,8 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     if lora is not None:
         lora.check_modules({tensor.module for tensor in named})
     build_tokenizer(reader).save(str(folder / "tokenizer.json"))
-    count, size = (
-        sum(amounts) for amounts in zip(*((part.count, part.stored_bytes(packed)) for part in named), strict=True)
-    )
+    sizes = ((part.count, part.stored_bytes(packed)) for part in named)
+    count, size = (sum(amounts) for amounts in zip(*sizes, strict=True))
     stored = {"quantization_config": STORED | {"bits": math.ceil(8 * size / count)}} if packed else {}
     for name, content in (("config.json", config | stored), ("tokenizer_config.json", tokenizer_config(reader))):
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -47,9 +47,8 @@ def read_gguf(path: Path) -> GGUFReader:
             reader.tensors.extend(QuickReader(other).tensors)
         return reader
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
-        raise SpecprefillError(
-            f"{path}: not a whole GGUF file ({first_line(error)}); download or install it again"
-        ) from error
+        problem = f"{path}: not a whole GGUF file ({first_line(error)}); download or install it again"
+        raise SpecprefillError(problem) from error
 
 
 def other_parts(path: Path) -> list[Path]:
@@ -73,9 +72,8 @@ def value(reader: GGUFReader, key: str, default: Any = None) -> Any:
 
 def refuse(reader: GGUFReader, what: str) -> SpecprefillError:
     """The error for a file of a kind that cannot be converted."""
-    return SpecprefillError(
-        f"{reader.data.filename}: {what} cannot be converted; give the model's checkpoint as a folder"
-    )
+    remedy = "give the model's checkpoint as a folder"
+    return SpecprefillError(f"{reader.data.filename}: {what} cannot be converted; {remedy}")
 
 
 def configuration(reader: GGUFReader) -> dict[str, Any]:

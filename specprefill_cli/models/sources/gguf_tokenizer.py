@@ -49,19 +49,13 @@ def build_tokenizer(reader: GGUFReader) -> Tokenizer:
         raise refuse(reader, f"its tokenizer ({algorithm}; known are gpt2 and llama)")
     tokenizer = byte_pairs(reader) if algorithm == "gpt2" else sentence_pieces(reader)
     tokens, types = value(reader, "tokenizer.ggml.tokens"), value(reader, "tokenizer.ggml.token_type")
-    tokenizer.add_tokens(
-        [
-            AddedToken(token, special=type_ == TokenType.CONTROL, normalized=False)
-            for token, type_ in zip(tokens, types, strict=True)
-            if type_ in (TokenType.CONTROL, TokenType.USER_DEFINED)
-        ]
-    )
+    new = (pair for pair in zip(tokens, types, strict=True) if pair[1] in (TokenType.CONTROL, TokenType.USER_DEFINED))
+    tokenizer.add_tokens([AddedToken(text, special=kind == TokenType.CONTROL, normalized=False) for text, kind in new])
     first = value(reader, "tokenizer.ggml.bos_token_id", -1)
     if first >= 0 and value(reader, "tokenizer.ggml.add_bos_token", algorithm == "llama"):
         token = tokens[first]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, first)]
-        )
+        single, special = f"{token} $A", [(token, first)]
+        tokenizer.post_processor = processors.TemplateProcessing(single, pair=f"{single} $B", special_tokens=special)
     return tokenizer
 
 
@@ -92,9 +86,8 @@ def sentence_pieces(reader: GGUFReader) -> Tokenizer:
     prefix = [normalizers.Prepend(SPACE)] if has_prefix else []
     strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
     tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
 
 

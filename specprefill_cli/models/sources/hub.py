@@ -89,18 +89,15 @@ def download_errors(name: str) -> Iterator[None]:
     except SpecprefillError:
         raise
     except GatedRepoError as error:
-        raise SpecprefillError(
-            f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
-        ) from error
+        problem = f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
+        raise SpecprefillError(problem) from error
     except LocalEntryNotFoundError as error:
-        raise ModelNotHere(
-            f"{name}: not complete in {constants.HF_HUB_CACHE}, and it cannot be downloaded now; try again with a network"
-        ) from error
+        cause = f"not complete in {constants.HF_HUB_CACHE}, and it cannot be downloaded now"
+        raise ModelNotHere(f"{name}: {cause}; try again with a network") from error
     except Exception as error:
         # The errors of the library's client have no common base.
-        raise SpecprefillError(
-            f"{name}: cannot be downloaded ({first_line(error)}); run the command again; it keeps the files that arrived"
-        ) from error
+        remedy = "run the command again; it keeps the files that arrived"
+        raise SpecprefillError(f"{name}: cannot be downloaded ({first_line(error)}); {remedy}") from error
 
 
 def fetch_gguf(name: str) -> None:
@@ -116,9 +113,8 @@ def fetch_gguf(name: str) -> None:
         chosen = matching_files(name, files)
         if not chosen:
             known = sorted(PART.sub("", file) for file in files if file.lower().endswith(".gguf"))
-            raise SpecprefillError(
-                f"{name}: {repo} has no file of the quantisation {quantization}; it has {', '.join(known) or 'no GGUF file'}"
-            )
+            held = ", ".join(known) or "no GGUF file"
+            raise SpecprefillError(f"{name}: {repo} has no file of the quantisation {quantization}; it has {held}")
         for file in chosen:
             hf_hub_download(repo, file)
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
 # Settings that are like this, or not set: other kinds of adapter compute something else than W + scale x B A.
-PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
-    ("fan_in_fan_out", "use_dora", "use_rslora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern")
-)
+UNSET = ("fan_in_fan_out", "use_dora", "use_rslora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern")
+PLAIN = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(UNSET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +63,8 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
         tensors = load_file(folder / WEIGHTS)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise SpecprefillError(
-            f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
-        ) from error
+        problem = f"adapter {name}: cannot be read ({first_line(error)}); give a folder with {CONFIG} and {WEIGHTS}"
+        raise SpecprefillError(problem) from error
     for key, plain in PLAIN.items():
         if config.get(key) and config[key] != plain:
             raise SpecprefillError(f"adapter {name}: {key} is {config[key]}; give a plain LoRA adapter, or merge it")

@@ -79,9 +79,8 @@ class ModelRef:
         """
         place, conversion = Path(self.name), self.conversion
         if self.kind is Kind.ENDPOINT:
-            raise UsageError(
-                f"{self.name}: an endpoint has no weights here; only ask, batch, compare and evaluate take one"
-            )
+            problem = f"{self.name}: an endpoint has no weights here; only ask, batch, compare and evaluate take one"
+            raise UsageError(problem)
         if self.kind is Kind.BUNDLED:
             place = BUNDLED_FOLDER / self.name.removeprefix(BUNDLED)
         elif conversion is not None:

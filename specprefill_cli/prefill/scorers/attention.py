@@ -100,9 +100,8 @@ class AttentionScorer(Scorer):
         prompt, clock, last_layer = request.draft_prompt, request.clock, self.last_layer(request)
         capture = QueryCapture(self.query_tokens(prompt))
         with clock.phase("draft_prefill"):
-            state, store_prefix = open_prefix(
-                request.draft_prefixes, request.draft, prompt, last_layer + 1, request.draft_window
-            )
+            prefixes, window = request.draft_prefixes, request.draft_window
+            state, store_prefix = open_prefix(prefixes, request.draft, prompt, last_layer + 1, window)
             cached = state.length
             logits = self.read(request, state, capture, last_layer)
             store_prefix()

@@ -53,10 +53,8 @@ class HeadsScorer(AttentionScorer):
             any_cached |= cached
             with request.clock.phase("scoring"):
                 prompt = part_request.draft_prompt
-                cores = (
-                    score_core(state, capture, layer, list(heads), prompt, part.core_slice(prompt))
-                    for layer, heads in layers.items()
-                )
+                chosen, place = ((layer, list(heads)) for layer, heads in layers.items()), part.core_slice(prompt)
+                cores = (score_core(state, capture, layer, heads, prompt, place) for layer, heads in chosen)
                 # Many parts would fill the memory of the draft's device.
                 scores.append([core if len(parts) == 1 else core.cpu() for core in cores])
         with request.clock.phase("scoring"):
@@ -108,7 +106,6 @@ def required_heads(request: PrefillRequest) -> ScoringHeads:
     """The pair's scoring heads. Raises SpecprefillError where there are none."""
     heads = request.pair.scoring_heads
     if heads is None:
-        raise SpecprefillError(
-            f"--scorer heads: no heads are known for draft {request.draft.name}; find them with {HEADS_REMEDY}"
-        )
+        cause = f"no heads are known for draft {request.draft.name}"
+        raise SpecprefillError(f"--scorer heads: {cause}; find them with {HEADS_REMEDY}")
     return heads

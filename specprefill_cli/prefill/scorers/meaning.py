@@ -57,9 +57,8 @@ class EmbeddingScorer(Scorer):
         with request.clock.phase("scoring"):
             cached = has_vectors(request)
             importance = embedding_importance(request)
-        return Scores(
-            importance=importance, neighbours=NEIGHBOURS, whole_sentences=True, reused=(VECTORS,) if cached else ()
-        )
+        reused = (VECTORS,) if cached else ()
+        return Scores(importance=importance, neighbours=NEIGHBOURS, whole_sentences=True, reused=reused)
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         return embedding_flops(request)

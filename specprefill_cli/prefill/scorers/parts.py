@@ -70,15 +70,12 @@ def divide_document(tokens: int, size: int, room: int) -> tuple[Part, ...]:
     count = -(-tokens // (size - overlap)) if tokens > size else 1
     edges = [tokens * number // count for number in range(count + 1)]
     shortening = 1.0 if tokens <= room else max(0, room - size) / (tokens - edges[1])
-    return tuple(
-        Part(
-            start=max(0, first - overlap // 2),
-            end=(end := min(tokens, last + overlap // 2)),
-            core=(first, last),
-            gap=int(shortening * (tokens - end)),
-        )
-        for first, last in pairwise(edges)
-    )
+    parts = []
+    for first, last in pairwise(edges):
+        end = min(tokens, last + overlap // 2)
+        gap = int(shortening * (tokens - end))
+        parts.append(Part(start=max(0, first - overlap // 2), end=end, core=(first, last), gap=gap))
+    return tuple(parts)
 
 
 def document_parts(request: PrefillRequest) -> tuple[Part, ...]:
@@ -124,9 +121,8 @@ def score_core(
         shared = weights[..., :start].sum(-1) + weights[..., end:].sum(-1)
         masses = torch.stack([weights[..., core].sum(-1), shared]).log() + largest
         blocks.append((weights[..., core].clone(), largest, masses))
-    weights, largest, masses = (
-        torch.cat(tensors, dim) for tensors, dim in zip(zip(*blocks, strict=True), (1, 1, 2), strict=True)
-    )
+    joined = zip(zip(*blocks, strict=True), (1, 1, 2), strict=True)
+    weights, largest, masses = (torch.cat(tensors, dim) for tensors, dim in joined)
     return CoreScores(weights=weights, largest=largest, masses=masses)
 
 
@@ -136,12 +132,8 @@ def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor
     cores, shared = torch.stack([part.masses for part in parts], 1).logsumexp(1)
     normalisers = torch.logaddexp(cores, shared - torch.tensor(float(len(parts))).log())
     query_weights = head_weights[:, None].to(normalisers) / normalisers.shape[1]
-    return torch.cat(
-        [
-            torch.einsum("hqn,hq->n", part.weights, (part.largest - normalisers).exp() * query_weights).cpu()
-            for part in parts
-        ]
-    )
+    shares = ((part, (part.largest - normalisers).exp() * query_weights) for part in parts)
+    return torch.cat([torch.einsum("hqn,hq->n", part.weights, share).cpu() for part, share in shares])
 
 
 def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) -> list[PrefillRequest]:
