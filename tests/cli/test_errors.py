@@ -15,7 +15,8 @@ EXAMPLE = "missing; for example: specprefill"
 def bad_inputs(tmp_path, monkeypatch):
     """The current directory, with documents that cannot be read and others."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for variable in ("XDG_RUNTIME_DIR", "SPECPREFILL_CALIBRATION"):
+        monkeypatch.setenv(variable, str(tmp_path))
     files = {
         "named.pdf": b"\x89PNG\r\n\x1a\nrest",
         "report.txt": b"The fee is 3 euros. " * 30,
@@ -78,6 +79,8 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
     ("evaluate report.txt --answers report.txt", "this is the file of questions"),
     ("evaluate questions.jsonl --distractors 2", "leave it out"),
     ("evaluate questions.jsonl --against questions.jsonl --confirm", "leave out --confirm"),
+    ("evaluate questions.jsonl --pair qwen2.5-coder-1.5b --scorer paper,heads", "need different drafts"),
+    ("bench recall questions.jsonl --pair qwen2.5-coder-1.5b --scorer blend,paper", "need different drafts"),
     ("study questions.jsonl --out questions.jsonl/o", "cannot be made"),
     ("calibrate --heads questions.jsonl --out questions.jsonl", "questions.jsonl: cannot be made"),
     ("bench decode --tasks poem", "--tasks poem: unknown; use some of quote, short"),

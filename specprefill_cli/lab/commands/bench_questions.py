@@ -17,6 +17,7 @@ from specprefill_cli.lab.commands.options import (
     Lengths,
     Limit,
     SampleSeed,
+    open_for_all,
     whole_numbers,
 )
 from specprefill_cli.settings import OFF, Settings
@@ -95,14 +96,13 @@ def recall(
     """
     settings = settings.varied(mode="select")
     from specprefill_cli.answering.resolve import resolve_scorer
-    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.benchmarks.recall import COLUMNS, PassageScorer, bench_recall
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.tables import show_benchmark
     from specprefill_cli.prefill.registry import SCORERS
 
     items = [item for item in read_items(questions, limit, distractors, sample_seed) if item.answers]
-    session = open_session(settings, draft=True)
+    session = open_for_all(settings, [settings.varied(scorer=name) for name in scorers])
     names = list(dict.fromkeys(resolve_scorer(name, session.pair, settings.mode) for name in scorers))
     measured = [*(SCORERS[name] for name in names), *([PassageScorer()] if baseline else [])]
     measure = partial(bench_recall, session, items, measured, keeps, settings, by)

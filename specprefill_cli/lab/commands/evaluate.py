@@ -12,7 +12,7 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.cli.options import MODE_LIST, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from specprefill_cli.files import check_can_write, same_file
-from specprefill_cli.lab.commands.options import KEEP_LIST, SCORER_LIST, Distractors, Limit, SampleSeed
+from specprefill_cli.lab.commands.options import KEEP_LIST, SCORER_LIST, Distractors, Limit, SampleSeed, open_for_all
 from specprefill_cli.models.sources.refs import is_endpoint
 from specprefill_cli.settings import Settings
 
@@ -58,8 +58,6 @@ def evaluate(
       specprefill evaluate squad.jsonl.xz --limit 100 --answers after.jsonl --against before.jsonl
     """
     check_files(questions, answers, against, settings)
-    from specprefill_cli.answering.resolve import loads_draft
-    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.evaluation import changes, confirming, runner
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.lab.tables import show_rows
@@ -82,7 +80,7 @@ def evaluate(
 
             session: Session = open_endpoint(settings)
         else:
-            session = open_session(settings, draft=any(map(loads_draft, variants)))
+            session = open_for_all(settings, variants)
     with (
         answers.open("w", encoding="utf-8") if answers else nullcontext() as out,
         notes.progress(f"asking {len(items):,} questions") as update,

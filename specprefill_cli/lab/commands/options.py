@@ -57,17 +57,30 @@ def check_plot(plot: Path | None) -> None:
     check_can_write(plot, "--plot")
 
 
+def open_for_all(settings: Settings, variants: Sequence[Settings]) -> Session:
+    """Load the pair with the draft that all variants need. Raises UsageError where they need different ones."""
+    from specprefill_cli.answering.resolve import loads_draft
+    from specprefill_cli.answering.session import open_session
+    from specprefill_cli.models.sources.pairs import chosen_pair
+
+    by_draft = {chosen_pair(variant).draft: variant for variant in variants if loads_draft(variant)}
+    if len(by_draft) > 1:
+        drafts = " and ".join(sorted(by_draft))
+        raise UsageError(
+            f"these modes and scorers need different drafts ({drafts}); name one with --draft, or run them apart"
+        )
+    return open_session(next(iter(by_draft.values()), settings), draft=bool(by_draft))
+
+
 def open_measured_session(
     settings: Settings, variants: Sequence[Settings], shapes: str | None, given: Given
 ) -> Session:
     """Load the pair, or make a pair with random weights. Raises UsageError for options that `shapes` excludes."""
-    from specprefill_cli.answering.resolve import loads_draft
-    from specprefill_cli.answering.session import open_session
     from specprefill_cli.lab.benchmarks.shapes import shaped_session
     from specprefill_cli.models.machine.quantization import AUTO, NONE
 
     if shapes is None:
-        return open_session(settings, draft=any(map(loads_draft, variants)))
+        return open_for_all(settings, variants)
     if {"pair", "draft", "target"} & set(given):
         raise UsageError("--shapes makes models of its own; leave out --pair, --draft and --target")
     if settings.quantization not in (NONE, AUTO):
