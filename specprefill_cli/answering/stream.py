@@ -95,8 +95,9 @@ class AnswerStream(TextStream):
     def decode(self, emit: Callable[[int], Iterator[str]]) -> Generator[ForwardInput | str, Tensor, None]:
         """Decode the answer: yield the pieces that `emit` makes from its tokens, and the passes that they need."""
         request, prefilled, sampler, stop_tokens = self.request, self.prefilled, self.sampler, self.stop_tokens
-        state = (request, prefilled, self.settings, sampler, stop_tokens, self.speculation, self.known_tokens)
-        self.speculator = choose_speculator(*state)
+        self.speculator = choose_speculator(
+            request, prefilled, self.settings, sampler, stop_tokens, self.speculation, self.known_tokens
+        )
         runner = SequenceRunner(request.target.model, prefilled.state, prefilled.answer_position, request.pair.ranks)
         limit = self.settings.max_new_tokens
         return decode(runner, self.first_token, stop_tokens, limit, sampler, self.log, self.speculator, emit=emit)

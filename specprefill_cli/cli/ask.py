@@ -181,7 +181,7 @@ def passages(
         print_json(asdict(retrieval))
         return
     pages = by_page(retrieval.passages)
-    texts = [f"[{place}]\n" + "\n\n".join(" ".join(part.text.split()) for part in found) for place, found in pages]
+    texts = [f"[{place}]\n" + "\n\n".join(" ".join(part.text.split()) for part in parts) for place, parts in pages]
     print(printable("\n\n".join(texts)), flush=True)
 
 

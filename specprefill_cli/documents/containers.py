@@ -1,4 +1,4 @@
-"""Files that hold other files: ZIP archives of XML with guards against hostile ones, books (EPUB), mail (EML, MHTML)."""
+"""Files that hold other files: ZIP archives of XML with guards against hostile ones (EPUB, OpenDocument), mail (also mbox)."""
 
 import posixpath
 import re
@@ -55,7 +55,7 @@ def name_of(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
-def open_pages(file: SourceFile) -> Pages:
+def opendocument_pages(file: SourceFile) -> Pages:
     """Yield the text, or each sheet or slide, of an OpenDocument, as HTML with its styles shows it."""
     with open_archive(file) as archive:
         content = parse_entry(archive, "content.xml")

@@ -102,8 +102,8 @@ class TextExtractor(HTMLParser):
             return {"display"}
         rules = [([important, 1], name, hides) for name, hides, important in declared(attributes.get("style", ""))]
         for kind in (True, False):
-            found = chain.from_iterable(self.rules.get((kind, name), ()) for name in names)
-            rules += [rule[:3] for rule in found if rule[3] <= names and all(map(self.depths.__getitem__, rule[4]))]
+            named = chain.from_iterable(self.rules.get((kind, name), ()) for name in names)
+            rules += [rule[:3] for rule in named if rule[3] <= names and all(map(self.depths.__getitem__, rule[4]))]
             if not (outer or any(hides for *_, hides in rules)):
                 return outer
         states = {name: hides for _, name, hides in sorted(rules)}
@@ -119,8 +119,8 @@ class TextExtractor(HTMLParser):
                 for selector in selectors.rpartition("{")[2].split(","):
                     parts = (selector if hides else STATE.sub("", selector)).replace(">", " ").split()
                     if parts and not NAME.sub("", "".join(parts)):
-                        *around, own = ([found.replace("\\", "") for found in NAME.findall(part)] for part in parts)
-                        marks = [found[0] for found in chain(own, *around)]
+                        *around, own = ([mark.replace("\\", "") for mark in NAME.findall(part)] for part in parts)
+                        marks = [mark[0] for mark in chain(own, *around)]
                         weight = [important, 0, marks.count("#"), marks.count("."), len(marks), *self.getpos(), place]
                         self.rules[hides, min(own)].append((weight, name, hides, set(own), [*chain(*around)]))
 
@@ -200,8 +200,8 @@ class TextExtractor(HTMLParser):
 
 def declared(style: str) -> list[tuple[str, bool, bool]]:
     """The properties in a style that may hide an element: whether each does, and whether it is important."""
-    found = DECLARED.findall("".join(style.lower().split()))
-    return [(name, HIDING.fullmatch(f"{name}:{value}") is not None, bool(mark)) for name, value, mark in found]
+    declarations = DECLARED.findall("".join(style.lower().split()))
+    return [(name, HIDING.fullmatch(f"{name}:{value}") is not None, bool(mark)) for name, value, mark in declarations]
 
 
 def attribute_text(tag: str, attributes: Mapping[str, str]) -> str:

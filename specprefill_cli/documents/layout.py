@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.tables import fill_unparted, is_number, table_lines
+from specprefill_cli.documents.tables import fill_merged, is_number, table_lines
 
 # In heights of a line: the gap between columns, and before a raised mark; between baselines of two columns, and of one line.
 COLUMN_GAP, MARK_GAP, LINE_OFFSET, SAME_LINE = 0.8, 0.4, 0.6, 0.3
@@ -54,20 +54,20 @@ class Piece:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table's lines: places from the left and from below; bars, sills: by row and by column, the cells right behind one."""
+    """A table's lines: places from the left and from below; by row and by column, the cells right behind a line."""
 
     columns: Sequence[float]
     rows: Sequence[float]
-    bars: Sequence[Set[int]]
-    sills: Sequence[Set[int]]
+    verticals: Sequence[Set[int]]
+    horizontals: Sequence[Set[int]]
 
     def parts(self, left: float, right: float, base: float, height: float) -> bool:
         """Whether a line of the table parts two texts of this height on a baseline; in merged cells, a gap does."""
         first, last = bisect_right(self.columns, left), bisect_right(self.columns, right)
         if not self.rows[0] < base < self.rows[-1] or first == last:
             return False
-        bars = self.bars[-bisect_right(self.rows, base)]
-        return right - left > MARK_GAP * height or not bars.isdisjoint(range(first, last))
+        verticals = self.verticals[-bisect_right(self.rows, base)]
+        return right - left > MARK_GAP * height or not verticals.isdisjoint(range(first, last))
 
     def holds(self, piece: Piece) -> bool:
         return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
@@ -81,7 +81,7 @@ class Grid:
         if max(len(cell) for row in cells for cell in row) > LONGEST_CELL:
             yield from (piece.text for piece in pieces)
         else:
-            merged = fill_unparted(zip(*fill_unparted(cells, self.bars), strict=True), self.sills)
+            merged = fill_merged(zip(*fill_merged(cells, self.verticals), strict=True), self.horizontals)
             yield from table_lines(list(row) for row in zip(*merged, strict=True) if any(row))
 
 

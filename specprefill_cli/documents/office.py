@@ -95,8 +95,8 @@ def relations(archive: ZipFile, entry: str) -> list[tuple[str, str, str]]:
     if listing not in archive.namelist():
         return []
     links = (link for link in parse_entry(archive, listing) if link.get("TargetMode") != "External")
-    found = ([link.get(name, "") for name in ("Id", "Type", "Target")] for link in links)
-    return [(identifier, kind.rpartition("/")[2], entry_name(folder, target)) for identifier, kind, target in found]
+    fields = ([link.get(name, "") for name in ("Id", "Type", "Target")] for link in links)
+    return [(identifier, kind.rpartition("/")[2], entry_name(folder, target)) for identifier, kind, target in fields]
 
 
 def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:

@@ -13,8 +13,8 @@ from specprefill_cli.errors import first_line
 
 DOTS_PER_INCH = 150
 OCR = "run OCR first, for example ocrmypdf"
-UNLOCK = "remove the password first (for example: qpdf --password=... --decrypt)"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
+UNLOCK = "remove the password first (for example: qpdf --password=... --decrypt)"
 
 
 def pages(file: SourceFile) -> Pages:
@@ -23,7 +23,7 @@ def pages(file: SourceFile) -> Pages:
 
     from specprefill_cli.documents import pdfium
 
-    # They report each repaired damage.
+    # Both log all damage that they repair.
     for package in ("pypdf", "pypdfium2"):
         logging.getLogger(package).setLevel(logging.CRITICAL)
     failures: dict[int, str] = {}
@@ -33,7 +33,7 @@ def pages(file: SourceFile) -> Pages:
             document = stack.enter_context(closing(PdfDocument(file.data)))
             document.init_forms()
             if document.get_formtype() == raw.FORMTYPE_XFA_FULL:
-                file.warnings.append("its form (XFA) is not in its pages; print it into a PDF with Adobe Reader")
+                file.warnings.append("its form (XFA) is not in its pages; print it to a PDF with Adobe Reader")
         except PdfiumError:
             yield from pypdf_pages(file, failures)
             document = ()

@@ -104,9 +104,11 @@ def annotations(page: pypdfium2.PdfPage) -> Iterator[Any]:
     """Yield each visible annotation of a page while it is open."""
     for index in range(pdfium.FPDFPage_GetAnnotCount(page.raw)):
         annotation = pdfium.FPDFPage_GetAnnot(page.raw, index)
-        if not pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN:
-            yield annotation
-        pdfium.FPDFPage_CloseAnnot(annotation)
+        try:
+            if not pdfium.FPDFAnnot_GetFlags(annotation) & HIDDEN:
+                yield annotation
+        finally:
+            pdfium.FPDFPage_CloseAnnot(annotation)
 
 
 def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
@@ -172,11 +174,12 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
         rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
         if len(columns) > 2 and len(rows) > 2:
             middles, centres = ([sum(ends) / 2 for ends in pairwise(edges)] for edges in (rows[::-1], columns))
-            bars = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]
-            sills = [{len(rows) - bisect_right(rows, y) for y, start, end in level if start < x < end} for x in centres]
+            verticals = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]
+            below = [{len(rows) - bisect_right(rows, y) for y, start, end in level if start < x < end} for x in centres]
             # A column without lines inside is none of the table's.
             whole = {*range(len(rows))}
-            grids.append(Grid(columns, rows, bars, [sill if len(sill & whole) > 2 else whole for sill in sills]))
+            horizontals = [cells if len(cells & whole) > 2 else whole for cells in below]
+            grids.append(Grid(columns, rows, verticals, horizontals))
     return grids
 
 

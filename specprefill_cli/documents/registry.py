@@ -24,7 +24,7 @@ BINARY_SIGNATURES = (
 # The first entries of an archive and the list of entries at its end tell the format; a damaged file may lack the list.
 ARCHIVE_START_BYTES, ARCHIVE_END_BYTES = 4096, 2**16
 OFFICE_ENTRIES = (
-    (b"mimetypeapplication/vnd.oasis.opendocument.", containers.open_pages),
+    (b"mimetypeapplication/vnd.oasis.opendocument.", containers.opendocument_pages),
     (b"META-INF/container.xml", containers.book_pages),
     (b"application/epub+zip", containers.book_pages),
     (b"word/", office.document_pages),
@@ -39,7 +39,7 @@ BINARY_READERS: Mapping[str, Reader] = {
     ".pptx": office.slide_pages,
     ".xlsx": xlsx.pages,
     ".epub": containers.book_pages,
-    **dict.fromkeys((".odt", ".ods", ".odp"), containers.open_pages),
+    **dict.fromkeys((".odt", ".ods", ".odp"), containers.opendocument_pages),
     **dict.fromkeys(extras.FOREIGN_SUFFIXES, extras.foreign_pages),
 }
 READERS: Mapping[str, Reader] = {

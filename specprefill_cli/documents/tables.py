@@ -92,8 +92,8 @@ def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
         yield row
 
 
-def fill_unparted(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Iterator[Sequence[str]]:
-    """Yield rows, or columns, with a text in all cells that no line parts from it, though one does in most others."""
+def fill_merged(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Iterator[Sequence[str]]:
+    """Yield rows, or columns, with each text in all cells of its merged cell: those without the walls that most have."""
     usual = {place for place, count in Counter(chain(*walls)).items() if 2 * count >= len(walls)}
     for row, wall in zip(rows, walls, strict=True):
         edges = [0, *(place for place in range(1, len(row)) if place in wall or place not in usual), len(row)]

@@ -37,8 +37,8 @@ def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.nd
     words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
     for word in sorted(set().union(*words.values())):
         places = ((part, forms, word in words[forms]) for forms, part in indexes)
-        found = [part.frequency(word, forms) if used else np.zeros(len(part.lengths)) for part, forms, used in places]
-        frequency = np.concatenate(found)
+        counts = [part.frequency(word, forms) if used else np.zeros(len(part.lengths)) for part, forms, used in places]
+        frequency = np.concatenate(counts)
         scores += rarity(frequency) * frequency * (K1 + 1) / (frequency + norm)
     return scores
 

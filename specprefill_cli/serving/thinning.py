@@ -22,7 +22,7 @@ from specprefill_cli.documents.sentences import sentences_of
 SHORT_CHARACTERS = 1_000
 # A paragraph up to this many characters with a question or a request is asked as a whole; a closing or a heading is shorter.
 ASKED_CHARACTERS, CLOSING_CHARACTERS, MOST_CLOSINGS = 400, 100, 6
-# Sentences of a long outer paragraph that are kept, at its outer end.
+# Sentences at the outer end of a long outer paragraph that are kept where no short one asks.
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
@@ -77,7 +77,7 @@ def divide(text: str, is_system: bool) -> Division:
     asked = questions or asked_in([text[start:end] for own in outer for start, end in asked_together(own)])
     kept = {*chain(*outer)}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
-    # More of them are the document's own, for example those of a list of questions and answers.
+    # Many requests inside are the document's own, as in a list of questions and answers.
     if len(inner) <= MOST_INNER_QUESTIONS:
         kept |= {*chain(*inner)}
     kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in labelled)}
@@ -113,8 +113,8 @@ def is_clear(asked: str) -> bool:
     """Whether its lines that ask do so for something that one place of a document answers."""
     lines = asked.splitlines()
     asking = [line for line in lines if may_be_asked(line) and not line.rstrip().endswith((":", "\uff1a"))] or lines
-    asks = pattern("lookup").search(asking[0]) or pattern("yes_or_no").match(asking[0])
-    return bool(asks) and not pattern("production").match(asking[0])
+    is_lookup = pattern("lookup").search(asking[0]) or pattern("yes_or_no").match(asking[0])
+    return bool(is_lookup) and not pattern("production").match(asking[0])
 
 
 def may_be_asked(sentence: str) -> bool:
@@ -194,7 +194,7 @@ def outer_sentences(
             outer[number] = groups[number]
             if lengths[number] > CLOSING_CHARACTERS or closings == MOST_CLOSINGS:
                 break
-    # A long paragraph beside a question in one of its own is hardly more than document.
+    # Where a short paragraph asks, the long ones are document.
     most = 1 if any(may_be_asked(text[start:end]) for start, end in chain(*outer.values())) else OUTER_SENTENCES
     for number, step in longer:
         outer[number] = sorted({*groups[number][::step][:most], *outer.get(number, ())})
@@ -209,9 +209,5 @@ def asked_together(sentences: Sequence[Range]) -> Sequence[Range]:
 
 def ranges_not_kept(sentences: Sequence[Range], kept: Set[Range]) -> list[Range]:
     """The character ranges of neighbouring sentences that are not kept, without short ones."""
-    ranges = []
-    for is_kept, group in groupby(sentences, kept.__contains__):
-        run = [*group]
-        if not is_kept and run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT:
-            ranges.append((run[0][0], run[-1][1]))
-    return ranges
+    runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
+    return [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]

@@ -52,9 +52,9 @@ class HeadsScorer(AttentionScorer):
             state, capture, cached = self.prefill(part_request)
             any_cached |= cached
             with request.clock.phase("scoring"):
-                prompt = part_request.draft_prompt
-                chosen, place = ((layer, list(heads)) for layer, heads in layers.items()), part.core_slice(prompt)
-                cores = (score_core(state, capture, layer, heads, prompt, place) for layer, heads in chosen)
+                prompt, layer_heads = part_request.draft_prompt, layers.items()
+                inside = part.core_slice(prompt)
+                cores = (score_core(state, capture, layer, list(heads), prompt, inside) for layer, heads in layer_heads)
                 # Many parts would fill the memory of the draft's device.
                 scores.append([core if len(parts) == 1 else core.cpu() for core in cores])
         with request.clock.phase("scoring"):
