@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
@@ -10,12 +10,13 @@ from zipfile import ZipFile
 from specprefill_cli.documents.containers import entry_name, name_of, open_archive, parse_entry
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
+from specprefill_cli.documents.styles import Styles, attribute, heading_level, nearest
 from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
-CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 OFF = ("0", "false", "off", "none")
+CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 # Characters of symbol fonts: Greek letters, signs, arrows, ticked and empty boxes.
 SYMBOLS = {
     "Symbol": dict(zip("abcdefghijklmnopqrstuvwxyzDFGLPQSWY\xa3\xae\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd7",
@@ -24,7 +25,6 @@ SYMBOLS = {
     "Wingdings 2": {"R": "[x]", "S": "[x]", "\xa3": "[ ]", "P": "✓", "O": "✗"},
 }  # fmt: skip
 STRUCK = re.compile(rb"<w:d?strike(?: w:val=\"(?:1|true|on)\")?\s*/>|strike=\"(?:sng|dbl)Strike\"")
-HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 
 
 def document_pages(file: SourceFile) -> Pages:
@@ -32,15 +32,11 @@ def document_pages(file: SourceFile) -> Pages:
     with open_archive(file) as archive:
         main = main_part(archive)
         warn_of_struck_text(file, archive, [main])
-        # The level of each heading style, by its identifier, which depends on the program's language.
-        levels = {}
-        for style in chain.from_iterable(styles.iter() for styles in parse_related(archive, main, "styles")):
-            if match := HEADING.fullmatch(attribute(style.find("{*}name"), "val")):
-                levels[attribute(style, "styleId")] = int(match[1])
+        styles = Styles(parse_related(archive, main, "styles"), parse_related(archive, main, "numbering"))
         # Sections often share a header or footer: write each text once.
-        margins = [text_of(margin, levels).strip() for margin in parse_related(archive, main, "header", "footer")]
-        notes = [text_of(part, levels) for part in parse_related(archive, main, "footnotes", "endnotes")]
-        body = text_of(parse_entry(archive, main), levels)
+        margins = [text_of(margin, styles).strip() for margin in parse_related(archive, main, "header", "footer")]
+        notes = [text_of(part, styles) for part in parse_related(archive, main, "footnotes", "endnotes")]
+        body = text_of(parse_entry(archive, main), styles)
         parts = [*filter(None, dict.fromkeys(margins)), body, *notes]
         yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(file, archive, main)])
 
@@ -131,25 +127,20 @@ def points(series: Element, *names: str) -> dict[str, str]:
     return {point.get("idx", ""): point.findtext("{*}v") or "" for point in found}
 
 
-def attribute(element: Element | None, name: str) -> str:
-    """An attribute's value in any namespace; empty if it is missing."""
-    attributes = element.attrib if element is not None else {}
-    return next((value for key, value in attributes.items() if name_of(key) == name), "")
-
-
-def text_of(parent: Element, levels: Mapping[str, int] | None = None) -> str:
+def text_of(parent: Element, styles: Styles | None = None) -> str:
     """The text of an element: paragraphs and rows of tables as lines, and the texts in place of pictures."""
-    writer = OfficeWriter(levels or {})
+    writer = OfficeWriter(styles or Styles())
     writer.write(parent)
     return writer.text
 
 
 class OfficeWriter(Writer):
-    """Collects the text of a document's elements. in_header: whether the open row is a table's header."""
+    """Collects the text of elements. in_header: whether the open row is a table's header; holders: the paragraph's styles."""
 
-    def __init__(self, levels: Mapping[str, int]) -> None:
+    def __init__(self, styles: Styles) -> None:
         super().__init__()
-        self.levels, self.in_header = levels, False
+        self.styles, self.in_header = styles, False
+        self.holders: list[Element] = []
 
     def write(self, parent: Element) -> None:
         """Write the elements inside another: each by the method of its name, if there is one."""
@@ -177,21 +168,23 @@ class OfficeWriter(Writer):
 
     def write_p(self, paragraph: Element) -> None:
         """Write a paragraph as a line, marked as a heading or list item; an empty one as a blank line."""
-        level = self.levels.get(attribute(paragraph.find("{*}pPr/{*}pStyle"), "val"), 0)
-        is_item = paragraph.find("{*}pPr/{*}numPr") is not None
+        outer, holders = self.holders, self.styles.holders(paragraph, "p")
+        level, mark = heading_level(holders), self.styles.item_mark(holders)
         self.flow.separate(BLANK if level else LINE)
-        self.flow.prefix = f"{'#' * level} " if level else "- " * is_item
-        written = len(self.flow.pieces)
+        marks = ("#" * level, mark * (mark != "-" or not level))
+        self.flow.prefix = "".join(f"{mark} " for mark in marks if mark)
+        written, self.holders = len(self.flow.pieces), holders[1:]
         self.write(paragraph)
         self.flow.separate(LINE if len(self.flow.pieces) > written else BLANK)
-        self.flow.prefix = ""
+        self.flow.prefix, self.holders = "", outer
 
     def write_r(self, run: Element) -> None:
-        marks = (run.find(f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
+        holders = [*self.styles.holders(run, "r"), *self.holders]
+        marks = (nearest(holders, f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
         is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
-        if is_struck or any(mark is not None and attribute(mark, "val") not in OFF for mark in marks):
+        if is_struck or any(mark is not None and mark not in OFF for mark in marks):
             return
-        is_superscript = attribute(run.find("{*}rPr/{*}vertAlign"), "val") == "superscript"
+        is_superscript = nearest(holders, "{*}rPr/{*}vertAlign") == "superscript"
         if is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] > "0":
             self.flow.write_raised("".join(text.text or "" for text in run.iterfind("{*}t")))
         else:

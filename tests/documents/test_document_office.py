@@ -7,12 +7,16 @@ import zipfile
 import docx
 import openpyxl
 import pytest
+from docx.enum.style import WD_STYLE_TYPE
+from docx.oxml import parse_xml
 
 from specprefill_cli.documents import extras
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.documents.xlsx import UNCALCULATED
 from specprefill_cli.errors import pip_command
 from tests.helpers.document_files import CHAPTERS, book, page_texts, refusal, save_to_bytes, slides, word, workbook
+
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 
 
 def test_docx_text_is_complete_and_in_order() -> None:
@@ -173,3 +177,49 @@ def test_docx_headers_and_footers_are_read_once() -> None:
     (text,) = page_texts(read_document(save_to_bytes(document), "a.docx"))
     assert text.count("Contract 4711") == text.count("Confidential") == 1
     assert text.endswith("The lease runs for ten years.")
+
+
+def test_docx_styles_number_clauses_and_hide_text() -> None:
+    document = docx.Document()
+    numbering = document.part.numbering_part.element
+    forms = ("decimal", "1", "%1."), ("decimal", "1", "%1.%2"), ("lowerRoman", "9", "(%3)"), ("bullet", "1", "\uf0b7")
+    levels = "".join(
+        f'<w:lvl w:ilvl="{depth}"><w:start w:val="{start}"/><w:numFmt w:val="{form}"/><w:lvlText w:val="{text}"/></w:lvl>'
+        for depth, (form, start, text) in enumerate(forms)
+    )
+    restarted = '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="7"/></w:lvlOverride>'
+    numbering.append(parse_xml(f'<w:abstractNum {W} w:abstractNumId="90">{levels}</w:abstractNum>'))
+    for number, override in ((90, ""), (91, restarted)):
+        inner = f'<w:abstractNumId w:val="90"/>{override}'
+        numbering.append(parse_xml(f'<w:num {W} w:numId="{number}">{inner}</w:num>'))
+    clause = document.styles.add_style("Clause", WD_STYLE_TYPE.PARAGRAPH)
+    clause.base_style = document.styles["Heading 2"]
+    clause.element.get_or_add_pPr().append(
+        parse_xml(f'<w:numPr {W}><w:ilvl w:val="1"/><w:numId w:val="90"/></w:numPr>')
+    )
+    document.styles.add_style("Note", WD_STYLE_TYPE.CHARACTER).font.hidden = True
+    document.styles.add_style("Power", WD_STYLE_TYPE.CHARACTER).font.superscript = True
+    for text, depth, number in (("Term", 0, 90), ("Lease", None, 90), ("End", None, 90), ("by letter", 2, 90),
+                                ("by mail", 2, 90), ("or so", 3, 90), ("Rent", 0, 90), ("Annex", 0, 91)):  # fmt: skip
+        paragraph = document.add_paragraph(text, style="Clause" if depth is None else None)
+        if depth is not None:
+            paragraph._p.get_or_add_pPr().append(
+                parse_xml(f'<w:numPr {W}><w:ilvl w:val="{depth}"/><w:numId w:val="{number}"/></w:numPr>')
+            )
+    document.add_paragraph("10").add_run("6", style="Power")
+    document.paragraphs[-1].add_run(" for the printer", style="Note")
+    assert read_document(save_to_bytes(document), "a.docx").text.split("\n") == [
+        *(
+            "1. Term",
+            "",
+            "## 1.1 Lease",
+            "",
+            "## 1.2 End",
+            "(ix) by letter",
+            "(x) by mail",
+            "- or so",
+            "2. Rent",
+            "7. Annex",
+        ),
+        "10^6",
+    ]
