@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from itertools import chain
 
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
+from specprefill_cli.documents.numbers import write_number
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
 from specprefill_cli.documents.text import decode_text
@@ -70,7 +71,7 @@ class TextExtractor(HTMLParser):
         self.depths: Counter[str] = Counter()  # number of open elements by tag, class and identifier
         # Of style sheets, by whether it hides, and a name: weight, property, whether it hides, names of the element, and around.
         self.rules = defaultdict[tuple[bool, str], list[tuple[list[int], str, bool, Set[str], list[str]]]](list)
-        self.lists: list[int] = []  # number of the next item of each open list; 0 for a list without numbers
+        self.lists: list[tuple[int, str]] = []  # number and form of each open list's next item; 0 where items have none
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
@@ -137,11 +138,14 @@ class TextExtractor(HTMLParser):
         if tag in BLOCKS:
             flow.separate(LINE)
         if tag in LISTS:
-            self.lists.append(span_of(attributes.get("start", "")) if tag == "ol" else 0)
-        elif tag == "li" and self.lists and self.lists[-1]:
-            number = span_of(attributes.get("value", "")) if "value" in attributes else self.lists[-1]
-            self.lists[-1] = number + 1
-            flow.prefix = f"{number}. "
+            self.lists.append(
+                (span_of(attributes.get("start", "")), attributes.get("type", "")) if tag == "ol" else (0, "")
+            )
+        elif tag == "li" and self.lists and self.lists[-1][0]:
+            number, form = self.lists[-1]
+            number = span_of(attributes.get("value", "")) if "value" in attributes else number
+            self.lists[-1] = number + 1, form
+            flow.prefix = f"{write_number(number, form)}. "
         elif tag == "iframe":
             flow.write_apart(visible_text(attributes.get("srcdoc", ""))[1], LINE)
         else:

@@ -7,12 +7,13 @@ from itertools import chain
 from xml.etree.ElementTree import Element
 
 from specprefill_cli.documents.containers import name_of
+from specprefill_cli.documents.numbers import write_number
 
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # Levels of headings, and the most styles that one is based on: damaged ones may go in circles.
 LEVELS, DEEPEST = 6, 20
-ROMAN = (("m", 1000), ("cm", 900), ("d", 500), ("cd", 400), ("c", 100), ("xc", 90), ("l", 50), ("xl", 40), ("x", 10),
-         ("ix", 9), ("v", 5), ("iv", 4), ("i", 1))  # fmt: skip
+# Forms of numbers, as HTML names them; others are Arabic.
+FORMS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I", "decimalZero": "01"}
 
 
 def attribute(element: Element | None, name: str) -> str:
@@ -94,7 +95,7 @@ class Styles:
 
         def written(match: re.Match[str]) -> str:
             part = int(match[1]) - 1
-            return write_number(counts.get(part, 1), "" if is_legal else forms.get(part, ""))
+            return write_number(counts.get(part, 1), "" if is_legal else FORMS.get(forms.get(part, ""), ""))
 
         return re.sub("%([1-9])", written, nearest([level], "{*}lvlText") or "")
 
@@ -104,16 +105,3 @@ class Styles:
         style = nearest([self.definitions[name]], "{*}numStyleLink") if name in self.definitions else None
         linked = nearest([self.styles[style]], "{*}pPr/{*}numPr/{*}numId") if style in self.styles else None
         return nearest([self.lists[linked]], "{*}abstractNumId") or "" if linked in self.lists else name
-
-
-def write_number(number: int, form: str) -> str:
-    """A number in a form of Word's: letters, Roman or (otherwise) Arabic digits."""
-    if form.endswith("Letter"):
-        written = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
-    elif form.endswith("Roman"):
-        written = ""
-        for digits, value in ROMAN:
-            written, number = written + digits * (number // value), number % value
-    else:
-        written = f"{number:02}" if form == "decimalZero" else str(number)
-    return written.upper() if form.startswith("upper") else written

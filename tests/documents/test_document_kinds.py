@@ -59,6 +59,7 @@ def read(data: bytes, name: str) -> str:
     ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
     ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
     ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
+    ('<ol type="i" start="3"><li>Close<li>Call<ol type="A"><li>x</ol></ol>', "iii. Close\niv. Call\nA. x"),
     ("<table><tr><td>left<td><table><tr><th>a<th>b<tr><td>1<td>2</table></table>", "left\na | b\na: 1 | b: 2"),
 ])  # fmt: skip
 def test_html_as_a_browser_shows_it(body: str, text: str) -> None:
