@@ -133,6 +133,3 @@ class Collection:
         ranges = self.ranges_by_document(start, end)
         touched = ((self.documents[number], first, last) for number, first, last in ranges)
         return [DocumentPages(document.name, list(document.pages_between(*ends))) for document, *ends in touched]
-
-    def pages(self, start: int, end: int) -> list[int]:
-        return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))
