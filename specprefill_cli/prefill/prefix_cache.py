@@ -109,9 +109,6 @@ class DocumentCache:
         default_factory=lambda: ByteCache(ENCODING_BYTES, lambda kept: ID_BYTES * len(kept[0]) + kept[1].nbytes)
     )
 
-    def has_tokens(self, tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-        return (tokenizer, text) in self.encodings
-
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
         """`encode_text`, or its earlier result for the same text."""
         return self.encodings.find_or((tokenizer, text), lambda: encode_text(tokenizer, text))

@@ -57,10 +57,9 @@ def attend(
         # Update directly before reading: sequences about the same document take turns in its buffer.
         keys, values = sequence.state.cache.update(new_keys, new_values, layer)
         sequence.capture_queries(layer, queries, scaling)
-        if context.last_layer == layer:
-            continue
-        outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
-    if context.last_layer == layer:
+        if context.last_layer != layer:
+            outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
+    if not outputs:
         raise LayerReached
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return output.transpose(1, 2), None
