@@ -133,9 +133,8 @@ class AnswerStream(TextStream):
         tokens = sorted({encode_text(self.request.target.tokenizer, text)[0][0] for text in texts})
         scores = self.prefilled.logits.float().log_softmax(-1)
         refusal = float(scores[tokens].logsumexp(0))
-        others = scores.clone()
-        others[tokens] = -inf
-        return super().evidence | {"margin": min(max(refusal - float(others.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
+        scores[tokens] = -inf
+        return super().evidence | {"margin": min(max(refusal - float(scores.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
 
     @property
     def log_probabilities(self) -> list[float]:

@@ -119,5 +119,4 @@ def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
     total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)
-    rest = total - draft_bytes
-    return DocumentCache(draft=PrefixCache(capacity_bytes=draft_bytes), target=PrefixCache(capacity_bytes=rest))
+    return DocumentCache(draft=PrefixCache(draft_bytes), target=PrefixCache(total - draft_bytes))
