@@ -37,7 +37,7 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     context: AttentionMetadata | None = None,
-    **others: object,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """Attention of the sequences of a pass, by position. Each sequence's new keys and values go to its own cache.
 
@@ -45,7 +45,7 @@ def attend(
 
     Raises ValueError for a variant of attention that it does not compute.
     """
-    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if context is None or attention_mask is not None or unsupported:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unsupported) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
