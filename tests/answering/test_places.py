@@ -79,12 +79,12 @@ def test_an_answer_is_cited_where_it_occurs_as_complete_words(text, answer, cite
 
 
 def test_several_documents_keep_their_names_and_pages():
-    other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),))
-    collection = Collection((DOCUMENT, other))
+    second = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),))
+    collection = Collection((DOCUMENT, second))
     length = len(collection.text)
     offsets = one_token_a_character(collection.text)
     (citation,) = cite("five euros", collection, full_plan(length, (0, length)), offsets, None)
-    assert (citation.document, citation.page, other.text[citation.start : citation.end]) == ("b.txt", 1, "five euros")
+    assert (citation.document, citation.page, second.text[citation.start : citation.end]) == ("b.txt", 1, "five euros")
     assert touched_pages(collection, 0, length)["pages"] == [1, 2]
 
 
