@@ -85,9 +85,8 @@ class Ranks:
 
     def compute_on_rank_0(self, compute: Callable[[], Value]) -> Value:
         """Call `compute` on rank 0 alone; return its value, or raise its SpecprefillError, on every rank."""
-        outcome: Any = None
         try:
-            outcome = compute() if self.leads else None
+            outcome: Any = compute() if self.leads else None
         except SpecprefillError as error:
             outcome = error
         outcome = self.broadcast(outcome)
