@@ -52,8 +52,8 @@ class Template:
 
 def split_at_marks(text: str) -> tuple[str, str, str]:
     """The texts before, between and after the two marks."""
-    prefix, _, rest = text.partition(MARKS["document"])
-    between, _, suffix = rest.partition(MARKS["question"])
+    prefix, _, following = text.partition(MARKS["document"])
+    between, _, suffix = following.partition(MARKS["question"])
     return prefix, between, suffix
 
 

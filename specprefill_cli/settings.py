@@ -140,9 +140,8 @@ def _declared_settings() -> dict[str, Setting]:
     for declared in fields(Settings):
         name, types = declared.name, set(get_args(hints[declared.name]) or (hints[declared.name],))
         value_type = next(candidate for candidate in (bool, int, float, str) if candidate in types)
-        optional = NoneType in types
         settings[name] = Setting(
-            name=name, default=declared.default, type=value_type, optional=optional, **declared.metadata
+            name=name, default=declared.default, type=value_type, optional=NoneType in types, **declared.metadata
         )
     return settings
 

@@ -43,4 +43,4 @@ def test_texts_count_by_their_size(tiny_session):
     texts = [f"number {number} " + "a long text " * 20 for number in range(3)]
     for text in texts:
         cache.encode(tokenizer, text)
-    assert [cache.has_tokens(tokenizer, text) for text in texts] == [False, False, True]
+    assert [(tokenizer, text) in cache.encodings for text in texts] == [False, False, True]

@@ -131,8 +131,6 @@ def best_passages(sentences: Sentences, count: int, quotes: Sequence[int] = ()) 
 
     quotes: positions in the text of what the answer quotes
     """
-    if not len(sentences.ranges):
-        return []
     lowest = TRUSTED_QUOTE * sentences.highest
     leading = [sentences.index_at(place) for place in quotes[:1] if sentences.relevance_at(place) >= lowest]
     order = [*leading, *np.argsort(-sentences.relevance, kind="stable").tolist()]

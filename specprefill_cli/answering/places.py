@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,7 +96,8 @@ def citation(collection: Collection, start: int, end: int) -> Citation:
 
 def touched_pages(collection: Collection, start: int, end: int) -> dict[str, Any]:
     """The pages of the characters [start, end), as fields of a stretch."""
-    return {"pages": collection.pages(start, end), "documents": collection.pages_by_document(start, end)}
+    documents = collection.pages_by_document(start, end)
+    return {"pages": list(dict.fromkeys(chain(*(touched.pages for touched in documents)))), "documents": documents}
 
 
 def span_records(collection: Collection, prompt: Prompt, plan: Plan) -> list[SpanRecord]:
@@ -125,7 +126,6 @@ def document_cells(
     cells, span = [], Span(first_token, first_token + token_count, Fate.RECOMPUTE)
     for (low, high), (start, end) in zip(pairwise(edges), pairwise(characters), strict=True):
         span = spans.get(low, span)
-        score = scores[low // chunk_size] if scores is not None else None
         cells.append(
             Cell(
                 start=first_token + low,
@@ -133,7 +133,7 @@ def document_cells(
                 text_start=start,
                 text_end=end,
                 fate=span.fate,
-                importance=score,
+                importance=scores[low // chunk_size] if scores is not None else None,
                 **touched_pages(collection, start, end),
             )
         )

@@ -121,8 +121,7 @@ def resolve_request(
 
 def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool) -> ResolvedQuestion:
     """Choose mode (`auto` by a cold start's cost if `cold_choice`) and longest answer. Raises PromptTooLong."""
-    costed_request = request.without_caches() if cold_choice else request
-    mode, reason = choose_mode(settings.mode, costed_request)
+    mode, reason = choose_mode(settings.mode, request.without_caches() if cold_choice else request)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
     return ResolvedQuestion(
         request=request,

@@ -151,8 +151,8 @@ class Session:
         question, pair, clock = clean_question(question), self.pair, PhaseClock(partial(synchronize, self.pair.devices))
         cache = DocumentCache() if self.cache is None else self.cache
         with cache.encoding, clock.phase("tokenize"):
-            reused = (TOKENS,) if cache.has_tokens(pair.target.tokenizer, collection.text) else ()
             text, tokenizer = collection.text, pair.target.tokenizer
+            reused = (TOKENS,) if (tokenizer, text) in cache.encodings else ()
             template = self.template.for_whole() if is_about_everything(question) else self.template
             prompt = draft_prompt = encode_prompt(template, text, question, tokenizer, opening, cache.encode)
             runs = runs_draft(settings.mode, resolve_scorer(settings.scorer, pair, settings.mode))

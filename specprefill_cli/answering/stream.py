@@ -133,9 +133,8 @@ class AnswerStream(TextStream):
         tokens = sorted({encode_text(self.request.target.tokenizer, text)[0][0] for text in texts})
         scores = self.prefilled.logits.float().log_softmax(-1)
         refusal = float(scores[tokens].logsumexp(0))
-        others = scores.clone()
-        others[tokens] = -inf
-        return super().evidence | {"margin": min(max(refusal - float(others.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
+        scores[tokens] = -inf
+        return super().evidence | {"margin": min(max(refusal - float(scores.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
 
     @property
     def log_probabilities(self) -> list[float]:
@@ -156,7 +155,6 @@ class AnswerStream(TextStream):
         request, prefilled, resolved = self.request, self.prefilled, self.resolved
         confirmation, ttft_seconds, signals = self.confirmation, request.clock.ttft, self.signals
         draft_used = runs_draft(resolved.mode, request.scorer) or "draft" in self.log.proposers
-        end_warnings = self.end_warnings(f"{len(self.tokens)} tokens")
         return self.record(
             mode=resolved.mode,
             reason=resolved.mode_reason,
@@ -165,7 +163,7 @@ class AnswerStream(TextStream):
             phases=request.clock.phases(),
             generated_tokens=len(self.tokens),
             cached_tokens=prefilled.cached_tokens,
-            warnings=[*self.collection.warnings, *prefilled.warnings, *end_warnings],
+            warnings=[*self.collection.warnings, *prefilled.warnings, *self.end_warnings(f"{len(self.tokens)} tokens")],
             speculation=self.speculator.verdict if self.speculator is not None else SWITCHED_OFF,
             log_probability=fmean(self.log_probabilities) if self.log_probabilities else None,
             confidence=None if signals is None else estimate([*filter(None, [self.confidence]), *RIGHT], signals),

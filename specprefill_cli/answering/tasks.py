@@ -110,8 +110,8 @@ def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float
         ttft = full_seconds / speedup if full_seconds is not None else None
         return Estimate(keep=keep, kept_tokens=kept, kept_ratio=kept / length, speedup=speedup, ttft_seconds=ttft)
 
-    others = [estimate_at(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
-    return [estimate_at(request.keep, plan.kept_tokens), *others], full_seconds
+    alternatives = [estimate_at(keep, tokens_at(keep, request)) for keep in KEEP_RATIOS if keep != request.keep]
+    return [estimate_at(request.keep, plan.kept_tokens), *alternatives], full_seconds
 
 
 def compare_modes(
@@ -157,9 +157,9 @@ def compare_modes(
 
 
 def kl_divergence(reference: Tensor, logits: Tensor) -> float:
-    """KL(reference || other) in nats between two logits [V]; tokens that the reference rules out count 0."""
-    expected, other = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
-    terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - other))
+    """KL(reference || logits) in nats between two logits [V]; tokens that the reference rules out count 0."""
+    expected, actual = reference.double().log_softmax(-1).cpu(), logits.double().log_softmax(-1).cpu()
+    terms = torch.where(expected == -math.inf, 0.0, expected.exp() * (expected - actual))
     return float(terms.sum().clamp(min=0.0))
 
 

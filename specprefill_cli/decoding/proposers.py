@@ -56,20 +56,15 @@ def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray
 
     The longest match wins, of several the latest. A match that runs into the end of the text repeats with its period.
     """
-    longest = min(LONGEST_MATCH, answer_length)
-    if longest < SHORTEST_MATCH:
-        return text[:0]
+    start = 0
     match_ends = np.flatnonzero(text[:-1] == text[-1])
-    for back in range(1, longest):
-        longer = match_ends[match_ends >= back]
-        longer = longer[text[longer - back] == text[-1 - back]]
-        if len(longer) == 0:
-            if back < SHORTEST_MATCH:
-                return text[:0]
+    for length in range(2, min(LONGEST_MATCH, answer_length) + 1):
+        match_ends = match_ends[match_ends >= length - 1]
+        match_ends = match_ends[text[match_ends - length + 1] == text[-length]]
+        if len(match_ends) == 0:
             break
-        match_ends = longer
-    start = match_ends[-1] + 1
-    return np.resize(text[start : start + count], count)
+        start = match_ends[-1] + 1 if length >= SHORTEST_MATCH else 0
+    return np.resize(text[start : start + count], count) if start else text[:0]
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.distributed import ALONE, Ranks, Shard
-from specprefill_cli.models.running.adapter import run_steps
+from specprefill_cli.models.running.adapter import run_pass
 from specprefill_cli.models.running.cache import KvCacheState, rollback
 from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.registry import MODES
@@ -67,7 +67,7 @@ class SequenceRunner:
 def read_shard(length: int, tokens: tuple[int, ...], rows: int, shard: Shard) -> None:
     """On another rank: roll back to the answer's first `length` tokens, and read the tokens that follow."""
     shard.runner.rollback(length)
-    run_steps(shard.runner.read(tokens, rows))
+    run_pass(next(shard.runner.read(tokens, rows)))
 
 
 def prefill_shard(mode: str, request: PrefillRequest, shard: Shard) -> None:

@@ -48,15 +48,8 @@ class Shard:
         self.prefix_caches.clear()
 
 
-# Work of another rank on its shard: a function that every rank can import, with its arguments (`functools.partial`).
+# A command to another rank, work on its shard: a function that all ranks can import, with its arguments (`functools.partial`).
 Work = Callable[[Shard], object]
-
-
-@dataclass(frozen=True)
-class Command:
-    """Work that rank 0 sends to the other ranks."""
-
-    work: Work
 
 
 @dataclass(eq=False)
@@ -92,9 +85,8 @@ class Ranks:
 
     def compute_on_rank_0(self, compute: Callable[[], Value]) -> Value:
         """Call `compute` on rank 0 alone; return its value, or raise its SpecprefillError, on every rank."""
-        outcome: Any = None
         try:
-            outcome = compute() if self.leads else None
+            outcome: Any = compute() if self.leads else None
         except SpecprefillError as error:
             outcome = error
         outcome = self.broadcast(outcome)
@@ -116,7 +108,7 @@ class Ranks:
         with deferred_signals():
             try:
                 self.commands += 1
-                self.broadcast(Command(work))
+                self.broadcast(work)
                 yield
             except SpecprefillError:
                 self.store.set(REFUSAL.format(self.commands), "")
@@ -127,11 +119,11 @@ class Ranks:
     def receive(self) -> Work:
         """Wait without limit for the next work that rank 0 sends, and return it; called on the other ranks."""
         command: object = None
-        while not isinstance(command, Command):
+        while not callable(command):
             # A value from a command that this rank has refused may come first.
             command = self.broadcast(None)
         self.commands += 1
-        return command.work
+        return command
 
     def end_run(self, error: Exception) -> NoReturn:
         """End the run from rank 0, after an error that the other ranks may not have."""

@@ -60,22 +60,22 @@ def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern]
     parts += ["*"] * (parts[-1] == "**")
     # pathlib follows no links to folders: they may form loops.
-    found = (path for path in set(top.glob(str(Path(*parts)))) if not path.name.startswith(LOCK_PREFIX))
-    shown = (path for path in found if not any(part.startswith(".") for part in path.relative_to(top).parts))
+    matches = (path for path in set(top.glob(str(Path(*parts)))) if not path.name.startswith(LOCK_PREFIX))
+    shown = (path for path in matches if not any(part.startswith(".") for part in path.relative_to(top).parts))
     return sorted(path for path in shown if not os.path.isdir(path))
 
 
 def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
     """Find a folder's files with a known suffix, including broken links, so that reading them reports the error."""
-    found = match_pattern(Path(folder), ("**",))
-    known = (path for path in found if path.suffix.lower() in KNOWN_SUFFIXES)
+    matches = match_pattern(Path(folder), ("**",))
+    known = (path for path in matches if path.suffix.lower() in KNOWN_SUFFIXES)
     files = [path for path in known if os.path.isfile(path) or not os.path.exists(path)]
     if not files:
         cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
         raise document_error(folder, cause, "name the files")
-    others = len(found) - len(files)
-    subject, verb = ("file of another kind", "was") if others == 1 else ("files of other kinds", "were")
-    return files, [one_line(f"{others} {subject} in {folder} {verb} not read")] if others else []
+    unknown = len(matches) - len(files)
+    subject, verb = ("file of another kind", "was") if unknown == 1 else ("files of other kinds", "were")
+    return files, [one_line(f"{unknown} {subject} in {folder} {verb} not read")] if unknown else []
 
 
 def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
@@ -110,8 +110,8 @@ def read_collection(
         if source == STANDARD_INPUT:
             files.append(None)
             continue
-        found, unread = expand_source(source)
-        files += found
+        paths, unread = expand_source(source)
+        files += paths
         skipped += unread
     documents: dict[str, Document] = {}
     failures: list[DocumentError] = []

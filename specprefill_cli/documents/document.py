@@ -130,9 +130,5 @@ class Collection:
         return [replace(place, start=place.start + shift, end=place.end + shift) for place, shift in shifts]
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
-        ranges = self.ranges_by_document(start, end)
-        touched = ((self.documents[number], first, last) for number, first, last in ranges)
+        touched = ((self.documents[number], first, last) for number, first, last in self.ranges_by_document(start, end))
         return [DocumentPages(document.name, list(document.pages_between(*ends))) for document, *ends in touched]
-
-    def pages(self, start: int, end: int) -> list[int]:
-        return list(dict.fromkeys(page for touched in self.pages_by_document(start, end) for page in touched.pages))

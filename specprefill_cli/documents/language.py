@@ -26,9 +26,9 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
     sample = text[:SAMPLE]
     scripts, letters = load_lists()["scripts"], sum(map(str.isalpha, sample))
     for language, script in scripts.items():
-        found = len(re.findall(f"[{script}]", sample))
+        in_script = len(re.findall(f"[{script}]", sample))
         # Japanese is written in kana and Chinese characters.
-        if found and found >= letters * (0.1 if language == "ja" else 0.4):
+        if in_script and in_script >= letters * (0.1 if language == "ja" else 0.4):
             return language
     otherwise = ENGLISH if otherwise in scripts else otherwise
     # Single letters are words in many languages, and initials in all.
@@ -87,8 +87,8 @@ class WordForms:
         """The words of a vocabulary that are compounds with a word, or parts of it."""
         if self.language not in COMPOUNDING or len(word) < SHORTEST_PART:
             return []
-        others = (other for other in vocabulary if len(other) >= SHORTEST_PART and other != word)
-        return [x for x in others if x.startswith(word) or x.endswith(word) or word.startswith(x) or word.endswith(x)]
+        forms = (form for form in vocabulary if len(form) >= SHORTEST_PART and form != word)
+        return [x for x in forms if x.startswith(word) or x.endswith(word) or word.startswith(x) or word.endswith(x)]
 
 
 @cache

@@ -230,8 +230,8 @@ def split_columns(block: list[list[Piece]], gutter: float) -> list[list[Piece]]:
         end -= 1
     left = [[piece for piece in row if piece.left < gutter] for row in block[:end]]
     right = [[piece for piece in row if piece.left >= gutter] for row in block[:end]]
-    both = sum(bool(first and second) for first, second in zip(left, right, strict=True))
-    if both < FEWEST_LINES or not (is_prose(left) and is_prose(right)):
+    paired_rows = sum(bool(first and second) for first, second in zip(left, right, strict=True))
+    if paired_rows < FEWEST_LINES or not (is_prose(left) and is_prose(right)):
         return block
     return [*filter(None, left), *in_columns([row for row in right if row]), *block[end:]]
 

@@ -123,8 +123,8 @@ def drawing_lines(file: SourceFile, archive: ZipFile, entry: str) -> Iterator[st
 
 def points(series: Element, *names: str) -> dict[str, str]:
     """The values of a chart's series by their place."""
-    found = (point for name in names for point in series.iterfind(f"{{*}}{name}//{{*}}pt"))
-    return {point.get("idx", ""): point.findtext("{*}v") or "" for point in found}
+    elements = (point for name in names for point in series.iterfind(f"{{*}}{name}//{{*}}pt"))
+    return {point.get("idx", ""): point.findtext("{*}v") or "" for point in elements}
 
 
 def text_of(parent: Element, styles: Styles | None = None) -> str:

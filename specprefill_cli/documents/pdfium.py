@@ -164,7 +164,6 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
     for line in sorted(upright, reverse=True):
         if line[0] < lowest - SAME_PLACE or not groups:
             groups.append([])
-            lowest = line[1]
         groups[-1].append(line)
         lowest = min(lowest, line[1])
     grids = []

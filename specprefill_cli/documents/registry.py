@@ -113,8 +113,7 @@ def refuse_binary(data: bytes, name: str, suffix: str) -> None:
     kinds += ["binary data (it holds NUL bytes)"] * has_nul
     if kinds:
         contradiction = f", not a {suffix} file" if suffix in READERS else ""
-        remedy = "save it as PDF, HTML, Markdown or UTF-8 text"
-        raise document_error(name, f"this is {kinds[0]}{contradiction}", remedy)
+        raise document_error(name, f"this is {kinds[0]}{contradiction}", "save it as PDF, HTML, Markdown or UTF-8 text")
     if suffix in BINARY_READERS:
         cause = f"not a {suffix} file: it is of another kind, or lost its beginning"
         raise document_error(name, cause, "rename it, or fetch the file again")

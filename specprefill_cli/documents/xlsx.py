@@ -107,8 +107,8 @@ def number_text(value: float, number_format: str) -> str:
     number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** after.count("%")
     number = (abs(number) if is_own_section else number).quantize(Decimal(1).scaleb(-len(decimals)), context=ROUNDING)
     text = f"{number:{',' if ',' in whole else ''}f}"
-    digits, _, rest = text.partition(".")
+    digits, _, fraction = text.partition(".")
     fixed = len(decimals.rstrip("#?"))
-    rest = rest[:fixed] + rest[fixed:].rstrip("0")
+    fraction = fraction[:fixed] + fraction[fixed:].rstrip("0")
     digits = "-" * digits.startswith("-") + digits.removeprefix("-").zfill(whole.count("0"))
-    return "".join([before, digits, "." * bool(rest), rest, after]).replace('"', "").replace("\\", "").strip()
+    return "".join([before, digits, "." * bool(fraction), fraction, after]).replace('"', "").replace("\\", "").strip()

@@ -132,7 +132,7 @@ def from_json(value_type: Any, value: Any) -> Any:
         hints = type_hints(value_type).items()
         return value_type(**{name: from_json(hint, value[name]) for name, hint in hints if name in value})
     if get_origin(value_type) is list:
-        return [from_json(arguments[0], item) for item in value]
+        return [from_json(arguments[0], element) for element in value]
     if NoneType in arguments:
         return from_json(arguments[0], value)
     return Fate(value) if value_type is Fate else value

@@ -134,9 +134,9 @@ def absent_names(question: str, text: str, starts: np.ndarray) -> float:
         return 0.0
     index = word_index(text, starts, WordForms(ENGLISH))
     # Sentences before the last tell of the asker's situation.
-    first, *others = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
-    words = [word for word in others if word[0].isupper()]
-    words += [word for word in (first, *others) if any(map(str.isdigit, word))]
+    first, *following = WORD.findall(SENTENCE_BREAK.split(question.strip())[-1]) or [""]
+    words = [word for word in following if word[0].isupper()]
+    words += [word for word in (first, *following) if any(map(str.isdigit, word))]
     names = set(map(normaliser(ENGLISH), words)) - {""}
     return sum(name not in index.numbers for name in names) / max(1, len(names))
 
@@ -154,10 +154,10 @@ def rare_places(question: str, text: str) -> list[int]:
     for token in sorted({*filter(is_identifier, TOKEN.findall(question)), *COUNTED.findall(question)}):
         pattern = rf"(?<!\w)(?<!\d[.,:]){re.escape(token)}(?!\w|[.,:]\d)"
         for flags in (0, re.IGNORECASE):
-            found = [match.start() for match in islice(re.finditer(pattern, text, flags), MOST_PLACES + 1)]
-            if found:
+            occurrences = [match.start() for match in islice(re.finditer(pattern, text, flags), MOST_PLACES + 1)]
+            if occurrences:
                 break
-        places += found if len(found) <= MOST_PLACES else []
+        places += occurrences if len(occurrences) <= MOST_PLACES else []
     return sorted(places)
 
 

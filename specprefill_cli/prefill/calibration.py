@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from specprefill_cli.errors import SpecprefillError
@@ -71,15 +70,12 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same."""
     digest = hashlib.sha256()
     for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
-        flat = gather_weight(parameter).detach().flatten()
+        # A weight that is divided among ranks is gathered: all of them must call this.
+        whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        flat = whole.detach().flatten()
         sample = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.bfloat16).to(torch.float16).float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def gather_weight(parameter: Tensor) -> Tensor:
-    """A whole weight, even if it is divided among ranks (all of which must call this)."""
-    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
 @dataclass(frozen=True)

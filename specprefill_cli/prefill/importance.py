@@ -116,13 +116,10 @@ def transfer(importance: Tensor, from_offsets: np.ndarray, to_offsets: np.ndarra
     from_offsets: [n, 2], to_offsets: [m, 2] character ranges in the same text; one outside all tokens counts as 0
     """
     characters = int(max(from_offsets[:, 1].max(initial=0), to_offsets[:, 1].max(initial=0)))
-    edges = np.zeros(characters + 1)
-    np.add.at(edges, from_offsets[:, 0], importance.double().numpy())
-    np.add.at(edges, from_offsets[:, 1], -importance.double().numpy())
+    (begins, stops), values, length = from_offsets.T, importance.double().numpy(), characters + 1
+    edges = np.bincount(begins, values, length) - np.bincount(stops, values, length)
     # Byte-level tokens that split a character share its range: it gets their mean, not their sum.
-    cover = np.zeros(characters + 1)
-    np.add.at(cover, from_offsets[:, 0], 1)
-    np.add.at(cover, from_offsets[:, 1], -1)
+    cover = np.bincount(begins, minlength=length) - np.bincount(stops, minlength=length)
     density = np.cumsum(edges)[:-1] / np.maximum(np.cumsum(cover)[:-1], 1)
     running = np.concatenate([[0.0], density.cumsum()])
     starts, ends = to_offsets[:, 0], to_offsets[:, 1]

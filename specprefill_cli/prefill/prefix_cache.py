@@ -109,9 +109,6 @@ class DocumentCache:
         default_factory=lambda: ByteCache(ENCODING_BYTES, lambda kept: ID_BYTES * len(kept[0]) + kept[1].nbytes)
     )
 
-    def has_tokens(self, tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-        return (tokenizer, text) in self.encodings
-
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], np.ndarray]:
         """`encode_text`, or its earlier result for the same text."""
         return self.encodings.find_or((tokenizer, text), lambda: encode_text(tokenizer, text))
@@ -122,5 +119,4 @@ def document_cache(setting: str | float, pair: LoadedPair) -> DocumentCache:
     total = kv_bytes(pair, setting)
     draft, target = token_bytes(pair.draft), token_bytes(pair.target)
     draft_bytes = total * draft // max(1, draft + target)
-    rest = total - draft_bytes
-    return DocumentCache(draft=PrefixCache(capacity_bytes=draft_bytes), target=PrefixCache(capacity_bytes=rest))
+    return DocumentCache(draft=PrefixCache(draft_bytes), target=PrefixCache(total - draft_bytes))

@@ -40,7 +40,7 @@ def script_provisional(monkeypatch, answer):
     def decode_script(self, emit):
         if self.resolved.mode == "full":
             return decode(self, emit)
-        return (item for token in answer for item in emit(token))
+        return (piece for token in answer for piece in emit(token))
 
     monkeypatch.setattr(AnswerStream, "decode", decode_script)
 

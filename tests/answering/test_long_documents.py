@@ -34,9 +34,9 @@ def session(random_session):
 @pytest.mark.parametrize("speculation", [{"speculate": "off"}, {"proposer": "draft"}, {"proposer": "lookup"}, {}])
 def test_the_answer_is_the_same_with_and_without_speculation(session, speculation):
     plain = session.ask(COLLECTION, "When?", SETTINGS.varied(speculate="off", max_new_tokens=24)).finished()
-    other = session.ask(COLLECTION, "When?", SETTINGS.varied(max_new_tokens=24, **speculation)).finished()
-    assert other.answer == plain.answer
-    assert not any("nothing is proposed" in warning for warning in other.warnings)
+    speculated = session.ask(COLLECTION, "When?", SETTINGS.varied(max_new_tokens=24, **speculation)).finished()
+    assert speculated.answer == plain.answer
+    assert not any("nothing is proposed" in warning for warning in speculated.warnings)
 
 
 def test_compare_shows_modes_that_do_not_fit(session):

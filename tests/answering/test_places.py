@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprefill_cli.answering.places import cite, document_cells
+from specprefill_cli.answering.places import cite, document_cells, touched_pages
 from specprefill_cli.documents.document import Collection, Document, Page, one_page_document
 from specprefill_cli.prefill.fates import Plan, Span, full_plan
 from specprefill_cli.record import Fate
@@ -79,13 +79,13 @@ def test_an_answer_is_cited_where_it_occurs_as_complete_words(text, answer, cite
 
 
 def test_several_documents_keep_their_names_and_pages():
-    other = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),))
-    collection = Collection((DOCUMENT, other))
+    second = Document("b.txt", "Entry costs five euros.", (Page(1, 0, 23),))
+    collection = Collection((DOCUMENT, second))
     length = len(collection.text)
     offsets = one_token_a_character(collection.text)
     (citation,) = cite("five euros", collection, full_plan(length, (0, length)), offsets, None)
-    assert (citation.document, citation.page, other.text[citation.start : citation.end]) == ("b.txt", 1, "five euros")
-    assert collection.pages(0, len(collection.text)) == [1, 2]
+    assert (citation.document, citation.page, second.text[citation.start : citation.end]) == ("b.txt", 1, "five euros")
+    assert touched_pages(collection, 0, length)["pages"] == [1, 2]
 
 
 def letter_cells(importance, chunk_size, *spans):

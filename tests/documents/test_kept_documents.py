@@ -45,7 +45,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     read = collect.read_document
     monkeypatch.setattr(
-        collect, "read_document", lambda data, name, **rest: names.append(name) or read(data, name, **rest)
+        collect, "read_document", lambda data, name, **options: names.append(name) or read(data, name, **options)
     )
     return names
 
@@ -168,10 +168,10 @@ def test_parts_of_documents_keep_their_places(cache: DiskCache) -> None:
 def test_words_of_documents_survive_packing() -> None:
     forms, text = WordForms("de"), "Die Mühle mahlt. Das Tor der Mühle ist grün."
     index = word_index(text, np.array([0, 17]), forms)
-    other_forms, other = unpack(pack(forms, index))
-    assert other_forms == forms
+    unpacked_forms, unpacked = unpack(pack(forms, index))
+    assert unpacked_forms == forms
     for word in forms.question_words("Wie ist das Tor der Mühle?"):
-        assert other.frequency(word, forms).tolist() == index.frequency(word, forms).tolist()
+        assert unpacked.frequency(word, forms).tolist() == index.frequency(word, forms).tolist()
 
 
 def test_vectors_are_computed_once(cache: DiskCache, tiny_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,10 +202,10 @@ def test_rejects_calibrations_of_other_pairs_and_damaged_files(random_pair, tmp_
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1, "both files have the same permissions"
     assert load_calibration(tmp_path, random_pair).identity == pair_identity(random_pair)
     assert load_calibration(tmp_path / "none", random_pair) is None
-    other = dataclasses.replace(random_pair, draft=random_pair.target)
+    swapped = dataclasses.replace(random_pair, draft=random_pair.target)
     message = r"made for another pair \(draft_weights .*calibrate --pair random --text"
     with pytest.raises(SpecprefillError, match=message):
-        load_calibration(tmp_path, other)
+        load_calibration(tmp_path, swapped)
     description = json.loads((tmp_path / "kv_map.json").read_text())
     (tmp_path / "kv_map.json").write_text("[]")
     with pytest.raises(SpecprefillError, match="not a file of draft-KV maps"):

@@ -196,8 +196,8 @@ def test_no_room_and_no_permission_name_the_folder(cache, file, monkeypatch):
 
 
 def test_the_folder_depends_on_file_adapter_and_version(cache, file, tmp_path, monkeypatch):
-    other = shutil.copy(file, tmp_path / "other.gguf")
-    folders = {Conversion.of(*given).folder for given in ((file, False), (other, False), (file, False, tmp_path))}
+    copied = shutil.copy(file, tmp_path / "other.gguf")
+    folders = {Conversion.of(*given).folder for given in ((file, False), (copied, False), (file, False, tmp_path))}
     monkeypatch.setattr(conversion, "VERSION", 99)
     folders.add(Conversion.of(file, False).folder)
     assert len(folders) == 4
@@ -232,9 +232,9 @@ def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
     assert agreed_tokenizer(pair.target, target_tokenizer, tokenizer) is tokenizer
     assert encode_text(target_tokenizer, QUESTION)[0] == encode_text(tokenizer, QUESTION)[0]
     assert agreed_tokenizer("a folder", target_tokenizer, tokenizer) is target_tokenizer
-    other = copy.deepcopy(tokenizer)
-    other.add_tokens(["<other>"])
-    assert agreed_tokenizer(pair.target, target_tokenizer, other) is target_tokenizer
+    extended = copy.deepcopy(tokenizer)
+    extended.add_tokens(["<other>"])
+    assert agreed_tokenizer(pair.target, target_tokenizer, extended) is target_tokenizer
 
 
 def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):

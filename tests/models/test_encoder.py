@@ -70,11 +70,11 @@ def vectors_of(**vectors):
 
 def test_other_words_for_the_same_are_nearer_than_other_things(encoder):
     question = encoder.question_vectors("How long can I send it back for?").whole
-    same, other = (
+    same, unrelated = (
         encoder.question_vectors(text).whole
         for text in ("Returns are accepted within 30 days.", "The pump needs oil every year.")
     )
-    assert question @ same > question @ other + 0.1
+    assert question @ same > question @ unrelated + 0.1
 
 
 def test_similarity_adds_the_chunk_s_cosine_and_the_mean_of_the_best_matches():

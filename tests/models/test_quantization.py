@@ -87,9 +87,9 @@ def load_calls(monkeypatch):
     seen = []
     real = transformers.LlamaForCausalLM.from_pretrained
 
-    def load(*arguments, quantization_config=None, **others):
-        seen.append((quantization_config, others["dtype"]))
-        return real(*arguments, **{**others, "device_map": None, "max_memory": None})
+    def load(*arguments, quantization_config=None, **options):
+        seen.append((quantization_config, options["dtype"]))
+        return real(*arguments, **{**options, "device_map": None, "max_memory": None})
 
     monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", load)
     return seen
@@ -136,10 +136,10 @@ def test_memory_estimate_packs_projections_but_not_embeddings():
         for name, module in build_model("llama").named_modules()
         if isinstance(module, torch.nn.Linear) and name != "lm_head"
     )
-    others = empty_model(config).num_parameters() - projections
-    assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * others
-    assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * others, rel=1e-3)
-    assert weight_bytes(config, torch.bfloat16) == 2 * (projections + others)
+    unpacked = empty_model(config).num_parameters() - projections
+    assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * unpacked
+    assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * unpacked, rel=1e-3)
+    assert weight_bytes(config, torch.bfloat16) == 2 * (projections + unpacked)
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])

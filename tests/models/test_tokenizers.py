@@ -125,9 +125,9 @@ def test_non_special_added_tokens_in_text_are_encoded_as_text(tokenizer):
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     token_id = len(tokenizer)
     state["added_tokens"].append(state["added_tokens"][0] | {"id": token_id, "content": "<think>", "special": False})
-    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
-    assert encode_template(other, "a<think>b").count(token_id) == 1
-    ids, offsets = encode_text(other, "a<think>b")
+    extended = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
+    assert encode_template(extended, "a<think>b").count(token_id) == 1
+    ids, offsets = encode_text(extended, "a<think>b")
     assert token_id not in ids
-    assert other.decode(ids) == "a<think>b"
+    assert extended.decode(ids) == "a<think>b"
     assert offsets[-1, 1] == len("a<think>b")

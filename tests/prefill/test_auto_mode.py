@@ -29,13 +29,13 @@ def choice(session, text=TEXT):
     return automatic_mode(request)[0], {name: MODES[name].cost(request) for name in ("full", "select")}
 
 
-@pytest.mark.parametrize(("mode", "other", "share"), [("full", "select", 0.2), ("select", "full", 1.0)])
-def test_a_mode_that_finds_the_document_cached_costs_less(session, mode, other, share):
+@pytest.mark.parametrize(("mode", "cold_mode", "share"), [("full", "select", 0.2), ("select", "full", 1.0)])
+def test_a_mode_that_finds_the_document_cached_costs_less(session, mode, cold_mode, share):
     _, cold = choice(session)
     chosen, warm = choice(ask_before(session, mode))
     assert chosen == mode
     assert warm[mode] < share * cold[mode]
-    assert warm[other] == cold[other]
+    assert warm[cold_mode] == cold[cold_mode]
 
 
 def test_with_all_caches_warm_auto_answers_as_cheaply_as_it_can(session):

@@ -72,19 +72,19 @@ GERMAN = "Die Heizung wird jeden Herbst von einem Techniker gewartet, der den Br
 RETURNS = "Waren können binnen dreissig Tagen nach dem Kauf zurückgegeben werden, der Preis wird erstattet. "
 
 
-@pytest.mark.parametrize("others", [(), (FILLER * 20, FILLER * 10)], ids=["alone", "beside English documents"])
+@pytest.mark.parametrize("fillers", [(), (FILLER * 20, FILLER * 10)], ids=["alone", "beside English documents"])
 @pytest.mark.parametrize(
     "question", ["How long can I return goods?", "Wie lange darf ich etwas umtauschen, das ich gekauft habe?"]
 )
-def test_a_passage_in_another_language_is_found(tiny_session, question, others):
-    texts = [*others[:1], GERMAN * 20 + RETURNS + GERMAN * 20, *others[1:]]
+def test_a_passage_in_another_language_is_found(tiny_session, question, fillers):
+    texts = [*fillers[:1], GERMAN * 20 + RETURNS + GERMAN * 20, *fillers[1:]]
     collection = Collection(tuple(one_page_document("doc", text) for text in texts))
     request = tiny_session.request(collection, question, Settings(mode="select", scorer="blend"))
     scores = SCORERS["blend"].score(request)
     start, _ = request.prompt.offsets[int(scores.importance.argmax())]
     assert abs(start - collection.text.index(RETURNS)) < len(RETURNS)
     # The draft reads English alone.
-    assert ("draft_prefill" in request.clock.seconds) == bool(others)
+    assert ("draft_prefill" in request.clock.seconds) == bool(fillers)
     assert not scores.warnings
 
 

@@ -9,7 +9,7 @@ TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x):
 
 
 @pytest.mark.parametrize(
-    ("question", "found"),
+    ("question", "identifiers"),
     [
         ("What does B077 cost?", ["B077"]),
         ("what does b077 cost?", ["B077"]),
@@ -21,8 +21,8 @@ TEXT = "Berth B077 costs 8,450 a year; berth B078 costs more. def handler_41(x):
         ("What does a berth cost?", []),
     ],
 )
-def test_identifiers_are_found_whole(question: str, found: list[str]) -> None:
-    assert rare_places(question, TEXT) == sorted(map(TEXT.index, found))
+def test_identifiers_are_found_whole(question: str, identifiers: list[str]) -> None:
+    assert rare_places(question, TEXT) == sorted(map(TEXT.index, identifiers))
     # An identifier in many places is not rare.
     assert len(rare_places("What is B7?", "B7 is here. " * MOST_PLACES)) == MOST_PLACES
     assert rare_places("What is B7?", "B7 is here. " * (MOST_PLACES + 1)) == []

@@ -96,9 +96,9 @@ class ModelCost:
         """The fixed cost of a pass, in FLOPs: what all ranks could compute in that time."""
         return self.ranks * self.linear_flops(self.overhead_tokens)
 
-    def prefill_with_overhead(self, tokens: int, local_window: LocalWindow | None = None, past: int = 0) -> float:
+    def prefill_with_overhead(self, tokens: int, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of a pass, in FLOPs."""
-        return self.prefill_flops(tokens, local_window, past) + self.overhead_flops()
+        return self.prefill_flops(tokens, past=past) + self.overhead_flops()
 
 
 def active_width(text: PretrainedConfig) -> int:

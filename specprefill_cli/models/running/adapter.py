@@ -17,10 +17,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.running.cache import KvCacheState, device_of, layer_count, new_state, rollback
 from specprefill_cli.models.running.packed import forward, last_token_runs_apart, one_token_pass, pass_overhead
-from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput, pause_before_pass
+from specprefill_cli.models.running.passes import ForwardInput, pause_before_pass
 
 Item = TypeVar("Item")
-Value = TypeVar("Value")
 
 
 def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: KvCacheState, **options: Any) -> Tensor:
@@ -66,16 +65,6 @@ def extend_states(passes: Sequence[ForwardInput]) -> Iterator[None]:
         for length, step in zip(lengths, passes, strict=True):
             rollback(step.state, length)
         raise
-
-
-def run_steps(steps: ForwardGenerator[Value]) -> Value:
-    """Run the passes that `steps` yields, each by itself; return its value."""
-    try:
-        step = next(steps)
-        while True:
-            step = steps.send(run_pass(step))
-    except StopIteration as ended:
-        return ended.value
 
 
 def items_of(steps: Generator[ForwardInput | Item, Tensor, None]) -> Iterator[Item]:

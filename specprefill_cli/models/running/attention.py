@@ -37,7 +37,7 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     context: AttentionMetadata | None = None,
-    **others: object,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """Attention of the sequences of a pass, by position. Each sequence's new keys and values go to its own cache.
 
@@ -45,7 +45,7 @@ def attend(
 
     Raises ValueError for a variant of attention that it does not compute.
     """
-    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if context is None or attention_mask is not None or unsupported:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unsupported) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -57,10 +57,9 @@ def attend(
         # Update directly before reading: sequences about the same document take turns in its buffer.
         keys, values = sequence.state.cache.update(new_keys, new_values, layer)
         sequence.capture_queries(layer, queries, scaling)
-        if context.last_layer == layer:
-            continue
-        outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
-    if context.last_layer == layer:
+        if context.last_layer != layer:
+            outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
+    if not outputs:
         raise LayerReached
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return output.transpose(1, 2), None

@@ -135,11 +135,11 @@ class BufferedLayer(DynamicLayer):
         if self.get_seq_length() == length:
             # Views of the present buffers: views of earlier, smaller buffers would keep those alive.
             self.keys, self.values = self.buffers.keys[..., :length, :], self.buffers.values[..., :length, :]
-        other = BufferedLayer(self.expected)
-        other.lazy_initialization(self.keys, self.values)
-        other.shared, other.buffers = length, self.buffers
-        other.keys, other.values = self.buffers.keys[..., :length, :], self.buffers.values[..., :length, :]
-        return other
+        branch = BufferedLayer(self.expected)
+        branch.lazy_initialization(self.keys, self.values)
+        branch.shared, branch.buffers = length, self.buffers
+        branch.keys, branch.values = self.buffers.keys[..., :length, :], self.buffers.values[..., :length, :]
+        return branch
 
 
 def new_state(expected: int = 0) -> KvCacheState:
@@ -151,13 +151,13 @@ def new_state(expected: int = 0) -> KvCacheState:
 
 def fork_prefix(state: KvCacheState, length: int) -> KvCacheState:
     """A state that shares the first `length` slots of the layers that hold them all, without a copy."""
-    other = new_state()
+    branch = new_state()
     for layer in state.layers:
         if layer.get_seq_length() < length:
             break
-        other.cache.layers.append(layer.fork_prefix(length))
-    other.positions = state.positions[:length]
-    return other
+        branch.cache.layers.append(layer.fork_prefix(length))
+    branch.positions = state.positions[:length]
+    return branch
 
 
 def rollback(state: KvCacheState, length: int) -> None:

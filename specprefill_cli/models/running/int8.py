@@ -123,8 +123,8 @@ class Int8Linear(nn.Module):
         steps = rows.float() / scales
         whole = steps.round()
         halves = torch.cat([whole, (steps - whole).mul_(REST).round_()]).to(torch.int8)
-        product, rest = torch._int_mm(halves, self.packed[:, : self.in_features].t()).float().chunk(2)
-        return torch.add(product, rest, alpha=1 / REST).mul_(scales).mul_(self.scales).to(rows.dtype)
+        product, correction = torch._int_mm(halves, self.packed[:, : self.in_features].t()).float().chunk(2)
+        return torch.add(product, correction, alpha=1 / REST).mul_(scales).mul_(self.scales).to(rows.dtype)
 
 
 class Int8Embedding(nn.Module):

@@ -160,7 +160,5 @@ def is_supported(model: PreTrainedModel) -> bool:
     config = model.config
     windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    is_undivided = (getattr(model, "_tp_size", None) or 1) == 1 and device_of(
-        model.get_input_embeddings()
-    ).type == "cpu"
+    is_undivided = (getattr(model, "_tp_size", None) or 1) == 1
     return config.model_type in SUPPORTED_TYPES and not windowed and on_cpu and is_undivided

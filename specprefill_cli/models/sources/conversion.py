@@ -118,8 +118,7 @@ class Conversion:
             shutil.rmtree(self.folder, ignore_errors=True)
             scratch.rename(self.folder)
         finally:
-            with suppress(OSError):
-                shutil.rmtree(scratch)
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, step: Step) -> None:

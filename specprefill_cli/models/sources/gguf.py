@@ -43,8 +43,8 @@ def read_gguf(path: Path) -> GGUFReader:
     """Open a file: its metadata and the places of its tensors. Raises SpecprefillError if it is damaged or unreadable."""
     try:
         reader = QuickReader(path)
-        for other in other_parts(path):
-            reader.tensors.extend(QuickReader(other).tensors)
+        for part in other_parts(path):
+            reader.tensors.extend(QuickReader(part).tensors)
         return reader
     except (OSError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
         problem = f"{path}: not a whole GGUF file ({first_line(error)}); download or install it again"
@@ -62,9 +62,9 @@ def other_parts(path: Path) -> list[Path]:
 
 def value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     """A value of the metadata. Raises SpecprefillError if it is missing and has no default."""
-    found = reader.fields.get(key)
-    if found is not None:
-        return found.contents()
+    field = reader.fields.get(key)
+    if field is not None:
+        return field.contents()
     if default is None:
         raise SpecprefillError(f"{reader.data.filename}: lacks {key}; download or export the file again")
     return default

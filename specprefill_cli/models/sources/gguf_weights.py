@@ -73,7 +73,7 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
     parameters = {name: parameter for name, parameter in model.state_dict().items() if name not in tied}
     expected = {names.get_name(name, try_suffixes=(".weight", ".bias")): name for name in parameters}
     rotated = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    found = []
+    named = []
     for tensor in reader.tensors:
         # The configuration holds these.
         if tensor.name.startswith("rope_"):
@@ -90,10 +90,10 @@ def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTenso
         heads = rotated.get(tensor.name.split(".")[-2], 0) if architecture == "llama" else 0
         # transformers adds 1 to Gemma's norms in each pass, the file states the sum.
         offset = -1.0 if architecture == "gemma3" and name.endswith("norm.weight") else 0.0
-        found.append(NamedTensor(name, tensor, heads, offset))
+        named.append(NamedTensor(name, tensor, heads, offset))
     if expected:
         raise refuse(reader, f"a file without the tensor {next(iter(expected))}")
-    return found
+    return named
 
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:

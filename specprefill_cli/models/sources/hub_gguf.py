@@ -14,8 +14,8 @@ PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 
 def is_gguf_name(name: str) -> bool:
     """Whether a name stands for a GGUF file on the hub: it states a quantisation, or its repository ends with GGUF."""
-    found = NAME.fullmatch(name)
-    return found is not None and (found["quantization"] is not None or found["repo"].lower().endswith("-gguf"))
+    match = NAME.fullmatch(name)
+    return match is not None and (match["quantization"] is not None or match["repo"].lower().endswith("-gguf"))
 
 
 def split_name(name: str) -> tuple[str, str]:

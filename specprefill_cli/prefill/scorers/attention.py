@@ -126,8 +126,8 @@ class AttentionScorer(Scorer):
             # A pass of its own: attention to a local window is fastest over positions without a gap.
             read(tokens[start:end], positions[start:end], last_layer=last_layer)
             positions[end:] += request.draft_gap
-        rest = slice(state.length, None)
-        return read(tokens[rest], positions[rest], last_layer=None if self.looks_ahead else last_layer)[0]
+        unread = slice(state.length, None)
+        return read(tokens[unread], positions[unread], last_layer=None if self.looks_ahead else last_layer)[0]
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         """FLOPs of the draft's run on all ranks together: the others wait while rank 0 runs the draft.
