@@ -128,22 +128,22 @@ class LocalEngine(Engine):
         self.admit()
         self.decode()
 
-    def oldest_ready(self, longest: float = math.inf) -> Ticket | None:
-        """The oldest waiting request with at most `longest` characters that is read and tokenised, successfully or not."""
+    def oldest_ready(self) -> Ticket | None:
+        """The oldest waiting request that is read and tokenised, successfully or not; during a prefill a far shorter one."""
+        longest = self.prefilling.characters / FAR_SHORTER if self.prefilling else math.inf
         ready = (ticket for ticket in self.waiting if ticket.encoded.done() and ticket.characters <= longest)
         return next(ready, None)
 
-    def admit(self, paused: Ticket | None = None) -> None:
-        """Begin the oldest tokenised request if it fits beside the others; paused: in its prefill, for a far shorter one."""
-        longest, others = math.inf, self.running
-        if paused is not None:
-            longest, others = paused.characters / FAR_SHORTER, [*self.running, paused]
+    def admit(self) -> None:
+        """Begin the oldest tokenised request if it fits beside the running answers and a prefill that pauses."""
+        paused = self.prefilling
+        begun = [*self.running, paused] if paused else self.running
         with self.changed:
-            ticket = self.oldest_ready(longest)
+            ticket = self.oldest_ready()
         if ticket is None or len(self.running) >= self.max_answering:
             return
         try:
-            fits = ticket.fits_beside(others, self.memory_limit)
+            fits = ticket.fits_beside(begun, self.memory_limit)
         except Exception as error:
             return self.tell(ticket, Failed(error))
         with self.changed:
@@ -177,7 +177,7 @@ class LocalEngine(Engine):
         if self.independent:
             # A warm-up before the shorter request must not pause in turn.
             with before_each_pass(None):
-                self.admit(ticket)
+                self.admit()
         self.decode()
 
     def decode(self) -> None:
