@@ -143,12 +143,10 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) ->
     from specprefill_cli.models.sources.tokenizers import fingerprint
     from specprefill_cli.prompting import encode_prompt
 
-    same_tokenizer = fingerprint(draft.tokenizer) == fingerprint(target.tokenizer)
-    different = "two different ones: no draft KV, and no tokens proposed by the draft"
-    if same_tokenizer:
+    if fingerprint(draft.tokenizer) == fingerprint(target.tokenizer):
         yield Check("tokenizer", State.OK, "the same for both")
     else:
-        yield Check("tokenizer", State.LIMITED, different)
+        yield Check("tokenizer", State.LIMITED, "two different ones: no draft KV, and no tokens proposed by the draft")
     pair_context = min(draft.context, target.context)
     detail = f"prompt and answer up to {pair_context:,} tokens (draft {draft.context:,}, target {target.context:,})"
     if draft.context < target.context:
