@@ -166,8 +166,7 @@ def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:
 
     gpus = placement.gpus
     free_bytes = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
-    device = placement.device_type
-    needed = f"needs {format_bytes(needed_bytes)} on {device} and room for activations"
+    needed = f"needs {format_bytes(needed_bytes)} on {placement.device_type} and room for activations"
     detail = f"{needed}, {format_bytes(free_bytes)} are free"
     if needed_bytes > free_bytes:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -130,7 +129,7 @@ class LocalEngine(Engine):
 
     def oldest_ready(self) -> Ticket | None:
         """The oldest waiting request that is read and tokenised, successfully or not; during a prefill a far shorter one."""
-        longest = self.prefilling.characters / FAR_SHORTER if self.prefilling else math.inf
+        longest = self.prefilling.characters / FAR_SHORTER if self.prefilling else float("inf")
         ready = (ticket for ticket in self.waiting if ticket.encoded.done() and ticket.characters <= longest)
         return next(ready, None)
 
@@ -151,13 +150,10 @@ class LocalEngine(Engine):
                 return
             self.waiting.remove(ticket)
             self.prefilling = ticket
-        try:
-            self.begin(ticket)
-        finally:
-            self.prefilling = paused
+        self.begin(ticket, paused)
 
-    def begin(self, ticket: Ticket) -> None:
-        """Prefill a question, or find its passages."""
+    def begin(self, ticket: Ticket, paused: Ticket | None) -> None:
+        """Prefill a question, or find its passages; paused: the prefill that goes on afterwards."""
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else lambda: self.pause(ticket)):
@@ -169,6 +165,8 @@ class LocalEngine(Engine):
                 self.advance(ticket)
         except Exception as error:
             self.fail(ticket, error)
+        finally:
+            self.prefilling = paused
 
     def pause(self, ticket: Ticket) -> None:
         """Between passes of a prefill, begin a far shorter request, and decode. Raises Cancelled if the prefill's was."""
