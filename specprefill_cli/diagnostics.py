@@ -143,12 +143,10 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) ->
     from specprefill_cli.models.sources.tokenizers import fingerprint
     from specprefill_cli.prompting import encode_prompt
 
-    same_tokenizer = fingerprint(draft.tokenizer) == fingerprint(target.tokenizer)
-    different = "two different ones: no draft KV, and no tokens proposed by the draft"
-    if same_tokenizer:
+    if fingerprint(draft.tokenizer) == fingerprint(target.tokenizer):
         yield Check("tokenizer", State.OK, "the same for both")
     else:
-        yield Check("tokenizer", State.LIMITED, different)
+        yield Check("tokenizer", State.LIMITED, "two different ones: no draft KV, and no tokens proposed by the draft")
     pair_context = min(draft.context, target.context)
     detail = f"prompt and answer up to {pair_context:,} tokens (draft {draft.context:,}, target {target.context:,})"
     if draft.context < target.context:
@@ -168,8 +166,7 @@ def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:
 
     gpus = placement.gpus
     free_bytes = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
-    device = placement.device_type
-    needed = f"needs {format_bytes(needed_bytes)} on {device} and room for activations"
+    needed = f"needs {format_bytes(needed_bytes)} on {placement.device_type} and room for activations"
     detail = f"{needed}, {format_bytes(free_bytes)} are free"
     if needed_bytes > free_bytes:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")

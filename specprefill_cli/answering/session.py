@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
 
 from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
 from specprefill_cli.answering.confirmation import check_confirmable
@@ -150,7 +151,7 @@ class Session:
         """Start the TTFT's clock and tokenise the prompt, also for a draft that may run and has its own tokenizer."""
         question, pair, clock = clean_question(question), self.pair, PhaseClock(partial(synchronize, self.pair.devices))
         cache = DocumentCache() if self.cache is None else self.cache
-        with cache.encoding, clock.phase("tokenize"):
+        with cache.encoding.setdefault(collection.text, Lock()), clock.phase("tokenize"):
             text, tokenizer = collection.text, pair.target.tokenizer
             reused = (TOKENS,) if (tokenizer, text) in cache.encodings else ()
             template = self.template.for_whole() if is_about_everything(question) else self.template

@@ -68,9 +68,9 @@ class RowWriter:
 
     def __call__(self, record: dict[str, Any]) -> None:
         try:
-            rest = memoryview(json_line(record).encode("ascii") + b"\n")
-            while rest:
-                rest = rest[self.stream.write(rest) :]
+            unwritten = memoryview(json_line(record).encode("ascii") + b"\n")
+            while unwritten:
+                unwritten = unwritten[self.stream.write(unwritten) :]
             self.stream.flush()
             if time.monotonic() - self.synced > SYNCED_SECONDS:
                 self.sync()

@@ -31,12 +31,12 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
     if stream.seekable():
         yield from iter(stream.readline, b"")
         return
-    raw, rest = getattr(stream, "raw", stream), b""
+    raw, incomplete = getattr(stream, "raw", stream), b""
     while piece := raw.read(PIECE):
-        *complete, rest = (rest + piece).split(b"\n")
+        *complete, incomplete = (incomplete + piece).split(b"\n")
         yield from (line + b"\n" for line in complete)
-    if rest:
-        yield rest
+    if incomplete:
+        yield incomplete
 
 
 class RowError(SpecprefillError):

@@ -189,13 +189,11 @@ class EngineOpener:
     def open(self, notes: Notes, no_server: bool = True) -> Engine:
         """Use the running server if it can answer the rows, or load the models and warm them up."""
         # A server cannot read our standard input.
-        server = None
         if not no_server and STANDARD_INPUT not in self.documents:
             from specprefill_cli.serving.control import server_for
 
-            server = server_for(self.settings, notes.line)
-        if server is not None:
-            return replace(server, capacity=self.concurrency or server.capacity)
+            if server := server_for(self.settings, notes.line):
+                return replace(server, capacity=self.concurrency or server.capacity)
         session = open_ready_session([self.settings], notes)
         from specprefill_cli.batching.rows import read_once
         from specprefill_cli.engine.local import LocalEngine

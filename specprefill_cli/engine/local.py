@@ -35,6 +35,8 @@ from specprefill_cli.settings import AUTO
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts; seconds that `close` waits for the current pass.
 PREPARING, CLOSING = 4, 3.0
+# A prefill pauses for a request whose documents are so many times shorter.
+FAR_SHORTER = 8
 
 
 @dataclass(eq=False)
@@ -126,17 +128,21 @@ class LocalEngine(Engine):
         self.decode()
 
     def oldest_ready(self) -> Ticket | None:
-        """The oldest waiting request that is read and tokenised, successfully or not."""
-        return next((ticket for ticket in self.waiting if ticket.encoded.done()), None)
+        """The oldest waiting request that is read and tokenised, successfully or not; during a prefill a far shorter one."""
+        longest = self.prefilling.characters / FAR_SHORTER if self.prefilling else float("inf")
+        ready = (ticket for ticket in self.waiting if ticket.encoded.done() and ticket.characters <= longest)
+        return next(ready, None)
 
     def admit(self) -> None:
-        """Begin the oldest tokenised request if it fits beside the running answers."""
+        """Begin the oldest tokenised request if it fits beside the running answers and a prefill that pauses."""
+        paused = self.prefilling
+        begun = [*self.running, paused] if paused else self.running
         with self.changed:
             ticket = self.oldest_ready()
         if ticket is None or len(self.running) >= self.max_answering:
             return
         try:
-            fits = ticket.fits_beside(self.running, self.memory_limit)
+            fits = ticket.fits_beside(begun, self.memory_limit)
         except Exception as error:
             return self.tell(ticket, Failed(error))
         with self.changed:
@@ -144,13 +150,13 @@ class LocalEngine(Engine):
                 return
             self.waiting.remove(ticket)
             self.prefilling = ticket
-        self.begin(ticket)
+        self.begin(ticket, paused)
 
-    def begin(self, ticket: Ticket) -> None:
-        """Prefill a question, or find its passages."""
+    def begin(self, ticket: Ticket, paused: Ticket | None) -> None:
+        """Prefill a question, or find its passages; paused: the prefill that goes on afterwards."""
         try:
             # Ranks cannot pause in the middle of a collective operation.
-            with before_each_pass(None if self.divided else lambda: self.decode(ticket)):
+            with before_each_pass(None if self.divided else lambda: self.pause(ticket)):
                 if ticket.prepared is None:
                     return self.tell(ticket, Done(ticket.retrieve()))
                 ticket.prefill()
@@ -160,12 +166,20 @@ class LocalEngine(Engine):
         except Exception as error:
             self.fail(ticket, error)
         finally:
-            self.prefilling = None
+            self.prefilling = paused
 
-    def decode(self, prefilling: Ticket | None = None) -> None:
-        """Continue every running answer by a pass; between passes of a prefill, raise Cancelled if that was cancelled."""
-        if prefilling is not None and prefilling.cancelled:
+    def pause(self, ticket: Ticket) -> None:
+        """Between passes of a prefill, begin a far shorter request, and decode. Raises Cancelled if the prefill's was."""
+        if ticket.cancelled:
             raise Cancelled
+        if self.independent:
+            # A warm-up before the shorter request must not pause in turn.
+            with before_each_pass(None):
+                self.admit()
+        self.decode()
+
+    def decode(self) -> None:
+        """Continue every running answer by a pass."""
         for ticket, outcome in run_passes(self.running, len(self.running) + (self.prefilling is not None)):
             self.advance(ticket, outcome)
 

@@ -44,8 +44,9 @@ class Ticket:
     """A submitted request.
 
     session: the engine's, adapted to this request; known once that is encoded
-    encoded: the tokenised prompt (EncodedQuestion), or the documents if nothing is to be answered
-    prepared: the question with resolved settings, until it is prefilled; bytes: estimated size of its KV
+    encoded: the tokenised prompt (EncodedQuestion), or the documents if nothing is to be answered; characters: of documents
+    prepared: the question with resolved settings, until it is prefilled
+    bytes: estimated size of its KV, and of its largest pass until it is prefilled
     steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
     delivered: whether any text of the answer was delivered
     retried: whether the first attempt ran out of memory; the second attempt runs alone
@@ -56,6 +57,7 @@ class Ticket:
     session: Session = field(init=False)
     encoded: Future[Any] = field(default_factory=Future)
     prepared: ResolvedQuestion | None = None
+    characters: int = 0
     bytes: int = 0
     stream: AnswerStream | None = None
     steps: Generator[ForwardInput | str | Confirmation, Tensor, None] | None = None
@@ -76,6 +78,7 @@ class Ticket:
         if self.cancelled:
             raise Cancelled
         self.session, documents = session, request.read_documents(read)
+        self.characters = len(documents.text)
         if request.task != ANSWER:
             return documents
         if loads_draft(settings) and session.pair.draft is None:
@@ -92,10 +95,10 @@ class Ticket:
             encoded: EncodedQuestion = self.encoded.result()
             self.session.warm_up(self.request.settings)
             self.prepared = self.session.resolve(encoded, self.request.settings)
-            self.bytes = self.prepared.kv_bytes
+            self.bytes = self.prepared.kv_bytes + self.prepared.pass_bytes
         if self.prepared is None or not running:
             return True
-        return self.prepared.pass_bytes + sum(ticket.bytes for ticket in (self, *running)) <= memory_limit
+        return sum(ticket.bytes for ticket in (self, *running)) <= memory_limit
 
     def prefill(self) -> None:
         """Prefill the question and choose the first token of its answer."""
@@ -108,6 +111,7 @@ class Ticket:
         if self.cancelled:
             raise Cancelled
         self.stream, self.steps = stream, stream.steps()
+        self.bytes -= prepared.pass_bytes
 
     def retrieve(self) -> Retrieval:
         """Find the passages for the question."""

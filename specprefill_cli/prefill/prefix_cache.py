@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -99,12 +100,12 @@ def cached_tokens(
 class DocumentCache:
     """Work that a session keeps for the next questions about the same documents.
 
-    encodings: token ids and offsets by tokenizer and text; encoding: held while a text is tokenised
+    encodings: token ids and offsets by tokenizer and text; encoding: locks of the texts that are being tokenised
     """
 
     draft: PrefixCache = field(default_factory=PrefixCache)
     target: PrefixCache = field(default_factory=PrefixCache)
-    encoding: Lock = field(default_factory=Lock, repr=False)
+    encoding: WeakValueDictionary[str, Lock] = field(default_factory=WeakValueDictionary, repr=False)
     encodings: ByteCache[tuple[list[int], np.ndarray]] = field(
         default_factory=lambda: ByteCache(ENCODING_BYTES, lambda kept: ID_BYTES * len(kept[0]) + kept[1].nbytes)
     )

@@ -177,10 +177,10 @@ def chat_of(messages: object, named: str = "") -> Chat:
     earlier = [f"{role.capitalize()}: {text}" for role, text in dialogue[:-1] if text]
     if not reason:
         # Only the question is scored for; the rest of the message stands before it.
-        rest = dialogue[-1][1]
+        unasked = dialogue[-1][1]
         for line in question.splitlines():
-            rest = rest.replace(line, "", 1)
-        context = PARAGRAPH.join([*earlier, *filter(None, [rest.strip()])])
+            unasked = unasked.replace(line, "", 1)
+        context = PARAGRAPH.join([*earlier, *filter(None, [unasked.strip()])])
         return Chat(system=system, document=document, context=context, question=question)
     before, _, question = dialogue[-1][1].rpartition(PARAGRAPH)
     document = PARAGRAPH.join([*earlier, *filter(None, [before])])

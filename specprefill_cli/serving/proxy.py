@@ -110,14 +110,11 @@ async def forward_request(
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
     if location := relayed.headers.get("location"):
         base, own = upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
-        relayed.headers["location"] = own + location[len(base) :] if is_below(location, base) else location
+        # A redirect within the upstream.
+        if location.startswith(base) and location[len(base) :][:1] in ("", "/", "?"):
+            relayed.headers["location"] = own + location[len(base) :]
     relayed.headers.update(headers_added)
     return relayed
-
-
-def is_below(location: str, base: str) -> bool:
-    """Whether a redirect stays at the upstream."""
-    return location.startswith(base) and location[len(base) :][:1] in ("", "/", "?")
 
 
 async def relay(response: httpx.Response) -> AsyncIterator[bytes]:

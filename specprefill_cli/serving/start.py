@@ -18,7 +18,6 @@ from specprefill_cli.models.machine.memory import import_transformers
 from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
 from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
-    Identity,
     Listener,
     listen,
     private_folder,
@@ -45,7 +44,6 @@ class Service:
     settings: Settings
     documents: Collection | None
     options: ServeOptions
-    identity: Identity
     listeners: list[Listener]
     tell: Callable[[str], None]
     metrics: Metrics = field(default_factory=Metrics)
@@ -56,7 +54,7 @@ class Service:
     def __post_init__(self) -> None:
         self.addresses = [address for _, address, _ in self.listeners]
         process = {"version": __version__, "process": os.getpid()}
-        self.about = process | {"addresses": self.addresses, "identity": self.identity}
+        self.about = process | {"addresses": self.addresses, "identity": server_identity(self.settings)}
         hosts, tokens = self.options.allowed_hosts, [token for *_, token in self.listeners]
         self.guards = [Guard(token, hosts, self.about if token is None else {}) for token in tokens]
 
@@ -152,7 +150,6 @@ def run_server(
             settings=settings,
             documents=documents,
             options=options,
-            identity=server_identity(settings),
             listeners=listen(folder, options.http, on_socket, stack, tell),
             tell=tell,
         )

@@ -124,16 +124,16 @@ def may_be_asked(sentence: str) -> bool:
 
 def labelled_questions(text: str) -> list[Range]:
     """The ranges inside tags such as `<question>`, and after labels such as `Question:` up to the line's end; none if many."""
-    found = []
+    ranges = []
     for tag in pattern("asking_tag").finditer(text):
         end = text.find(f"</{tag[1]}", tag.end(), tag.end() + SHORT_CHARACTERS)
-        found += [(tag.end(), end)] if end >= 0 else []
+        ranges += [(tag.end(), end)] if end >= 0 else []
     for label in pattern("asking_label").finditer(text):
         end = text.find("\n", label.end())
-        found.append((label.end(), len(text) if end < 0 else end))
-    return (
-        [(start, end) for start, end in found if text[start:end].strip()] if len(found) <= MOST_INNER_QUESTIONS else []
-    )
+        ranges.append((label.end(), len(text) if end < 0 else end))
+    if len(ranges) > MOST_INNER_QUESTIONS:
+        return []
+    return [(start, end) for start, end in ranges if text[start:end].strip()]
 
 
 def paragraphs_of(text: str) -> list[Range]:

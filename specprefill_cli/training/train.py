@@ -113,8 +113,8 @@ def export_draft(
     out.mkdir(parents=True, exist_ok=True)
     weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["parameters"]
     if average is not None:
-        others = load_file(average / "model.safetensors")
-        weights = {key: torch.lerp(others[key].float(), value, weight) for key, value in weights.items()}
+        first_weights = load_file(average / "model.safetensors")
+        weights = {key: torch.lerp(first_weights[key].float(), value, weight) for key, value in weights.items()}
     weights = {key: value.to(torch.float16).contiguous() for key, value in weights.items()}
     # `save_file` would create a file that other users cannot read.
     (out / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))

@@ -226,17 +226,13 @@ def test_resume_finds_rows_by_their_content_whatever_their_place_and_form(tmp_pa
 
 
 def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
-    def fails(_question):
-        raise ValueError("no room")
-
     out = tmp_path / "out.jsonl"
-    lines = jsonl(*({"id": name, "question": name} for name in "abc"))
-    resume_batch(lines[:1], out)
-    resume_batch(lines[:2], out, fails)
-    out.write_bytes(out.read_bytes() + b'{"schema": 1, "id": "c", "ans')
+    lines = jsonl(*({"id": name, "question": name} for name in "xyz"))
+    resume_batch(lines[:2], out, failing_on_y(ValueError("no room")))
+    out.write_bytes(out.read_bytes() + b'{"schema": 1, "id": "z", "ans')
     count, _ = resume_batch(lines, out, retry_failed=True)
     assert (count.skipped, count.answered, count.failed) == (1, 2, 0)
-    assert ids(out) == ["a", "b", "c"]
+    assert ids(out) == ["x", "y", "z"]
     assert b"error" not in out.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 

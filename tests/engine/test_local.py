@@ -22,6 +22,7 @@ from specprefill_cli.engine.request import (
     is_device_failure,
 )
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.prefill import prefix_cache
 from specprefill_cli.prefill import request as prefill_request
 from specprefill_cli.prefill.prefix_cache import DRAFT_PREFIX, TARGET_PREFIX, DocumentCache
 from specprefill_cli.prefill.request import PhaseClock
@@ -162,6 +163,35 @@ def test_answers_go_on_between_the_passes_of_a_prefill(session, asker):
     asker.finish()
     assert asker.text("a") == answer_singly(session, settings=FULL.varied(max_new_tokens=40)).answer
     assert asker.text("b") == answer_singly(session, "Why?", FULL.varied(prefill_chunk=64)).answer
+
+
+@pytest.mark.parametrize(("limits", "order"), [({}, ["b", "a"]), ({"memory_limit": 1}, ["a", "b"])])
+def test_a_far_shorter_request_begins_between_the_passes_of_a_prefill(session, limits, order):
+    asker, short = make_asker(session, independent=True), collection_of("The gate opens at nine.")
+    vars(asker.engine).update(limits)
+    asker.submit("a", settings=FULL.varied(prefill_chunk=64))
+    asker.submit("b", documents=short)
+    asker.finish()
+    assert [name for name, event in asker.log if isinstance(event, Started)] == order
+    assert asker.text("a") == answer_singly(session, settings=FULL.varied(prefill_chunk=64)).answer
+    assert asker.text("b") == answer_singly(session, documents=short).answer
+
+
+def test_a_text_that_is_tokenised_delays_only_questions_about_it(session, monkeypatch):
+    encode, texts, went_on = prefix_cache.encode_text, [], threading.Event()
+
+    def encode_or_wait(tokenizer, text):
+        texts.append(text)
+        assert text != DOCUMENT.text or went_on.wait(20)
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(prefix_cache, "encode_text", encode_or_wait)
+    engine = LocalEngine(session.with_cache(DocumentCache()))
+    same = [engine.submit(REQUEST, print) for _ in range(2)]
+    engine.submit(replace(REQUEST, documents=DOCUMENTS[0]), print).encoded.result(10)
+    went_on.set()
+    assert all(ticket.encoded.result(20) for ticket in same)
+    assert sorted(texts) == sorted([DOCUMENT.text, DOCUMENTS[0].text])
 
 
 def test_requests_without_an_answer_run_beside_answers(session, asker):

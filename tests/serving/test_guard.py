@@ -36,13 +36,16 @@ async def echo(request: Request):
         return error.response()
 
 
-def run_with_server(check):
-    """Run a check against the small application on loopback."""
+ROUTES = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
+SMALL = Guard(None, application=Starlette(routes=ROUTES))
+
+
+def run_with_server(check, application=SMALL):
+    """Run a check against an application on loopback."""
 
     async def run():
         listener = socket.create_server(("127.0.0.1", 0))
-        routes = [Route("/", echo, methods=["POST"]), Route("/healthz", lambda _: PlainTextResponse("ok"))]
-        server = http_server(Guard(None, application=Starlette(routes=routes)))
+        server = http_server(application)
         task = asyncio.create_task(server.serve([listener]))
         while not server.started:
             await asyncio.sleep(0)
@@ -99,30 +102,21 @@ def test_header_flood_is_refused():
     run_with_server(check)
 
 
-def test_large_bodies_are_refused_with_and_without_a_length(monkeypatch):
+def test_bodies_are_refused_above_the_limit_also_without_a_length_and_unpacked(monkeypatch):
     monkeypatch.setattr(body, "MAX_BODY_BYTES", 1_000)
 
     async def chunks():
         for _ in range(20):
             yield b"x" * 100
 
+    packed = gzip.compress(b'{"a": 1}')
+    in_gzip = {packed: 200, gzip.compress(b"[" * 1_001): 413, packed[:-9]: 400, b"{}": 400}
+
     async def check(host, port):
         async with httpx.AsyncClient(trust_env=False) as client:
-            for content in (b"x" * 2000, chunks()):
-                assert (await client.post(f"http://{host}:{port}/", content=content)).status_code == 413
-
-    run_with_server(check)
-
-
-def test_gzip_is_unpacked_up_to_the_limit(monkeypatch):
-    monkeypatch.setattr(body, "MAX_BODY_BYTES", 1_000)
-    packed = gzip.compress(b'{"a": 1}')
-    bodies = {packed: 200, gzip.compress(b"[" * 1_001): 413, packed[:-9]: 400, b"{}": 400}
-
-    async def check(host, port):
-        async with httpx.AsyncClient(trust_env=False, headers={"content-encoding": "gzip"}) as client:
-            for content, status in bodies.items():
-                reply = await client.post(f"http://{host}:{port}/", content=content)
+            for content, status in {b"x" * 2000: 413, chunks(): 413, **in_gzip}.items():
+                headers = {"content-encoding": "gzip"} if content in in_gzip else {}
+                reply = await client.post(f"http://{host}:{port}/", content=content, headers=headers)
                 assert reply.status_code == status, content
                 assert status != 200 or reply.json() == {"a": 1}
 
@@ -225,14 +219,17 @@ def test_unknown_paths_and_methods_are_told_what_exists(method, path, status):
 
 
 @contextlib.contextmanager
-def late_engine(session):
-    """An engine that begins to answer after 0.2 seconds."""
+def late_engine(session, seconds=0.2):
+    """An engine that begins to answer after these seconds."""
     engine = LocalEngine(session, independent=True)
-    thread = threading.Timer(0.2, engine.run)
+    thread = threading.Timer(seconds, engine.run)
     thread.start()
-    yield engine
-    engine.close()
-    thread.join(60)
+    try:
+        yield engine
+    finally:
+        engine.close()
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 ASKED = {"question": "Who?", "documents": [{"text": "The gate is green.", "name": "gate.txt"}]}
@@ -269,18 +266,12 @@ def test_a_stream_that_waits_sends_comments_and_then_its_events(random_session, 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, stream):
     monkeypatch.setattr(random_session.pair.target, "stop_tokens", frozenset())
-    done, engine = [], LocalEngine(random_session)
-    context = context_of(engine, is_private=True, queue=1)
-    monkeypatch.setattr(
-        context.metrics, "observe", lambda event, _: done.append(event) if isinstance(event, Done) else None
-    )
+    done = []
+    monkeypatch.setattr(Metrics, "observe", lambda _, event, waited: done.extend([event] * isinstance(event, Done)))
     content = json.dumps(ASKED | {"stream": stream, "mode": "full", "max_new_tokens": 3_000}).encode()
 
-    async def check():
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = http_server(chat_application(context))
-        task = asyncio.create_task(server.serve([listener]))
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
+    async def check(host, port):
+        reader, writer = await asyncio.open_connection(host, port)
         head = f"POST /v1/ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
         writer.write(head.encode() + content)
         if stream:
@@ -292,14 +283,6 @@ def test_a_client_that_goes_away_ends_its_answer(random_session, monkeypatch, st
         while engine.busy:
             await asyncio.sleep(0)
         assert all(event.result.stopped == "interrupt" for event in done)
-        server.should_exit = True
-        await task
 
-    thread = threading.Thread(target=engine.run)
-    thread.start()
-    try:
-        asyncio.run(asyncio.wait_for(check(), 60))
-    finally:
-        engine.close()
-        thread.join(10)
-    assert not thread.is_alive()
+    with late_engine(random_session, 0) as engine:
+        run_with_server(check, chat_application(context_of(engine, is_private=True, queue=1)))

@@ -49,7 +49,7 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
     for row in after:
         if by_question(row) in earlier:
             pairs[by_question(row)[:3]].append((earlier[by_question(row)], row))
-    return [row_of(mode, keep, scorer, both) for (mode, keep, scorer), both in pairs.items()]
+    return [row_of(mode, keep, scorer, answers) for (mode, keep, scorer), answers in pairs.items()]
 
 
 def row_of(mode: str, keep: float | None, scorer: str | None, pairs: Sequence[tuple[Row, Row]]) -> Row:

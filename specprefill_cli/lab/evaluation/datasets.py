@@ -133,12 +133,12 @@ def fact_ranges(row: dict, text: str, context: tuple[int, int], path: Path) -> t
     start, end = context
     ranges = []
     for passage in row.get("evidence", ()):
-        found = passage_pattern(passage).search(text, start, end)
-        if found is None:
+        match = passage_pattern(passage).search(text, start, end)
+        if match is None:
             raise SpecprefillError(
                 f"{path}, row {row['id']}: its evidence does not stand in its documents: {passage!r}"
             )
-        ranges.append(found.span())
+        ranges.append(match.span())
     return tuple(ranges)
 
 
@@ -161,10 +161,10 @@ def bury(
     context: str, contexts: Sequence[str], distractors: int, generator: random.Random
 ) -> tuple[Collection, tuple[int, int]]:
     """Put the context at a random place among `distractors` others; return the document and the context's character range."""
-    others = generator.sample(contexts, min(len(contexts), distractors + 1))
-    buried_contexts = [other for other in others if other != context][:distractors]
+    drawn_contexts = generator.sample(contexts, min(len(contexts), distractors + 1))
+    buried_contexts = [drawn for drawn in drawn_contexts if drawn != context][:distractors]
     position = generator.randint(0, len(buried_contexts))
     buried_contexts.insert(position, context)
-    start = sum(len(other) + 2 for other in buried_contexts[:position])
+    start = sum(len(earlier) + 2 for earlier in buried_contexts[:position])
     collection = Collection((one_page_document("context", "\n\n".join(buried_contexts)),))
     return collection, (start, start + len(context))

@@ -94,9 +94,9 @@ def add_layers(study: QuestionStudy, mapped: SlotKv, wrong: SlotKv) -> None:
     study.add("another document", wrong)
     for quarter in (1, 2, 3):
         edge = count * quarter // 4
-        for name, other in ((MAPPED, mapped), ("another document", wrong)):
-            study.add(f"{name} below layer {edge}", controls.exchange_layers(native, other, range(edge)))
-            study.add(f"{name} from layer {edge}", controls.exchange_layers(native, other, range(edge, count)))
+        for name, kv in ((MAPPED, mapped), ("another document", wrong)):
+            study.add(f"{name} below layer {edge}", controls.exchange_layers(native, kv, range(edge)))
+            study.add(f"{name} from layer {edge}", controls.exchange_layers(native, kv, range(edge, count)))
     study.add("every second layer mapped", controls.exchange_layers(native, mapped, range(1, count, 2)))
     pairs = list(zip(mapped.layers, native.layers, strict=True))
     study.add("keys mapped", SlotKv(native.slots, tuple((ours[0], own[1]) for ours, own in pairs)))
@@ -147,8 +147,8 @@ def add_repairs(
     slots = chunk_tokens(fates == RECOMPUTE, size, request.prompt.document)
     accepted = controls.accepted_slots(request, fates, inspection.computed)
     study.add_repaired(RECOMPUTED, checked, slots, before)
-    other = controls.exchange_slots(checked, wrong, accepted)
-    study.add_repaired(f"{RECOMPUTED}, rest another document's", other, slots, before)
+    exchanged = controls.exchange_slots(checked, wrong, accepted)
+    study.add_repaired(f"{RECOMPUTED}, rest another document's", exchanged, slots, before)
     kept = torch.arange(end)[~torch.isin(torch.arange(end), accepted)]
     study.add_sparse(f"{RECOMPUTED}, rest dropped", kept, before)
     important = important[len(study.exact) :]
@@ -180,9 +180,9 @@ def add_selections(study: QuestionStudy, chooser: Session, draft_scores: Scores)
     drafted = chosen(study, own, draft_scores, BUDGET)
     study.add_sparse(f"select {BUDGET:g} by {own.scorer}", drafted, study.seconds["draft and map"])
     study.add_sparse(f"select {BUDGET:g} by {PAPER}", chosen(study, paper, paper_scores, BUDGET), study.seconds[PAPER])
-    for asked, found in ((request, scores), (own, draft_scores), (paper, paper_scores)):
+    for asked, importances in ((request, scores), (own, draft_scores), (paper, paper_scores)):
         study.kept[asked.scorer] = {
-            f"{keep:g}": answer_kept(item, plan_of(asked, found, keep), asked.prompt.offsets) for keep in KEEPS
+            f"{keep:g}": answer_kept(item, plan_of(asked, importances, keep), asked.prompt.offsets) for keep in KEEPS
         }
     return chosen(study, request, scores, BUDGET)
 

@@ -165,5 +165,5 @@ def measure(model: AdaptedModel, rows: Sequence[ChatRow], not_found: Sequence[in
         for number in numbers.unique():
             answer = numbers == number
             outcomes[row.targets[answer].tolist() == list(not_found)].append(bool(correct[answer].all()))
-    exact, refused = (round(100 * sum(found) / max(1, len(found)), 1) for found in (outcomes[False], outcomes[True]))
+    exact, refused = (round(100 * sum(right) / max(1, len(right)), 1) for right in (outcomes[False], outcomes[True]))
     return {"held_out_loss": round(float(torch.cat(losses).mean()), 4), "exact": exact, "not_found": refused}

@@ -149,10 +149,10 @@ class ChatRowMaker:
         shown = self.show_document(document.text, None)
         # Foreign questions come from what follows in the topic's source, or from random contexts.
         if isinstance(topic, SingleTopic):
-            others = self.block_maker.neighbours(topic, True)
+            foreign = self.block_maker.neighbours(topic, True)
         else:
-            others = [self.block_maker.context_block(topic.group()) for _ in range(2)]
-        return self.add_questions(shown, document, [question for block in others for question in block.questions])
+            foreign = [self.block_maker.context_block(topic.group()) for _ in range(2)]
+        return self.add_questions(shown, document, [question for block in foreign for question in block.questions])
 
     def thinned_row(self) -> ChatRow | None:
         """A long document, of which the row shows the draft's choice for some of its questions."""
@@ -166,9 +166,9 @@ class ChatRowMaker:
         if not chosen:
             return None
         near = self.rng.choice(questions[: self.mixture.questions])
-        rest = [question for question in questions if abs(question.start - near.start) < 400]
+        nearby = [question for question in questions if abs(question.start - near.start) < 400]
         shown = self.show_document(document.text, chosen)
-        return self.add_questions(shown, Block(document.text, (*chosen, *rest)), foreign or [])
+        return self.add_questions(shown, Block(document.text, (*chosen, *nearby)), foreign or [])
 
     def everyday_row(self, document: Block) -> ChatRow | None:
         """A written document, of which the row shows the draft's choice for up to three questions."""
