@@ -23,7 +23,7 @@ from specprefill_cli.record import Fate
 LONGEST_REST = 48
 # Tokens that `--keep auto` is assumed to keep: for a target with a budget of its own (the median of 90 questions), and for others
 # (about that of 278); and the share at most.
-CALIBRATED_TOKENS, ASSUMED_TOKENS, ASSUMED_KEEP = 96, 240, 0.25
+CALIBRATED_TOKENS, ASSUMED_TOKENS, ASSUMED_KEEP = 96, 240, 0.36
 # Share of the target's context that `--keep auto` fills at most with a document beyond it.
 AUTO_CONTEXT_SHARE = 0.25
 # Fewer chunks are judged as this many: the best chunk makes its neighbours important.

@@ -22,7 +22,7 @@ from specprefill_cli.models.running.passes import AttentionMetadata, ForwardInpu
 
 # The fixed cost of a pass, in tokens computed in the same time: Python and kernel launches on a CPU (measured), and on a
 # GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
-PASS_OVERHEAD_TOKENS = {"cpu": 48, "cuda": 300}
+PASS_OVERHEAD_TOKENS = {"cpu": 96, "cuda": 300}
 
 
 class PackedCache(DynamicCache):
