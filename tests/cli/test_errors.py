@@ -46,7 +46,6 @@ def check_error(call, line, code, words, stdin=b""):
     ("batch --document nothing.pdf", "nothing.pdf"),
     ("batch --out nowhere/out.jsonl", "nowhere/out.jsonl: cannot be written"),
     ("evaluate questions.jsonl --against report.txt", "--against report.txt: not a file of answers"),
-    ("bench throughput --server", "no server is running"),
 ])  # fmt: skip
 def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
     check_error(call, line, 1, words)
@@ -130,3 +129,7 @@ def test_a_missing_file_of_questions_and_an_unknown_option_are_named(call, line,
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(call):
     code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
     assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")
+
+
+def test_a_load_needs_a_server(call):
+    check_error(call, "bench throughput --server", 1, "no server is running")
