@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
@@ -10,7 +10,7 @@ from zipfile import ZipFile
 from specprefill_cli.documents.containers import entry_name, name_of, open_archive, parse_entry
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
-from specprefill_cli.documents.styles import Styles, attribute, heading_level, nearest
+from specprefill_cli.documents.styles import Styles, attribute, heading_level, own_properties
 from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer, table_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
@@ -135,12 +135,12 @@ def text_of(parent: Element, styles: Styles | None = None) -> str:
 
 
 class OfficeWriter(Writer):
-    """Collects the text of elements. in_header: whether the open row is a table's header; holders: the paragraph's styles."""
+    """Collects the text of elements. in_header: whether the open row is a table's header."""
 
     def __init__(self, styles: Styles) -> None:
         super().__init__()
         self.styles, self.in_header = styles, False
-        self.holders: list[Element] = []
+        self.paragraph_style: Mapping[str, str] = {}
 
     def write(self, parent: Element) -> None:
         """Write the elements inside another: each by the method of its name, if there is one."""
@@ -168,23 +168,25 @@ class OfficeWriter(Writer):
 
     def write_p(self, paragraph: Element) -> None:
         """Write a paragraph as a line, marked as a heading or list item; an empty one as a blank line."""
-        outer, holders = self.holders, self.styles.holders(paragraph, "p")
-        level, mark = heading_level(holders), self.styles.item_mark(holders)
+        properties, outer = own_properties(paragraph), self.paragraph_style
+        self.paragraph_style = self.styles.of_style(properties)
+        properties = {**self.paragraph_style, **properties}
+        level, mark = heading_level(properties), self.styles.item_mark(properties)
         self.flow.separate(BLANK if level else LINE)
-        marks = ("#" * level, mark * (mark != "-" or not level))
-        self.flow.prefix = "".join(f"{mark} " for mark in marks if mark)
-        written, self.holders = len(self.flow.pieces), holders[1:]
+        signs = ("#" * level, "" if level and mark == "-" else mark)
+        self.flow.prefix = "".join(f"{sign} " for sign in signs if sign)
+        written = len(self.flow.pieces)
         self.write(paragraph)
         self.flow.separate(LINE if len(self.flow.pieces) > written else BLANK)
-        self.flow.prefix, self.holders = "", outer
+        self.flow.prefix, self.paragraph_style = "", outer
 
     def write_r(self, run: Element) -> None:
-        holders = [*self.styles.holders(run, "r"), *self.holders]
-        marks = (nearest(holders, f"{{*}}rPr/{{*}}{name}") for name in ("vanish", "strike", "dstrike"))
+        properties = own_properties(run)
+        properties = {**self.paragraph_style, **self.styles.of_style(properties), **properties}
         is_struck = attribute(run.find("{*}rPr"), "strike") not in ("", "noStrike")
-        if is_struck or any(mark is not None and mark not in OFF for mark in marks):
+        if is_struck or any(properties.get(name, "off") not in OFF for name in ("vanish", "strike", "dstrike")):
             return
-        is_superscript = nearest(holders, "{*}rPr/{*}vertAlign") == "superscript"
+        is_superscript = properties.get("vertAlign") == "superscript"
         if is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] > "0":
             self.flow.write_raised("".join(text.text or "" for text in run.iterfind("{*}t")))
         else:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from xml.etree.ElementTree import Element
 
@@ -27,67 +27,79 @@ def by_attribute(parents: Iterable[Element], path: str, name: str) -> dict[str, 
     return {attribute(element, name): element for parent in parents for element in parent.iterfind(path)}
 
 
-def nearest(holders: Iterable[Element], path: str) -> str | None:
-    """The value of a property of the first element that has it; None: none has."""
-    properties = chain.from_iterable(holder.iterfind(path) for holder in holders)
-    return next((attribute(element, "val") for element in properties), None)
+def value_of(element: Element, name: str) -> str:
+    """The value of the element with this name inside another; empty if it is missing."""
+    return attribute(element.find(f"{{*}}{name}"), "val")
 
 
-def heading_level(holders: Iterable[Element]) -> int:
-    """The level of a paragraph with its styles as a heading; 0 for other paragraphs."""
-    for holder in holders:
-        # A style's name, unlike its identifier, does not depend on the program's language.
-        if match := HEADING.fullmatch(nearest([holder], "{*}name") or ""):
-            return int(match[1])
-        if outline := nearest([holder], "{*}pPr/{*}outlineLvl"):
-            return int(outline) + 1 if int(outline) < LEVELS else 0
-    return 0
+def own_properties(element: Element) -> dict[str, str]:
+    """The properties that a paragraph, a run or a style has itself, by name; empty values for those that are only there."""
+    holders = [holder for holder in element if name_of(holder.tag) in ("pPr", "rPr")]
+    entries = chain(*holders, *(holder.iterfind("{*}numPr/*") for holder in holders))
+    return {name_of(entry.tag): attribute(entry, "val") for entry in entries}
+
+
+def heading_level(properties: Mapping[str, str]) -> int:
+    """The level of a paragraph as a heading; 0 for other paragraphs."""
+    outline = int(properties.get("outlineLvl") or LEVELS)
+    return outline + 1 if outline < LEVELS else 0
 
 
 class Styles:
-    """The styles and the lists of a document. counts: by list, the number of the last item of each level."""
+    """The styles and the lists of a document.
+
+    properties: of each style, with those of the styles that it is based on
+    counts: by list, the number of the last item of each level
+    """
 
     def __init__(self, styles: Sequence[Element] = (), numbering: Sequence[Element] = ()) -> None:
-        self.styles = by_attribute(styles, "{*}style", "styleId")
+        elements = by_attribute(styles, "{*}style", "styleId")
+        self.properties: dict[str, dict[str, str]] = {}
+        for identifier, style in elements.items():
+            based_on = [style]
+            while (name := value_of(based_on[-1], "basedOn")) in elements and len(based_on) < DEEPEST:
+                based_on.append(elements[name])
+            self.properties[identifier] = {}
+            for element in reversed(based_on):
+                self.properties[identifier] |= own_properties(element)
+                # A style's name, unlike its identifier, does not depend on the program's language.
+                if match := HEADING.fullmatch(value_of(element, "name")):
+                    self.properties[identifier]["outlineLvl"] = str(int(match[1]) - 1)
         self.lists = by_attribute(numbering, "{*}num", "numId")
         self.definitions = by_attribute(numbering, "{*}abstractNum", "abstractNumId")
         self.counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self.restarted: set[tuple[str, int]] = set()
 
-    def holders(self, element: Element, kind: str) -> list[Element]:
-        """A paragraph (`p`) or a run (`r`), and the styles that give it properties, nearest first."""
-        holders, identifier = [element], nearest([element], f"{{*}}{kind}Pr/{{*}}{kind}Style")
-        while identifier in self.styles and len(holders) < DEEPEST:
-            holders.append(self.styles[identifier])
-            identifier = nearest(holders[-1:], "{*}basedOn")
-        return holders
+    def of_style(self, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """The properties of the style that an element's own properties name."""
+        return self.properties.get(properties.get("pStyle") or properties.get("rStyle") or "", {})
 
-    def item_mark(self, holders: list[Element]) -> str:
-        """Count a paragraph with its styles if it is a list's item, and return its mark: `-`, `(a)` or `4.2`; else ""."""
-        identifier, level = (nearest(holders, f"{{*}}pPr/{{*}}numPr/{{*}}{name}") for name in ("numId", "ilvl"))
+    def item_mark(self, properties: Mapping[str, str]) -> str:
+        """Count a paragraph that is an item of a list, and return its mark: `-`, `(a)` or `4.2`; "" for others."""
+        identifier = properties.get("numId", "")
         if identifier in self.lists:
-            return self.count(identifier or "", int(level or 0))
-        return "-" if identifier != "0" and holders[0].find("{*}pPr/{*}numPr") is not None else ""
+            return self.count(identifier, int(properties.get("ilvl") or 0))
+        # A style's list is left by the number 0.
+        return "-" if identifier.strip("0") else ""
 
     def count(self, identifier: str, depth: int) -> str:
         """Count an item of a list, and return its mark. depth: its level, from 0."""
         name = self.definition(identifier)
         overrides = by_attribute([self.lists[identifier]], "{*}lvlOverride", "ilvl")
-        levels = by_attribute([self.definitions[name]] if name in self.definitions else [], "{*}lvl", "ilvl")
+        levels = by_attribute(filter(None, [self.definitions.get(name)]), "{*}lvl", "ilvl")
         levels |= by_attribute(overrides.values(), "{*}lvl", "ilvl")
-        forms = {int(key): nearest([level], "{*}numFmt") or "" for key, level in levels.items()}
-        counts = self.counts[name]
-        restart = nearest([overrides[str(depth)]], "{*}startOverride") if str(depth) in overrides else None
-        if restart is not None and (identifier, depth) not in self.restarted:
+        forms, counts = {int(key): value_of(level, "numFmt") for key, level in levels.items()}, self.counts[name]
+        restart = value_of(overrides[str(depth)], "startOverride") if str(depth) in overrides else ""
+        if restart and (identifier, depth) not in self.restarted:
             self.restarted.add((identifier, depth))
             counts[depth] = int(restart)
         elif depth in counts:
             counts[depth] += 1
-        for key in sorted(forms):
+        for key in forms:
             if key > depth:
                 counts.pop(key, None)
             elif key not in counts:
-                counts[key] = int(nearest([levels[str(key)]], "{*}start") or 1)
+                counts[key] = int(value_of(levels[str(key)], "start") or 1)
         if forms.get(depth, "bullet") == "bullet":
             return "-"
         level = levels[str(depth)]
@@ -97,11 +109,11 @@ class Styles:
             part = int(match[1]) - 1
             return write_number(counts.get(part, 1), "" if is_legal else FORMS.get(forms.get(part, ""), ""))
 
-        return re.sub("%([1-9])", written, nearest([level], "{*}lvlText") or "")
+        return re.sub("%([1-9])", written, value_of(level, "lvlText"))
 
     def definition(self, identifier: str) -> str:
         """The definition of a list, by its identifier; some name a style whose list has it."""
-        name = nearest([self.lists[identifier]], "{*}abstractNumId") or ""
-        style = nearest([self.definitions[name]], "{*}numStyleLink") if name in self.definitions else None
-        linked = nearest([self.styles[style]], "{*}pPr/{*}numPr/{*}numId") if style in self.styles else None
-        return nearest([self.lists[linked]], "{*}abstractNumId") or "" if linked in self.lists else name
+        name = value_of(self.lists[identifier], "abstractNumId")
+        style = value_of(self.definitions[name], "numStyleLink") if name in self.definitions else ""
+        linked = self.properties.get(style, {}).get("numId", "")
+        return value_of(self.lists[linked], "abstractNumId") if linked in self.lists else name

@@ -35,7 +35,7 @@ from specprefill_cli.settings import AUTO
 MOST_ON_CPU, MOST_ON_GPU = 16, 64
 # Threads that read documents and tokenise prompts; seconds that `close` waits for the current pass.
 PREPARING, CLOSING = 4, 3.0
-# A prefill pauses for a request whose documents are so many times shorter.
+# A server's prefill pauses for a request whose documents are so many times shorter.
 FAR_SHORTER = 8
 
 
@@ -128,7 +128,7 @@ class LocalEngine(Engine):
         self.decode()
 
     def oldest_ready(self) -> Ticket | None:
-        """The oldest waiting request that is read and tokenised, successfully or not; during a prefill a far shorter one."""
+        """The oldest waiting request whose preparation ended, with success or not; during a prefill, only a far shorter one."""
         longest = self.prefilling.characters / FAR_SHORTER if self.prefilling else float("inf")
         ready = (ticket for ticket in self.waiting if ticket.encoded.done() and ticket.characters <= longest)
         return next(ready, None)

@@ -98,7 +98,7 @@ def word() -> bytes:
     document.add_heading("The lease", level=2)
     document.add_paragraph("The tenant pays 300 euros.")
     item = document.add_paragraph("First")
-    item._p.get_or_add_pPr().get_or_add_numPr()
+    item._p.get_or_add_pPr().get_or_add_numPr()._add_numId().val = 77
     table = document.add_table(rows=2, cols=3)
     for row, values in zip(table.rows, ROWS, strict=True):
         for cell, value in zip(row.cells, values, strict=True):
