@@ -33,9 +33,6 @@ def serve(
     http: Annotated[
         str | None, optional(help="Also listen on this address, such as 127.0.0.1:8777. Requests need the token.")
     ] = None,
-    allow_host: Annotated[
-        list[str] | None, optional(help="Also accept this Host header, for proxies and containers; may be repeated.")
-    ] = None,
     allow_origin: Annotated[
         list[str] | None,
         optional(
@@ -91,8 +88,7 @@ def serve(
     settings = without_confirmation(settings, notes)
     with notes.progress("reading documents"):
         collection = document_reader(settings)(documents) if documents else None
-    hosts, origins = tuple(allow_host or ()), tuple(allow_origin or ())
-    options = ServeOptions(http=http, allowed_hosts=hosts, allowed_origins=origins, upstream=ref)
+    options = ServeOptions(http=http, allowed_origins=tuple(allow_origin or ()), upstream=ref)
     raise typer.Exit(run_server(settings, collection, options, notes.line))
 
 

@@ -37,7 +37,6 @@ class ServeOptions:
     """Options of `serve` that are not settings. upstream: what a proxy forwards to."""
 
     http: str | None = None
-    allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     upstream: EndpointRef | None = None
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import json
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,14 +142,13 @@ def log_line(text: str) -> None:
 
 @dataclass
 class Guard:
-    """Refuses requests without the token, requests of foreign web pages, and all requests while the models load.
+    """Refuses requests without the token, which no foreign web page knows, and all requests while the models load.
 
-    token: None on the Unix socket; allowed_hosts: names that proxies and containers use for the server
+    token: None on the Unix socket
     state: reply of /healthz while the models load; application: None until they are loaded
     """
 
     token: str | None
-    allowed_hosts: Sequence[str] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     application: ASGIApp | None = None
 
@@ -172,32 +169,11 @@ class Guard:
 
     def auth_error(self, scope: Scope) -> ApiError | None:
         """The error for a request to refuse; None for a request to accept."""
-        if self.token is None:
+        if self.token is None or scope["path"] == OPEN_PATH:
             return None
-        headers = dict(scope["headers"])
-        if not is_allowed_host(headers.get(b"host", b"").decode("latin-1"), self.allowed_hosts):
-            remedy = "use the address that the server printed, or --allow-host"
-            return ApiError(403, f"the Host header names another site; {remedy}")
-        if scope["path"] == OPEN_PATH:
-            return None
-        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return ApiError(401, "no token; send the header `Authorization: Bearer TOKEN`", "authentication_error")
         if not hmac.compare_digest(token.strip().encode("latin-1"), self.token.encode("latin-1")):
             return ApiError(401, "wrong token", "authentication_error")
         return None
-
-
-def is_allowed_host(host: str, allowed: Sequence[str] = ()) -> bool:
-    """Whether a Host header is an address, `localhost`, this machine's name or an allowed name.
-
-    Any other name may belong to a foreign web page that lets its own name point here (DNS rebinding).
-    """
-    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    if name.lower() in ("localhost", socket.gethostname().lower(), *map(str.lower, allowed)):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

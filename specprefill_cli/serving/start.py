@@ -55,8 +55,8 @@ class Service:
         self.addresses = [address for _, address, _ in self.listeners]
         process = {"version": __version__, "process": os.getpid()}
         self.about = process | {"addresses": self.addresses, "identity": server_identity(self.settings)}
-        hosts, tokens = self.options.allowed_hosts, [token for *_, token in self.listeners]
-        self.guards = [Guard(token, hosts, self.about if token is None else {}) for token in tokens]
+        tokens = [token for *_, token in self.listeners]
+        self.guards = [Guard(token, self.about if token is None else {}) for token in tokens]
 
     async def run(self) -> int:
         """Serve, and return the exit code. Raises SpecprefillError where the models cannot be loaded."""

@@ -80,12 +80,9 @@ def test_one_bad_request_harms_no_other(server):
         assert client.post("/v1/ask", json={"question": "Which color?", "documents": [GATE]}).status_code == 200
 
 
-def test_token_and_host_are_checked(server):
+def test_the_token_is_checked(server):
     with server.over_http() as client:
         assert client.get("/v1/models").status_code == 200
-        rebound = client.get("/v1/models", headers={"Host": "attacker.example:8777"})
-        assert rebound.status_code == 403
-        assert client.get("/healthz", headers={"Host": "attacker.example"}).status_code == 403
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {server.token}"}):
         assert httpx.get(f"{server.address}/v1/models", headers=headers, trust_env=False).status_code == 401
     state = httpx.get(f"{server.address}/healthz", trust_env=False)
