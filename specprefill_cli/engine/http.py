@@ -9,11 +9,11 @@ import os
 import socket
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, is_dataclass
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
+
+import dacite
 
 from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, RemoteEngine, Request, Started
 from specprefill_cli.errors import SpecprefillError
@@ -26,6 +26,7 @@ CONNECTING = 5.0
 PATHS = {ANSWER: "/v1/ask", PASSAGES: "/v1/passages"}
 # Rows of a batch sent to a server at a time: the server itself decides how many run at once.
 CAPACITY = 32
+JSON = dacite.Config(cast=[Fate], check_types=False)
 
 
 class ServerEnded(SpecprefillError):
@@ -63,7 +64,7 @@ class HttpEngine(RemoteEngine):
                 if response.status != http.HTTPStatus.OK:
                     raise error_from_response(json.loads(response.read()))
                 if request.task == PASSAGES:
-                    yield Done(from_json(Retrieval, json.loads(response.read())))
+                    yield Done(dacite.from_dict(Retrieval, json.loads(response.read()), JSON))
                     return
                 yield Started()
                 for name, values in server_sent(response):
@@ -72,7 +73,8 @@ class HttpEngine(RemoteEngine):
                     elif name == "error":
                         raise error_from_response(values)
                     elif name == "answer":
-                        yield Done(from_json(Record, {**values, **values["pair"], "id": values["id"] or ""}))
+                        record = {**values, **values["pair"], "id": values["id"] or ""}
+                        yield Done(dacite.from_dict(Record, record, JSON))
                         return
                 raise ServerEnded
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -121,21 +123,3 @@ def error_from_response(body: dict[str, Any]) -> SpecprefillError:
     # A row's record shows this name of the error.
     refused.name = error.get("name", refused.name)
     return refused
-
-
-def from_json(value_type: Any, value: Any) -> Any:
-    """Rebuild a value from the JSON of `asdict`; ignore unknown keys. Raises TypeError for a missing one."""
-    arguments = get_args(value_type)
-    if value is None:
-        return None
-    if isinstance(value_type, type) and is_dataclass(value_type):
-        hints = type_hints(value_type).items()
-        return value_type(**{name: from_json(hint, value[name]) for name, hint in hints if name in value})
-    if get_origin(value_type) is list:
-        return [from_json(arguments[0], element) for element in value]
-    if NoneType in arguments:
-        return from_json(arguments[0], value)
-    return Fate(value) if value_type is Fate else value
-
-
-type_hints = cache(get_type_hints)

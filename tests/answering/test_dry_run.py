@@ -3,11 +3,12 @@
 import json
 from dataclasses import asdict
 
+import dacite
 import pytest
 
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.answering.tasks import KEEP_RATIOS, dry_run
-from specprefill_cli.engine.http import from_json
+from specprefill_cli.engine.http import JSON
 from specprefill_cli.models import loading
 from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.machine.cost import cost_of
@@ -70,7 +71,7 @@ def test_estimates_without_a_draft_have_speedups_but_no_seconds(planner):
 def test_chunks_cover_the_document_and_the_record_survives_json(planner):
     run = dry_run(planner, COLLECTION, QUESTION, Settings(keep=0.3))
     record = json.loads(json_line(asdict(run)))
-    assert from_json(DryRun, record) == run
+    assert dacite.from_dict(DryRun, record, JSON) == run
     assert record["pair"] == {"draft": "tiny:draft", "target": "tiny:target"}
     assert record["auto"]["mode"] in ("select", "full")
     chunks = record["chunks"]
