@@ -10,9 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, TypeVar
+
+from specprefill_cli.files import own_path
 
 FOLDER_VARIABLE = "SPECPREFILL_CACHE"
 # Bytes of all values together, and the share of them that stays where they become more.
@@ -44,11 +45,7 @@ class DiskCache:
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
-        import platformdirs
-
-        chosen = os.environ.get(FOLDER_VARIABLE)
-        folder = Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill"))
-        self.path, self.limit_bytes = folder / "documents.sqlite3", limit_bytes
+        self.path, self.limit_bytes = own_path(FOLDER_VARIABLE, "cache") / "documents.sqlite3", limit_bytes
         self.database: sqlite3.Connection | None = None
         self.failed, self.stored_bytes, self.lock = False, 0, Lock()
 

@@ -88,6 +88,14 @@ ENCODER_FOLDER = _PACKAGE / "bundled" / "encoder"
 GLOSSARY_FOLDER = _PACKAGE / "bundled" / "glossary"
 
 
+def own_path(variable: str, kind: str, name: str = "") -> Path:
+    """The path in an environment variable, or `name` in the platform's folder of a kind: `cache`, `config` or `data`."""
+    import platformdirs
+
+    chosen = os.environ.get(variable)
+    return Path(chosen).expanduser() if chosen else Path(getattr(platformdirs, f"user_{kind}_dir")("specprefill"), name)
+
+
 def packaged_folder(name: str) -> Path:
     """Return the folder `name` that ships with specprefill. Raises SpecprefillError for an incomplete installation."""
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):

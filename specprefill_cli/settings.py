@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from specprefill_cli.declarations import ENVIRONMENT_PREFIX, Setting, setting
 from specprefill_cli.errors import UsageError
+from specprefill_cli.files import own_path
 
 AUTO = "auto"
 OFF = "off"
@@ -158,7 +158,4 @@ def parse_setting(name: str, value: Any, place: str) -> Any:
 
 def config_path() -> Path:
     """The config file: $SPECPREFILL_CONFIG, or config.toml in the platform's folder for configuration."""
-    import platformdirs
-
-    chosen = os.environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
-    return Path(chosen) if chosen else Path(platformdirs.user_config_dir("specprefill")) / "config.toml"
+    return own_path(f"{ENVIRONMENT_PREFIX}CONFIG", "config", "config.toml")

@@ -22,8 +22,8 @@ from specprefill_cli.models.sources.tokenizers import fingerprint
 from specprefill_cli.prefill.calibration import (
     calibration_folder,
     check_identity,
+    model_identity,
     read_description,
-    weights_fingerprint,
 )
 from specprefill_cli.prefill.registry import SCORERS
 
@@ -98,12 +98,7 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
     """The identity of a pair in calibrations: hashes of weights and tokenizer, and sizes."""
     identity: dict[str, str | int] = {"tokenizer": fingerprint(pair.target.tokenizer)}
     for role, loaded in (("draft", pair.loaded_draft), ("target", pair.loaded_target)):
-        text = loaded.model.config.get_text_config()
-        identity |= {
-            f"{role}_weights": weights_fingerprint(loaded.model),
-            f"{role}_layers": text.num_hidden_layers,
-            f"{role}_hidden_size": text.hidden_size,
-        }
+        identity |= {f"{role}_{name}": value for name, value in model_identity(loaded).items() if name != "tokenizer"}
     return identity
 
 

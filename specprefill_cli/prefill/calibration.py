@@ -110,12 +110,12 @@ class ScoringHeads:
     auto_tokens: int | None = None
 
 
-def draft_identity(draft: LoadedModel) -> dict[str, Any]:
-    """The values that identify a draft in a file of heads."""
-    text = draft.model.config.get_text_config()
+def model_identity(loaded: LoadedModel) -> dict[str, Any]:
+    """The values that identify a model in calibrations."""
+    text = loaded.model.config.get_text_config()
     return {
-        "weights": weights_fingerprint(draft.model),
-        "tokenizer": fingerprint(draft.tokenizer),
+        "weights": weights_fingerprint(loaded.model),
+        "tokenizer": fingerprint(loaded.tokenizer),
         "layers": text.num_hidden_layers,
         "hidden_size": text.hidden_size,
     }
@@ -130,7 +130,7 @@ def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
     path = folder / HEADS_FILE
     heads = read_description(path, "scoring heads", HEADS_REMEDY, parse)
     if heads is not None:
-        check_identity(path, vars(heads), draft_identity(draft), "draft", HEADS_REMEDY)
+        check_identity(path, vars(heads), model_identity(draft), "draft", HEADS_REMEDY)
     return heads
 
 

@@ -79,10 +79,6 @@ class EncodedQuestion:
     reused: tuple[str, ...] = ()
 
     @property
-    def document_text(self) -> str:
-        return self.collection.text
-
-    @property
     def document_tokens(self) -> int:
         start, end = self.prompt.document
         return end - start

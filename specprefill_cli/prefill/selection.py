@@ -153,7 +153,7 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
     capped: keep no more than the target's context has room for
     """
-    keep, room, prompt, text = request.keep, request.prompt_room, request.prompt, request.document_text
+    keep, room, prompt, text = request.keep, request.prompt_room, request.prompt, request.collection.text
     limit = room - (prompt.length - request.document_tokens) if capped and prompt.length > room else None
     if limit is not None and keep is None:
         limit = min(limit, int(AUTO_CONTEXT_SHARE * room))

@@ -20,7 +20,7 @@ from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running.cache import layer_count
 from specprefill_cli.models.sources.pairs import Pair, draft_folder
 from specprefill_cli.models.sources.tokenizers import fingerprint
-from specprefill_cli.prefill.calibration import CalibratedPair, Head, ScoringHeads, calibration_folder, draft_identity
+from specprefill_cli.prefill.calibration import CalibratedPair, Head, ScoringHeads, calibration_folder, model_identity
 from tests.helpers.architectures import VOCABULARY, build_model
 
 
@@ -37,7 +37,7 @@ def random_calibrated_pair(name, tokenizer, draft_sizes=None, target_sizes=None)
         auto_mass=0.7,
         default=False,
         evidence={},
-        **draft_identity(models[1]),
+        **model_identity(models[1]),
     )
     pair = CalibratedPair(Pair("random", "draft", "target"), models[0], models[1], scoring_heads=heads)
     set_calibration(pair, KvCalibration(pair_identity(pair), 0, random_map(pair)))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from specprefill_cli.prefill.calibration import Head, ScoringHeads, draft_identity
+from specprefill_cli.prefill.calibration import Head, ScoringHeads, model_identity
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 
 
@@ -20,4 +20,4 @@ def shorten_context(session, draft, target=None):
 def make_heads(draft, *heads, default=True):
     """Scoring heads from (layer, head, weight)."""
     heads = tuple(Head(*head) for head in heads)
-    return ScoringHeads(heads=heads, auto_mass=0.7, default=default, evidence={}, **draft_identity(draft))
+    return ScoringHeads(heads=heads, auto_mass=0.7, default=default, evidence={}, **model_identity(draft))

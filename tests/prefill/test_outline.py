@@ -55,7 +55,7 @@ def test_auto_keeps_headings_and_first_sentences_of_a_longer_one(random_session)
     request = request_for(random_session, SECTIONS, SUMMARY)
     importance = torch.rand(request.document_tokens)
     selection = select_scored(request, Scores(importance=importance))
-    text, offsets, start = request.document_text, request.prompt.offsets, request.prompt.document[0]
+    text, offsets, start = request.collection.text, request.prompt.offsets, request.prompt.document[0]
     kept = "".join(
         text[slice(*offsets[place - start])]
         for place in selection.plan.kept_positions().tolist()

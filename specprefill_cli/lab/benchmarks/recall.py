@@ -61,7 +61,7 @@ class PassageScorer(Scorer):
     name = "passages"
 
     def score(self, request: PrefillRequest) -> Scores:
-        offsets, text = request.prompt.offsets, request.document_text
+        offsets, text = request.prompt.offsets, request.collection.text
         with request.clock.phase("scoring"):
             device = request.pair.target.device
             ranges, vectors = passage_vectors(text, device)

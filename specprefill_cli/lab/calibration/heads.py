@@ -20,7 +20,7 @@ from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.cache import KvCacheState, new_state
 from specprefill_cli.models.running.passes import QueryCapture
-from specprefill_cli.prefill.calibration import Head, ScoringHeads, draft_identity
+from specprefill_cli.prefill.calibration import Head, ScoringHeads, model_identity
 from specprefill_cli.prefill.importance import blend, layer_attention
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.attention import QuestionScorer
@@ -87,7 +87,7 @@ def calibrate_heads(
         default=all(mean_recalls["heads"] > mean_recalls[scorer] for scorer in UNCALIBRATED),
         evidence={"questions": len(sightings), **recalls, **by_window},
         window=window,
-        **draft_identity(draft),
+        **model_identity(draft),
     )
 
 

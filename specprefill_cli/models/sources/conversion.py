@@ -17,6 +17,7 @@ from pathlib import Path
 
 from specprefill_cli.caches import Entry
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.files import own_path
 from specprefill_cli.models.sources.lora import read_adapter
 
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
@@ -34,10 +35,7 @@ Step = Callable[[int, str], None]
 
 def models_folder() -> Path:
     """$SPECPREFILL_MODELS, or `models` in the platform's folder for caches."""
-    import platformdirs
-
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specprefill")) / "models"
+    return own_path(FOLDER_VARIABLE, "cache", "models")
 
 
 def converted_models() -> list[Entry]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
+from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER, own_path
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.refs import BUNDLED, Kind, ModelRef
 from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
@@ -162,10 +161,7 @@ def draft_folder(draft: str) -> Path:
 
 def user_folder() -> Path:
     """$SPECPREFILL_CALIBRATION, or `calibration` in the platform's folder for application data."""
-    import platformdirs
-
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("specprefill")) / "calibration"
+    return own_path(FOLDER_VARIABLE, "data", "calibration")
 
 
 def slug(name: str) -> str:

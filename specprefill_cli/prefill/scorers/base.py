@@ -94,7 +94,7 @@ def lexical_importance(request: PrefillRequest) -> Tensor:
     starts = request.chunk_starts
     if not len(starts):
         return torch.zeros(0)
-    return request.of_tokens(word_scores(request.question, request.document_text, starts))
+    return request.of_tokens(word_scores(request.question, request.collection.text, starts))
 
 
 class RandomScorer(Scorer):

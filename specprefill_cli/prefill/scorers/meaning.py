@@ -72,7 +72,7 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     cache, compute = request.draft_prefixes, partial(document_vectors, request)
     vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
     question = load_encoder(request.pair.target.device).question_vectors(english_question(request))
-    sentence_starts = sentences_of(request.document_text)[:, 0]
+    sentence_starts = sentences_of(request.collection.text)[:, 0]
     pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
     if not len(sentence_starts):
         return pieces
@@ -85,7 +85,7 @@ def document_vectors(request: PrefillRequest) -> DocumentVectors:
     """The vectors of a document's pieces and words, from the disk if they are kept there."""
     encoder, english = load_encoder(request.pair.target.device), gloss_documents(request.collection)
     starts, kept = request.prompt.offsets[::PIECE, 0], request.collection.kept
-    passage = (request.document_text, starts) if english is None else (english.text, starts, english.places)
+    passage = (request.collection.text, starts) if english is None else (english.text, starts, english.places)
     key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
     with DiskCache() if kept else nullcontext() as disk:
         with suppress(SafetensorError, TypeError):
@@ -98,7 +98,7 @@ def document_vectors(request: PrefillRequest) -> DocumentVectors:
 
 def english_question(request: PrefillRequest) -> str:
     """The English of a question."""
-    return gloss(request.question, language_of(request.question, language_of(request.document_text))).text
+    return gloss(request.question, language_of(request.question, language_of(request.collection.text))).text
 
 
 def has_vectors(request: PrefillRequest) -> bool:
@@ -109,7 +109,7 @@ def has_vectors(request: PrefillRequest) -> bool:
 def identity(request: PrefillRequest) -> str:
     """What determines the vectors: the text, and where its pieces begin."""
     starts = np.ascontiguousarray(request.prompt.offsets[::PIECE, 0], dtype=np.int64)
-    digest = hashlib.sha256(request.document_text.encode("utf-8", "surrogatepass"))
+    digest = hashlib.sha256(request.collection.text.encode("utf-8", "surrogatepass"))
     digest.update(starts.tobytes())
     return digest.hexdigest()
 
@@ -141,7 +141,7 @@ class BlendScorer(HeadsScorer):
         """Mix in meaning and words. importance: [n] by the draft's heads; None: it did not run."""
         if not len(request.prompt.offsets):
             return torch.zeros(0)
-        covered = coverage(request.question, request.document_text, request.chunk_starts)
+        covered = coverage(request.question, request.collection.text, request.chunk_starts)
         meaning = embedding_importance(request)
         if importance is None:
             mixed = blend(meaning, lexical_importance(request), covered)
@@ -149,7 +149,7 @@ class BlendScorer(HeadsScorer):
             mixed = blend(meaning, super().finish(request, importance), HEADS_WEIGHT * covered)
         mixed = with_english_words(request, mixed)
         # Chunks with a rare identifier of the question come first: `B077` and `B078` mean the same.
-        holds = request.of_tokens(hold_rare_identifier(request.question, request.document_text, request.chunk_starts))
+        holds = request.of_tokens(hold_rare_identifier(request.question, request.collection.text, request.chunk_starts))
         return mixed + holds * mixed.topk(min(request.chunk_size, len(mixed))).values.mean()
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
