@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specprefill_cli.documents.language import UNSPACED, WORD, says_not_found
+from specprefill_cli.documents.sentences import sentences_around
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.selection import chunk_scores
 from specprefill_cli.record import Cell, Citation, Fate, SpanRecord
@@ -29,9 +30,6 @@ UNQUOTED = ("yes", "no")
 # Punctuation and Markdown that chat models put around an answer.
 MARKS = " \t\n.,;:!?\"'“”*_`"
 MOST_CITATIONS = 3
-SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
-# Characters of the sentence shown on either side of the answer.
-WIDEST_SENTENCE = 200
 
 
 def cite(
@@ -83,14 +81,11 @@ def longest_quote(answer: str, text: str) -> list[tuple[int, int]]:
 
 
 def citation(collection: Collection, start: int, end: int) -> Citation:
-    """Cite characters [start, end) of the collection's text, with the sentence or line around them."""
+    """Cite characters [start, end) of the collection's text, with the sentences around them."""
     number, first, last = collection.ranges_by_document(start, end)[0]
     document = collection.documents[number]
     pages = document.pages_between(first, last)
-    left, right = max(0, first - WIDEST_SENTENCE), min(len(document.text), last + WIDEST_SENTENCE)
-    before = [match.end() for match in SENTENCE_END.finditer(document.text, left, first)]
-    after = SENTENCE_END.search(document.text, last, right)
-    text = document.text[before[-1] if before else left : after.end() if after else right].strip()
+    text = collection.text[slice(*sentences_around(collection.text, start, end))]
     return Citation(document.name, pages[0] if pages else 1, first, last, text, number)
 
 

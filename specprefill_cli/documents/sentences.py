@@ -40,6 +40,13 @@ def sentences_of(text: str) -> np.ndarray:
     return ranges
 
 
+def sentences_around(text: str, start: int, end: int) -> tuple[int, int]:
+    """The range of the sentences that the characters [start, end) of a text touch."""
+    begins, ends = sentences_of(text).T
+    first, last = begins.searchsorted(start, side="right"), ends.searchsorted(end)
+    return int(begins[:first].max(initial=0)), int(ends[last:].min(initial=len(text)))
+
+
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Yield the character range of each sentence of a text, in order, without surrounding blanks."""
     first, has_tables = 0, CELLS in text

@@ -11,7 +11,7 @@ import numpy as np
 
 from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.language import ENGLISH, WORD, WordForms, language_of, normaliser
-from specprefill_cli.documents.sentences import sentences_of
+from specprefill_cli.documents.sentences import sentences_around
 
 K1, B = 1.2, 0.75
 # Weight of a compound with a word, or of a part of it, against 1 for the word.
@@ -164,9 +164,8 @@ def rare_places(question: str, text: str) -> list[int]:
 def hold_rare_identifier(question: str, text: str, starts: np.ndarray) -> np.ndarray:
     """Whether each passage [n] has part of a sentence or row with a rare identifier of the question."""
     holds = np.zeros(len(starts), dtype=bool)
-    begins, ends = sentences_of(text).T
     for place in rare_places(question, text):
-        sentence = max(0, int(np.searchsorted(begins, place, side="right")) - 1)
-        first, last = np.searchsorted(starts, (begins[sentence], ends[sentence] - 1), side="right") - 1
+        begin, end = sentences_around(text, place, place + 1)
+        first, last = np.searchsorted(starts, (begin, end - 1), side="right") - 1
         holds[max(0, first) : last + 1] = True
     return holds

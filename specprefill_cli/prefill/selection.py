@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specprefill_cli.documents.sentences import sentences_of
+from specprefill_cli.documents.sentences import sentences_around
 from specprefill_cli.prefill.fates import Plan, fate_spans
 from specprefill_cli.prefill.importance import OUTLINE_KEEP, is_about_everything, outline_importance
 from specprefill_cli.prefill.request import PrefillRequest
@@ -140,9 +140,7 @@ def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> 
     # Tokens begin or end with the blank between sentences.
     chunk = text[low:high]
     low, high = low + len(chunk) - len(chunk.lstrip()), high - (len(chunk) - len(chunk.rstrip()))
-    begins, ends = sentences_of(text).T
-    first = begins[: np.searchsorted(begins, low, side="right")].max(initial=0)
-    last = ends[np.searchsorted(ends, high) :].min(initial=len(text))
+    first, last = sentences_around(text, low, high)
     begin = int(np.searchsorted(offsets[:, 0], first, side="right")) - 1
     stop = int(np.searchsorted(offsets[:, 0], last))
     return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end
