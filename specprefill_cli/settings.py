@@ -15,7 +15,6 @@ from specprefill_cli.files import own_path
 
 AUTO = "auto"
 OFF = "off"
-SHORT_STYLE, FULL_STYLE = "short", "full"
 NEVER, WARN, STRICT = "never", "warn", "strict"
 # Panels of `--help`.
 DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
@@ -42,9 +41,6 @@ class Settings:
     )
     adapter: str | None = _models(
         None, "Folder or hub id of a LoRA adapter for the target, in PEFT's format", unset="the pair's", rare=True
-    )
-    style: str | None = _models(
-        None, "Answers in a few words or in sentences", unset="the pair's", choices=(SHORT_STYLE, FULL_STYLE), rare=True
     )
     devices: str = _models(AUTO, "Devices: auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(

@@ -31,7 +31,7 @@ SELECT = "select"
 # Settings that need the target's weights, and their values besides the default that do not.
 WEIGHT_SETTINGS: dict[str, tuple[str, ...]] = {
     **{"mode": (BASELINE, SELECT), "speculate": (OFF,)},
-    **dict.fromkeys(("adapter", "style", "quantization", "tensor_parallel", "confirm", "positions", "proposer"), ()),
+    **dict.fromkeys(("adapter", "quantization", "tensor_parallel", "confirm", "positions", "proposer"), ()),
 }
 # `auto` sends documents up to this many tokens in full: scoring them would take longer than prefilling them.
 SHORT_TOKENS = 1_024

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.loading import load_model, load_pair
 from specprefill_cli.models.machine.placement import Placement
@@ -143,5 +143,3 @@ def test_the_option_replaces_the_pairs_adapter(folder):
     assert chosen_pair(Settings(pair="tiny", adapter=str(folder))).adapter == str(folder)
     pair = chosen_pair(Settings(pair="smollm2", target=str(BUNDLED_FOLDER / "target"), adapter="a/b"))
     assert (pair.target, pair.adapter) == (str(BUNDLED_FOLDER / "target"), "a/b")
-    with pytest.raises(UsageError, match="--style full: runs the target without an adapter"):
-        chosen_pair(Settings(pair="smollm2", style="full", adapter="a/b"))

@@ -58,13 +58,13 @@ def test_without_package_and_cache_the_hub_has_it(package):
         ModelRef("smollm2:base").source()
 
 
-def test_styles_have_their_own_model_and_prompt(package):
-    short, full = (chosen_pair(Settings(pair="smollm2", style=style)) for style in ("short", "full"))
+def test_full_sentences_are_a_pair_without_the_adapter(package):
+    short, full = map(find_pair, ("smollm2", "smollm2-full"))
     assert (short.target, short.prompt) == ("smollm2:target", "smollm2")
     assert (full.target, full.prompt) == ("smollm2:base", "smollm2-full")
     assert chosen_pair(Settings(pair="smollm2", adapter="a/b")).target == "smollm2:base"
     package.file = None
-    full = chosen_pair(Settings(pair="smollm2", style="full"))
+    full = find_pair("smollm2-full")
     assert (full.target, full.adapter) == (smollm2.HUB_ID, None)
 
 
@@ -119,21 +119,20 @@ def test_tiny_names_the_better_pair_once(monkeypatch, call, tmp_path):
 
 def test_the_first_run_converts_and_says_why(package, call, tmp_path):
     (tmp_path / "fee.txt").write_text("The fee is 3 euros.")
-    command = ("ask", str(tmp_path / "fee.txt"), "What is the fee?", "--pair", "smollm2", "--style", "full")
+    command = ("ask", str(tmp_path / "fee.txt"), "What is the fee?", "--pair", "smollm2-full")
     code, _, err = call(*command, "--max-new-tokens", "2")
     assert code == 0
     assert err.startswith("smollm2:base: converting its file once; later runs load it in a second\n")
     assert "converting" not in call(*command, "--max-new-tokens", "2")[2]
     # The bundled adapter belongs to the real weights.
-    code, _, err = call("ask", *command[1:5], "--max-new-tokens", "2", "--quiet")
+    code, _, err = call(*command[:4], "smollm2", "--max-new-tokens", "2", "--quiet")
     assert code == 1
     assert "the model has no layer model.layers.10.mlp.down_proj; give the adapter of this model" in err
 
 
-def test_a_server_with_another_adapter_or_style_is_another_pair():
+def test_a_server_with_another_adapter_is_another_pair():
     places = {server_identity(Settings(pair="tiny", adapter=adapter))["the pair"] for adapter in (None, "a/b", "c/d")}
     assert len(places) == 3
-    assert "--style" in server_identity(Settings(pair="tiny"))
 
 
 @pytest.mark.smollm2

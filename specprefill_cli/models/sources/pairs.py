@@ -11,7 +11,7 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER, own_path
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.refs import BUNDLED, Kind, ModelRef
-from specprefill_cli.settings import AUTO, FULL_STYLE, Settings
+from specprefill_cli.settings import AUTO, Settings
 
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
@@ -31,7 +31,6 @@ HEADS_FILE = "heads.json"
 class Pair:
     """A named pair: hub ids or folders of draft and target, and the prompt template that suits the target.
 
-    full_prompt: the template of answers in full sentences, where the pair also gives short ones with an adapter
     adapter: folder or hub id of a LoRA adapter that is merged into the target's weights
     gguf: what the names of the repositories with its GGUF files end with; a machine without a GPU takes these
     """
@@ -41,7 +40,6 @@ class Pair:
     target: str
     prompt: str = "ask"
     note: str = ""
-    full_prompt: str | None = None
     adapter: str | None = None
     gguf: str | None = None
 
@@ -55,7 +53,10 @@ PAIRS: Mapping[str, Pair] = {
     pair.name: pair
     for pair in (
         Pair("tiny", CHOOSER, f"{BUNDLED}target", TINY_PROMPT, "bundled; small, runs anywhere"),
-        Pair(SMOLLM2, CHOOSER, smollm2.TARGET, "smollm2", "for a CPU", "smollm2-full"),
+        Pair(SMOLLM2, CHOOSER, smollm2.TARGET, "smollm2", "for a CPU; answers in a few words"),
+        Pair(
+            "smollm2-full", CHOOSER, smollm2.BASE, "smollm2-full", "the same without an adapter: answers in sentences"
+        ),
         Pair(
             "qwen2.5-coder-1.5b", f"{CODER}-0.5B-Instruct-GGUF", f"{CODER}-1.5B-Instruct-GGUF", note="1.1 GB; for a CPU"
         ),
@@ -124,8 +125,9 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
     if name not in PAIRS:
         raise UsageError(f"pair '{name}': unknown; known are {', '.join(PAIRS)}, or give --draft and --target")
     pair = on_this_machine(PAIRS[name])
-    if name == SMOLLM2 and target is None and smollm2.package_file() is None:
-        pair = replace(pair, target=smollm2.HUB_ID, adapter=str(SMOLLM2_FOLDER))
+    if pair.target in (smollm2.TARGET, smollm2.BASE) and target is None and smollm2.package_file() is None:
+        adapter = str(SMOLLM2_FOLDER) if pair.target == smollm2.TARGET else None
+        pair = replace(pair, target=smollm2.HUB_ID, adapter=adapter)
     if target is not None:
         # A foreign target needs its own chat template; the named pair's prompt suits its own target alone.
         return Pair("custom", pair.draft, target)
@@ -133,25 +135,20 @@ def find_pair(name: str, draft: str | None = None, target: str | None = None) ->
 
 
 def chosen_pair(settings: Settings) -> Pair:
-    """The pair that the settings name, in their style and with their adapter.
+    """The pair that the settings name, with their adapter. Raises UsageError for an unknown name.
 
     The bundled draft scores for a pair from the hub, unless a setting needs its own, or that has calibrated heads.
-
-    Raises UsageError for an unknown name, and for a style that the pair does not have.
     """
     pair = find_pair(settings.pair, settings.draft, settings.target)
     is_from_hub = settings.draft is None and ModelRef(pair.draft).kind in (Kind.HUB, Kind.HUB_FILE)
     needs_own = any(getattr(settings, name) in values for name, values in OWN_DRAFT.items())
     if is_from_hub and not needs_own and not (draft_folder(pair.draft) / HEADS_FILE).is_file():
         pair = replace(pair, draft=CHOOSER)
-    if settings.style is not None and pair.full_prompt is None:
-        raise UsageError(f"--style {settings.style}: only the pair {SMOLLM2} has styles; name a --prompt instead")
-    if settings.style == FULL_STYLE:
-        if settings.adapter is not None:
-            raise UsageError("--style full: runs the target without an adapter; leave out --adapter")
-        assert pair.full_prompt is not None
-        return replace(remove_adapter(pair), prompt=pair.full_prompt)
-    return pair if settings.adapter is None else replace(remove_adapter(pair), adapter=settings.adapter)
+    if settings.adapter is None:
+        return pair
+    return replace(
+        pair, target=smollm2.BASE if pair.target == smollm2.TARGET else pair.target, adapter=settings.adapter
+    )
 
 
 def draft_folder(draft: str) -> Path:
@@ -167,8 +164,3 @@ def user_folder() -> Path:
 def slug(name: str) -> str:
     """A hub id or path as a file name: other characters than letters, digits, dots and dashes become underscores."""
     return re.sub(r"[^\w.-]+", "_", name).strip("_")
-
-
-def remove_adapter(pair: Pair) -> Pair:
-    """The pair with the base model of its target."""
-    return replace(pair, target=smollm2.BASE if pair.target == smollm2.TARGET else pair.target, adapter=None)
