@@ -151,6 +151,7 @@ def server_identity(settings: Settings) -> Identity:
     return {
         VERSION: f"{__version__} {Path(__file__).absolute().parents[1]} {sys.prefix}",
         "the pair": " -> ".join(models),
+        "the prompt": settings.prompt or pair.prompt,
         **{setting.flag: getattr(settings, setting.name) for setting in compared},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
     }

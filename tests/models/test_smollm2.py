@@ -130,9 +130,11 @@ def test_the_first_run_converts_and_says_why(package, call, tmp_path):
     assert "the model has no layer model.layers.10.mlp.down_proj; give the adapter of this model" in err
 
 
-def test_a_server_with_another_adapter_is_another_pair():
+def test_a_server_with_another_adapter_or_prompt_is_another_one():
     places = {server_identity(Settings(pair="tiny", adapter=adapter))["the pair"] for adapter in (None, "a/b", "c/d")}
     assert len(places) == 3
+    alike = [server_identity(Settings(pair="smollm2-full", target=target)) for target in (None, "smollm2:base")]
+    assert alike[0]["the prompt"] != alike[1]["the prompt"]
 
 
 @pytest.mark.smollm2
