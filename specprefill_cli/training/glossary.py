@@ -20,7 +20,7 @@ from specprefill_cli.documents.language import listed_words, normaliser
 from specprefill_cli.models.glossary import LONGEST_ENTRY, SUFFIX
 
 # Entries of a glossary; English of an entry: alternatives, words of each.
-ENTRIES, ALTERNATIVES, WORDS = 40_000, 2, 2
+ENTRIES, ALTERNATIVES, WORDS = 120_000, 2, 2
 FREQDB = {"fr": "fra", "es": "spa", "it": "ita", "pt": "por", "nl": "nld", "zh": "cmn"}
 WORDNETS = {code: three for code, three in {**FREQDB, "de": "deu", "ru": "rus", "pl": "pol"}.items() if code != "zh"}
 PIVOTS = ("fr", "es", "it", "pt")

@@ -36,7 +36,7 @@ PIECE = 32
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
 # Part of their keys on disk: raise it with another encoder or glossary.
-VERSION = 1
+VERSION = 2
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
 # With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
