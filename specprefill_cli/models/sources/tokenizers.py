@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,8 +16,6 @@ from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 if TYPE_CHECKING:
     import tiktoken
-    from tokenizers.normalizers import Normalizer
-    from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
 # The split pattern of Qwen2 and of the bundled tokenizer: transformers, tiktoken and llama.cpp know it.
@@ -27,17 +24,6 @@ SPLIT_PATTERN = (
 )
 ANCHOR = "\n"
 RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
-# Common to the patterns of Qwen, Llama 3 and GPT-4: the end of a line is never part of the next word.
-LINE_ENDS = r"|\s*[\r\n]+|"
-# Steps of a tokenizer that never merges across lines which begin with a letter.
-SPLITTING: tuple[dict[str, Any], ...] = (
-    {"type": "Split", "behavior": "Isolated", "invert": False},
-    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-)
-# Characters of a piece: long enough that starting a piece costs nothing, short enough that the cores finish together.
-PIECE_SIZE = 4_096
-# Pieces encoded in a call: the library's result takes several times the memory of ids and ranges.
-BATCH = 256
 
 
 @lru_cache(maxsize=1)
@@ -61,59 +47,18 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int
     """Token ids and character ranges [n, 2] of a text that is data: special tokens in it are mere text."""
     encoder, anchor = data_encoder(tokenizer), anchor_tokens(tokenizer)
     if anchor:
-        ids, offsets = encode_in_pieces(encoder, ANCHOR + text)
+        ids, offsets = encode_whole(encoder, ANCHOR + text)
         if ids[: len(anchor)] == anchor:
             return ids[len(anchor) :], (offsets[len(anchor) :] - len(ANCHOR)).clip(min=0)
-    return encode_in_pieces(encoder, text)
+    return encode_whole(encoder, text)
 
 
-def encode_in_pieces(encoder: Tokenizer, text: str, size: int = PIECE_SIZE) -> tuple[list[int], np.ndarray]:
-    """Token ids and character ranges [n, 2] of a text, the same as without division; no special tokens are added.
-
-    The library encodes the pieces in parallel. That saves 5 % of the TTFT of `select --keep 0.1` at 8,192 tokens, and more
-    on longer prompts. A tokenizer that could merge across lines gets the text whole.
-    """
-    starts = piece_starts(text, size) if splits_at_lines(encoder) else [0]
-    ends = [*starts[1:], len(text)]
-    ids: list[int] = []
-    offsets = []
-    for first in range(0, len(starts), BATCH):
-        batch = slice(first, first + BATCH)
-        pieces = [text[start:end] for start, end in zip(starts[batch], ends[batch], strict=True)]
-        for encoding, start in zip(encoder.encode_batch(pieces, add_special_tokens=False), starts[batch], strict=True):
-            ids += encoding.ids
-            flat = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int64, count=2 * len(encoding))
-            offsets.append(flat.reshape(-1, 2) + start)
-    return ids, np.concatenate(offsets)
-
-
-def piece_starts(text: str, size: int) -> Sequence[int]:
-    """Where pieces of at least `size` characters begin: at 0, and at lines that begin with a letter."""
-    starts = [0]
-    place = text.find("\n", size)
-    while place >= 0:
-        if text[place + 1 : place + 2].isalpha():
-            starts.append(place + 1)
-            place += size
-        place = text.find("\n", place + 1)
-    return starts
-
-
-@lru_cache(maxsize=8)
-def splits_at_lines(encoder: Tokenizer) -> bool:
-    """Whether a letter that begins a line begins a word: in byte-level BPE split at a pattern with LINE_ENDS."""
-    steps = parse_state(encoder.pre_tokenizer).get("pretokenizers", ())
-    return (
-        len(steps) == len(SPLITTING)
-        and all(needed.items() <= step.items() for needed, step in zip(SPLITTING, steps, strict=True))
-        and LINE_ENDS in steps[0]["pattern"].get("Regex", "")
-        and parse_state(encoder.normalizer).get("type", "NFC") == "NFC"
-    )
-
-
-def parse_state(part: Normalizer | PreTokenizer | None) -> dict[str, Any]:
-    """A part of a tokenizer as its file describes it: its pickled state is that JSON."""
-    return {} if part is None else json.loads(part.__getstate__())
+def encode_whole(encoder: Tokenizer, text: str) -> tuple[list[int], np.ndarray]:
+    """Token ids and character ranges [n, 2] of a text, without special tokens."""
+    # Unlike `encode`, this call lets other threads run.
+    (encoding,) = encoder.encode_batch([text], add_special_tokens=False)
+    flat = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int64, count=2 * len(encoding))
+    return encoding.ids, flat.reshape(-1, 2)
 
 
 @lru_cache(maxsize=8)
