@@ -54,7 +54,7 @@ class LocalEngine(Engine):
     read: ReadDocuments = read_collection
     waiting: deque[Ticket] = field(default_factory=deque, init=False)
     running: list[Ticket] = field(default_factory=list, init=False)
-    prefilling: Ticket | None = field(default=None, init=False)
+    prefilling: list[Ticket] = field(default_factory=list, init=False)
     changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     closing: bool = field(default=False, init=False)
     thread: threading.Thread | None = field(default=None, init=False)
@@ -129,31 +129,29 @@ class LocalEngine(Engine):
 
     def oldest_ready(self) -> Ticket | None:
         """The oldest waiting request whose preparation ended, with success or not; during a prefill, only a far shorter one."""
-        longest = self.prefilling.characters / FAR_SHORTER if self.prefilling else float("inf")
-        ready = (ticket for ticket in self.waiting if ticket.encoded.done() and ticket.characters <= longest)
+        shorter_than = self.prefilling[-1].characters / FAR_SHORTER if self.prefilling else float("inf")
+        ready = (ticket for ticket in self.waiting if ticket.encoded.done() and ticket.characters < shorter_than)
         return next(ready, None)
 
     def admit(self) -> None:
-        """Begin the oldest tokenised request if it fits beside the running answers and a prefill that pauses."""
-        paused = self.prefilling
-        begun = [*self.running, paused] if paused else self.running
+        """Begin the oldest tokenised request if it fits beside the running answers and the prefills that pause."""
         with self.changed:
             ticket = self.oldest_ready()
         if ticket is None or len(self.running) >= self.max_answering:
             return
         try:
-            fits = ticket.fits_beside(begun, self.memory_limit)
+            fits = ticket.fits_beside([*self.running, *self.prefilling], self.memory_limit)
         except Exception as error:
             return self.tell(ticket, Failed(error))
         with self.changed:
             if ticket.cancelled or not fits:
                 return
             self.waiting.remove(ticket)
-            self.prefilling = ticket
-        self.begin(ticket, paused)
+            self.prefilling.append(ticket)
+        self.begin(ticket)
 
-    def begin(self, ticket: Ticket, paused: Ticket | None) -> None:
-        """Prefill a question, or find its passages; paused: the prefill that goes on afterwards."""
+    def begin(self, ticket: Ticket) -> None:
+        """Prefill a question, or find its passages."""
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else lambda: self.pause(ticket)):
@@ -166,7 +164,7 @@ class LocalEngine(Engine):
         except Exception as error:
             self.fail(ticket, error)
         finally:
-            self.prefilling = paused
+            self.prefilling.pop()
 
     def pause(self, ticket: Ticket) -> None:
         """Between passes of a prefill, begin a far shorter request, and decode. Raises Cancelled if the prefill's was."""
@@ -180,7 +178,7 @@ class LocalEngine(Engine):
 
     def decode(self) -> None:
         """Continue every running answer by a pass."""
-        for ticket, outcome in run_passes(self.running, len(self.running) + (self.prefilling is not None)):
+        for ticket, outcome in run_passes(self.running, len(self.running) + bool(self.prefilling)):
             self.advance(ticket, outcome)
 
     def advance(self, ticket: Ticket, outcome: torch.Tensor | BaseException | None = None) -> None:

@@ -177,6 +177,14 @@ def test_a_far_shorter_request_begins_between_the_passes_of_a_prefill(session, l
     assert asker.text("b") == answer_singly(session, documents=short).answer
 
 
+def test_requests_without_documents_begin_in_order(session):
+    asker = make_asker(session, independent=True)
+    for name in "abc":
+        asker.submit(name, documents=collection_of(""), settings=FULL)
+    asker.finish()
+    assert [name for name, event in asker.log if isinstance(event, Started)] == ["a", "b", "c"]
+
+
 def test_a_text_that_is_tokenised_delays_only_questions_about_it(session, monkeypatch):
     encode, texts, went_on = prefix_cache.encode_text, [], threading.Event()
 
