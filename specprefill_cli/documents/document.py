@@ -30,7 +30,8 @@ class Document:
     """The text of a document. Pages are in order and never overlap; a format without pages has a single page.
 
     name: any characters of a file name, and surrogates for undecodable bytes; `one_line` makes it safe
-    warnings: sentences about text that may be missing or wrong; origin: place of a part in the whole document
+    warnings: sentences about text that may be missing or wrong
+    origin, number: place of a part in the whole document, and the index of that among all documents (None: not a part)
     """
 
     name: str
@@ -38,6 +39,7 @@ class Document:
     pages: tuple[Page, ...]
     warnings: tuple[str, ...] = ()
     origin: int = 0
+    number: int | None = None
 
     def pages_between(self, start: int, end: int) -> tuple[int, ...]:
         """The numbers of the pages that overlap `[start, end)`, in order; none between two pages."""
@@ -125,9 +127,19 @@ class Collection:
         return [(number, first, last) for number, first, last in ranges if first < last]
 
     def in_whole(self, places: Sequence[Any]) -> list[Any]:
-        """Citations or passages with their ranges in whole documents, where parts of these were read."""
-        shifts = ((place, self.documents[place.number].origin) for place in places)
-        return [replace(place, start=place.start + shift, end=place.end + shift) for place, shift in shifts]
+        """Citations or passages with their ranges in whole documents and the indices of these, where parts were read."""
+        parts = ((place, self.documents[place.number].origin, self.numbers[place.number]) for place in places)
+        return [replace(place, start=place.start + at, end=place.end + at, number=index) for place, at, index in parts]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The index of each document among all, also of those whose parts were not read."""
+        return [n if document.number is None else document.number for n, document in enumerate(self.documents)]
+
+    def part_number(self, place: Any) -> int:
+        """The index here of the document that holds a place of `in_whole`."""
+        starts = ((whole, document.origin) for whole, document in zip(self.numbers, self.documents, strict=True))
+        return max(n for n, (whole, origin) in enumerate(starts) if whole == place.number and origin <= place.start)
 
     def pages_by_document(self, start: int, end: int) -> list[DocumentPages]:
         touched = ((self.documents[number], first, last) for number, first, last in self.ranges_by_document(start, end))

@@ -43,9 +43,10 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     chosen = best_sections(bm25(question, indexes), counts, int(limit) // SECTION)
     if not chosen.any():
         return collection
-    by_document = list(zip(documents, np.split(chosen, np.cumsum(counts)[:-1]), strict=True))
-    parts = tuple(part for document, sections in by_document for part in parts_of(document, sections))
-    left_out = sum(not sections.any() for _, sections in by_document)
+    by_document = np.split(chosen, np.cumsum(counts)[:-1])
+    numbered = [(n, part) for n, sections in enumerate(by_document) for part in parts_of(documents[n], sections)]
+    parts = tuple(replace(part, number=number) for number, part in numbered)
+    left_out = sum(not sections.any() for sections in by_document)
     note = (
         f"{left_out:,} of {len(documents):,} documents were left out, and of the others what shares few words with the "
         "question; --shortlist off reads all"

@@ -48,7 +48,8 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
     answer, cells = mode_answer.answer, mode_answer.cells
     cited_ranges = []
     for citation in answer.citations:
-        origin = collection.starts[citation.number] - collection.documents[citation.number].origin
+        number = collection.part_number(citation)
+        origin = collection.starts[number] - collection.documents[number].origin
         cited_ranges.append((origin + citation.start, origin + citation.end))
     cited_cells = [
         [index for index, cell in enumerate(cells) if cell.text_start < end and start < cell.text_end]

@@ -20,6 +20,7 @@ from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.bm25 import word_index
 from specprefill_cli.prefill.scorers.meaning import embedding_importance
 from specprefill_cli.prefill.shortlist import pack, shortlist, unpack
+from specprefill_cli.record import Citation
 from specprefill_cli.settings import Settings
 
 
@@ -136,7 +137,11 @@ def test_the_documents_with_the_questions_words_are_read(cache: DiskCache, kept:
     settings = Settings(shortlist=4000)
     for _ in range(2):
         chosen = shortlist(collection, "What colour is the mill's gate?", settings)
-        assert "15.txt" in [document.name for document in chosen.documents]
+        names = [document.name for document in chosen.documents]
+        assert "15.txt" in names
+        assert names == [f"{number}.txt" for number in chosen.numbers]
+        (farm,) = chosen.in_whole([Citation("15.txt", 1, 0, 3, "The", names.index("15.txt"))])
+        assert (farm.number, chosen.documents[chosen.part_number(farm)].name) == (15, "15.txt")
         assert len(chosen.text) <= 4000
         assert len(chosen.documents) + chosen.left_out == 31
     assert chosen.warnings[0].startswith(f"{chosen.left_out} of 31 documents were left out")
