@@ -93,7 +93,11 @@ def own_path(variable: str, kind: str, name: str = "") -> Path:
     import platformdirs
 
     chosen = os.environ.get(variable)
-    return Path(chosen).expanduser() if chosen else Path(getattr(platformdirs, f"user_{kind}_dir")("specprefill"), name)
+    return (
+        Path(os.path.expanduser(chosen))
+        if chosen
+        else Path(getattr(platformdirs, f"user_{kind}_dir")("specprefill"), name)
+    )
 
 
 def packaged_folder(name: str) -> Path:

@@ -34,7 +34,7 @@ VERSION = "version"
 # Environment variables that decide which models are loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 # Settings that name models (compared by path), or that change no answer.
-NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm")
+NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm", "prompt")
 # Seconds to wait for the end of a server.
 STOP_SECONDS = 60.0
 # Everything that must be equal, by name, for a server to give the answers of a process without it.
@@ -144,6 +144,7 @@ def listen(
 def server_identity(settings: Settings) -> Identity:
     """The identity of a server with these settings. Raises UsageError for a pair that does not exist."""
     pair = chosen_pair(settings)
+    prompt = settings.prompt or pair.prompt
     names = filter(None, (pair.draft, pair.target, pair.adapter))
     # Hub ids, or absolute paths: a relative path depends on the working folder.
     models = [os.path.realpath(name) if os.path.exists(name) else name for name in names]
@@ -151,7 +152,7 @@ def server_identity(settings: Settings) -> Identity:
     return {
         VERSION: f"{__version__} {Path(__file__).absolute().parents[1]} {sys.prefix}",
         "the pair": " -> ".join(models),
-        "the prompt": settings.prompt or pair.prompt,
+        "the prompt": os.path.realpath(prompt) if prompt.endswith(".toml") else prompt,
         **{setting.flag: getattr(settings, setting.name) for setting in compared},
         **{f"the variable {name}": os.environ.get(name) for name in VARIABLES},
     }

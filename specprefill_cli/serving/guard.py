@@ -169,7 +169,7 @@ class Guard:
 
     def auth_error(self, scope: Scope) -> ApiError | None:
         """The error for a request to refuse; None for a request to accept."""
-        if self.token is None or scope["path"] == OPEN_PATH:
+        if self.token is None or (scope["path"] == OPEN_PATH and scope["method"] in ("GET", "HEAD")):
             return None
         scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not token:

@@ -85,6 +85,7 @@ def test_the_token_is_checked(server):
         assert client.get("/v1/models").status_code == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {server.token}"}):
         assert httpx.get(f"{server.address}/v1/models", headers=headers, trust_env=False).status_code == 401
+    assert httpx.post(f"{server.address}/healthz", trust_env=False).status_code == 401
     state = httpx.get(f"{server.address}/healthz", trust_env=False)
     assert state.json() == {"status": "ok"}
 
