@@ -79,9 +79,10 @@ def markup_of(element: Element) -> str:
     """An element of an OpenDocument as HTML. Empty rows part tables."""
     name, children = name_of(element.tag), list(element)
     value = {name_of(key): text for key, text in element.items()}
+    covers = any(name_of(child.tag) == "covered-table-cell" for child in children)
     while name == "table-row" and children and not "".join(children[-1].itertext()).strip():
         children.pop()
-    if name in PLAIN or (name == "table-row" and not children):
+    if name in PLAIN or (name == "table-row" and not (children or covers)):
         return PLAIN.get(name, "</table><table>")
     if name == "note-body":
         return escape(f" ({' '.join(element.itertext())})")
@@ -122,7 +123,7 @@ def mail_pages(file: SourceFile) -> Pages:
     """Yield the head and the texts, of HTML what a browser shows, then a page for each attached document that can be read."""
     message: Any = message_from_bytes(file.data, policy=policy.default)
     parts = parts_of(message)
-    head = "\n".join(f"{name}: {message[name]}" for name in HEADERS if message[name])
+    head = "\n".join(f"{name}: {value}" for name in HEADERS if (value := header_of(message, name)))
     yield "\n\n".join(filter(None, [head, *(part_text(file, part) for part in parts if is_text(part))]))
     for part in parts:
         kind = part.get_content_type()
@@ -133,6 +134,14 @@ def mail_pages(file: SourceFile) -> Pages:
         name = part.get_filename() or ("message.eml" if kind == "message/rfc822" else kind)
         if text := file.attached(name, data or b""):
             yield text
+
+
+def header_of(message: Any, name: str) -> str:
+    """A header of a mail; as it stands in the file where the library fails on it, as on some damaged addresses."""
+    try:
+        return str(message[name] or "")
+    except (AttributeError, LookupError, ValueError):
+        return next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
 
 
 def mailbox_pages(file: SourceFile) -> Pages:

@@ -10,7 +10,7 @@ from itertools import chain
 from specprefill_cli.documents.cleaning import clean_characters, clean_text
 from specprefill_cli.documents.numbers import write_number
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
-from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer, span_of
+from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer
 from specprefill_cli.documents.text import decode_text
 
 HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
@@ -71,7 +71,9 @@ class TextExtractor(HTMLParser):
         self.depths: Counter[str] = Counter()  # number of open elements by tag, class and identifier
         # Of style sheets, by whether it hides, and a name: weight, property, whether it hides, names of the element, and around.
         self.rules = defaultdict[tuple[bool, str], list[tuple[list[int], str, bool, Set[str], list[str]]]](list)
-        self.lists: list[tuple[int, str]] = []  # number and form of each open list's next item; 0 where items have none
+        self.lists: list[
+            tuple[int | None, str]
+        ] = []  # number and form of each open list's next item; None: it has none
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
@@ -138,12 +140,12 @@ class TextExtractor(HTMLParser):
         if tag in BLOCKS:
             flow.separate(LINE)
         if tag in LISTS:
-            self.lists.append(
-                (span_of(attributes.get("start", "")), attributes.get("type", "")) if tag == "ol" else (0, "")
-            )
-        elif tag == "li" and self.lists and self.lists[-1][0]:
-            number, form = self.lists[-1]
-            number = span_of(attributes.get("value", "")) if "value" in attributes else number
+            first = attributes.get("start", "")[:9]
+            number = (int(first) if first.isdecimal() else 1) if tag == "ol" else None
+            self.lists.append((number, attributes.get("type", "")))
+        elif tag == "li" and self.lists and self.lists[-1][0] is not None:
+            (number, form), stated = self.lists[-1], attributes.get("value", "")[:9]
+            number = int(stated) if stated.isdecimal() else number or 0
             self.lists[-1] = number + 1, form
             flow.prefix = f"{write_number(number, form)}. "
         elif tag == "iframe":
@@ -175,6 +177,8 @@ class TextExtractor(HTMLParser):
             self.out.end_table()
         elif self.lists and tag in LISTS:
             self.lists.pop()
+        elif tag == "li":
+            self.out.flow.prefix = ""
         if tag in BLOCKS:
             self.out.flow.separate(LINE)
 

@@ -151,7 +151,9 @@ class OfficeWriter(Writer):
             elif name not in SKIPPED:
                 # Of the two names of a picture in a paragraph, one counts.
                 if name == "docPr" or (name == "cNvPr" and "presentationml" in element.tag):
+                    prefix, self.flow.prefix = self.flow.prefix, ""
                     self.flow.write_apart(element.get("descr", ""), LINE)
+                    self.flow.prefix = prefix
                 getattr(self, f"write_{name}", self.write)(element)
 
     def write_tbl(self, table: Element) -> None:
@@ -171,14 +173,16 @@ class OfficeWriter(Writer):
         properties, outer = own_properties(paragraph), self.paragraph_style
         self.paragraph_style = self.styles.of_style(properties)
         properties = {**self.paragraph_style, **properties}
-        level, mark = heading_level(properties), self.styles.item_mark(properties)
+        is_deleted = paragraph.find("{*}pPr/{*}rPr/{*}del") is not None
+        level, mark = heading_level(properties), "" if is_deleted else self.styles.item_mark(properties)
         self.flow.separate(BLANK if level else LINE)
-        signs = ("#" * level, "" if level and mark == "-" else mark)
+        # A text box inside a paragraph may come first.
+        outer_prefix, signs = self.flow.prefix, ("#" * level, "" if level and mark == "-" else mark)
         self.flow.prefix = "".join(f"{sign} " for sign in signs if sign)
         written = len(self.flow.pieces)
         self.write(paragraph)
         self.flow.separate(LINE if len(self.flow.pieces) > written else BLANK)
-        self.flow.prefix, self.paragraph_style = "", outer
+        self.flow.prefix, self.paragraph_style = outer_prefix, outer
 
     def write_r(self, run: Element) -> None:
         properties = own_properties(run)
@@ -188,7 +192,9 @@ class OfficeWriter(Writer):
             return
         is_superscript = properties.get("vertAlign") == "superscript"
         if is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] > "0":
-            self.flow.write_raised("".join(text.text or "" for text in run.iterfind("{*}t")))
+            raised = OfficeWriter(self.styles)
+            raised.write(run)
+            self.flow.write_raised(raised.text)
         else:
             self.write(run)
 

@@ -78,16 +78,18 @@ class Styles:
         """Count a paragraph that is an item of a list, and return its mark: `-`, `(a)` or `4.2`; "" for others."""
         identifier = properties.get("numId", "")
         if identifier in self.lists:
-            return self.count(identifier, int(properties.get("ilvl") or 0))
+            return self.count(identifier, properties.get("ilvl", ""), properties.get("pStyle"))
         # A style's list is left by the number 0.
         return "-" if identifier.strip("0") else ""
 
-    def count(self, identifier: str, depth: int) -> str:
-        """Count an item of a list, and return its mark. depth: its level, from 0."""
+    def count(self, identifier: str, named_depth: str, style: str | None) -> str:
+        """Count an item of a list, and return its mark. named_depth: its level, from 0; "": that of its style, or 0."""
         name = self.definition(identifier)
         overrides = by_attribute([self.lists[identifier]], "{*}lvlOverride", "ilvl")
         levels = by_attribute(filter(None, [self.definitions.get(name)]), "{*}lvl", "ilvl")
         levels |= by_attribute(overrides.values(), "{*}lvl", "ilvl")
+        of_style = (key for key, level in levels.items() if style and value_of(level, "pStyle") == style)
+        depth = int(named_depth or next(of_style, 0))
         forms, counts = {int(key): value_of(level, "numFmt") for key, level in levels.items()}, self.counts[name]
         restart = value_of(overrides[str(depth)], "startOverride") if str(depth) in overrides else ""
         if restart and (identifier, depth) not in self.restarted:
@@ -97,7 +99,8 @@ class Styles:
             counts[depth] += 1
         for key in forms:
             if key > depth:
-                counts.pop(key, None)
+                if depth < int(value_of(levels[str(key)], "lvlRestart") or key):
+                    counts.pop(key, None)
             elif key not in counts:
                 counts[key] = int(value_of(levels[str(key)], "start") or 1)
         if forms.get(depth, "bullet") == "bullet":

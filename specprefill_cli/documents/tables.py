@@ -76,11 +76,11 @@ def filled_rows(rows: Iterable[Sequence[Cell]]) -> Iterator[Row]:
     room = FILLED_CELLS
     for cells in rows:
         row: Row = []
-        pending = list(reversed(cells))
-        while pending or len(row) in below:
+        pending, last = list(reversed(cells)), max(below, default=-1)
+        while pending or len(row) <= last:
             cell = below.pop(len(row), None)
             if cell is None:
-                cell = pending.pop()
+                cell = pending.pop() if pending else Cell("")
                 room += FILLED_PER_CELL
             width = min(cell.columns, room + 1)
             room -= width
@@ -114,8 +114,8 @@ def named_cells(names: Row, row: Row) -> Row:
     """The filled cells of a row, each behind the name of its column; the cells themselves without names."""
     if not names:
         return row
-    # A merged row, or a single cell at the left, is a title between the rows.
-    if len(set(filter(None, row))) < 2 and row[:1] != [""]:
+    # A merged row, or a single cell at the left, is a title between the rows, unless it is a number.
+    if len(set(filter(None, row))) < 2 and row[:1] != [""] and not is_number(row[0]):
         return row[:1]
     return [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, row, fillvalue="") if cell.strip()]
 
@@ -214,10 +214,11 @@ class Table:
         """The rows; or the texts of the cells, where the table only arranges parts of the page."""
         self.end_cell()
         filled = [any(cell.text.strip() for cell in row) for row in self.rows]
-        rows, heads = list(compress(self.rows, filled)), [*compress(self.heads, filled), False]
-        if self.has_blocks or max(map(len, rows), default=0) < 2:
-            return [cell.text for row in rows for cell in row if cell.text.strip()]
-        return list(table_lines(filled_rows(rows), marked=heads.index(False) % len(rows)))
+        if self.has_blocks or max(map(len, self.rows), default=0) < 2:
+            return [cell.text for row in self.rows for cell in row if cell.text.strip()]
+        # Merged cells reach into empty rows.
+        rows, heads = list(compress(filled_rows(self.rows), filled)), [*compress(self.heads, filled), False]
+        return list(table_lines(rows, marked=heads.index(False) % max(len(rows), 1)))
 
 
 class Writer:

@@ -208,6 +208,20 @@ def test_docx_styles_number_clauses_and_hide_text() -> None:
         document.add_paragraph("Text", style=f"Level {place}")
     document.add_paragraph("10").add_run("6", style="Power")
     document.paragraphs[-1].add_run(" for the printer", style="Note")
+    clause, deleted = (document.add_paragraph("Text", style="Level 0 90") for _ in range(2))
+    deleted._p.get_or_add_pPr().append(docx_element("rPr ><w:del/>"))
+    clause.add_run()._r.append(
+        docx_element("pict ><w:txbxContent><w:p><w:r><w:t>Draft</w:t></w:r></w:p></w:txbxContent>")
+    )
+    raised = document.add_paragraph("10", style="Level 0 90").add_run("6", style="Power")
+    raised._r.insert(0, docx_element("noBreakHyphen >"))
     marks = ("1.", "", "## 1.1", "", "## 1.2", "(ix)", "(x)", "-", "2.", "7.")
     lines = read_document(save_to_bytes(document), "a.docx").text.split("\n")
-    assert lines == [*(f"{mark} Text" if mark else "" for mark in marks), "10^6"]
+    assert lines == [
+        *(f"{mark} Text" if mark else "" for mark in marks),
+        "10^6",
+        "8. Text",
+        "Draft",
+        "Text",
+        "9. 10^-6",
+    ]
