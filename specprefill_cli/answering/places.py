@@ -85,7 +85,7 @@ def citation(collection: Collection, start: int, end: int) -> Citation:
     number, first, last = collection.ranges_by_document(start, end)[0]
     document = collection.documents[number]
     pages = document.pages_between(first, last)
-    text = collection.text[slice(*sentences_around(collection.text, start, end))]
+    text = document.text[slice(*sentences_around(document.text, first, last))]
     return Citation(document.name, pages[0] if pages else 1, first, last, text, number)
 
 

@@ -23,10 +23,6 @@ class Span:
     fate: Fate
     risk: float | None = None
 
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -120,7 +120,7 @@ def test_a_bad_map_changes_the_logits_and_reports_its_risk(random_session, mode)
     assert {span.fate for span in spans} - {Fate.RECOMPUTE}
     assert all(span.risk >= 0 for span in spans)
     assert ours.plan.checkpoints > 0
-    assert sum(span.length for span in spans) == ours.plan.document[1] - ours.plan.document[0]
+    assert sum(span.end - span.start for span in spans) == ours.plan.document[1] - ours.plan.document[0]
 
 
 @pytest.mark.slow
