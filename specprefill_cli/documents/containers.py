@@ -109,7 +109,7 @@ def book_pages(file: SourceFile) -> Pages:
             raise file.error("the book is protected against copying (DRM)", "use an unprotected copy")
         if missing := [chapter for chapter in chapters if chapter not in entries]:
             file.warnings.append(f"{len(missing)} of {len(chapters)} chapters are missing, the first: {missing[0]}")
-        authors = (f"Author: {author.text}" for author in package.iterfind(".//{*}creator"))
+        authors = (f"Author: {author.text}" for author in package.iterfind(".//{*}creator") if author.text)
         head = "\n".join(filter(None, [package.findtext(".//{*}title"), *authors]))
         for chapter in filter(entries.__contains__, chapters):
             page = SourceFile(book.read(chapter), f"{file.name}:{chapter}")
