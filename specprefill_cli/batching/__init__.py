@@ -73,14 +73,13 @@ class Batch:
         try:
             while not ended or self.pending:
                 # Ctrl-C must not lose an event that was taken from the queue.
-                # For a short time at most, because signals are held back meanwhile.
-                with deferred_signals(insistent=True), suppress(Empty):
-                    event = self.events.get(timeout=SLICE_SECONDS)
+                with deferred_signals(insistent=True):
+                    event = self.next_event()
                     if isinstance(event, Exception):
                         raise event
                     if isinstance(event, tuple):
                         self.take(*event)
-                    else:
+                    elif event is not None:
                         number, ended = number + 1, not event
                         self.add(number, parse_line(event, number, bool(self.documents)))
         finally:
@@ -96,6 +95,12 @@ class Batch:
             self.events.put(b"")
         except Exception as error:
             self.events.put(error)
+
+    def next_event(self) -> bytes | Exception | tuple[int, Event] | None:
+        """Take the oldest event; None after a short wait, because signals are held back meanwhile."""
+        with suppress(Empty):
+            return self.events.get(timeout=SLICE_SECONDS)
+        return None
 
     def on_event(self, number: int, event: Event) -> None:
         """Queue a row's last event and ignore the others; from any thread."""

@@ -312,13 +312,15 @@ def test_a_second_ctrl_c_ends_a_write_that_blocks():
 
 
 def test_ctrl_c_does_not_lose_an_answer_that_was_just_delivered(monkeypatch):
-    written, take = [], Batch.take
+    written, next_event = [], Batch.next_event
 
-    def interrupt(batch, *delivered):
-        signal.raise_signal(signal.SIGINT)
-        take(batch, *delivered)
+    def interrupt(batch):
+        event = next_event(batch)
+        if isinstance(event, tuple):
+            signal.raise_signal(signal.SIGINT)
+        return event
 
-    monkeypatch.setattr(Batch, "take", interrupt)
+    monkeypatch.setattr(Batch, "next_event", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_batch([b"a", b"b"], str.upper, written.append)
     assert written[0]["answer"] == "A"

@@ -213,9 +213,15 @@ def test_unknown_paths_and_methods_are_told_what_exists(method, path, status):
 
 @contextlib.contextmanager
 def late_engine(session, seconds=0.2):
-    """An engine that begins to answer after these seconds."""
+    """An engine that begins to answer these seconds after it has a question."""
     engine = LocalEngine(session, independent=True)
-    thread = threading.Timer(seconds, engine.run)
+
+    def begin():
+        with engine.changed:
+            engine.changed.wait_for(lambda: engine.waiting or engine.closing)
+        threading.Timer(seconds, engine.run).run()
+
+    thread = threading.Thread(target=begin)
     thread.start()
     try:
         yield engine
