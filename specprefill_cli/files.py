@@ -92,12 +92,9 @@ def own_path(variable: str, kind: str, name: str = "") -> Path:
     """The path in an environment variable, or `name` in the platform's folder of a kind: `cache`, `config` or `data`."""
     import platformdirs
 
-    chosen = os.environ.get(variable)
-    return (
-        Path(os.path.expanduser(chosen))
-        if chosen
-        else Path(getattr(platformdirs, f"user_{kind}_dir")("specprefill"), name)
-    )
+    if chosen := os.environ.get(variable):
+        return Path(os.path.expanduser(chosen))
+    return Path(getattr(platformdirs, f"user_{kind}_dir")("specprefill"), name)
 
 
 def packaged_folder(name: str) -> Path:

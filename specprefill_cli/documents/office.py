@@ -192,9 +192,7 @@ class OfficeWriter(Writer):
             return
         is_superscript = properties.get("vertAlign") == "superscript"
         if is_superscript or attribute(run.find("{*}rPr"), "baseline")[:1] > "0":
-            raised = OfficeWriter(self.styles)
-            raised.write(run)
-            self.flow.write_raised(raised.text)
+            self.flow.write_raised(text_of(run, self.styles))
         else:
             self.write(run)
 

@@ -33,7 +33,7 @@ HTTP_SOCKET, LOCK, TOKEN = "http.sock", "lock", "token"
 VERSION = "version"
 # Environment variables that decide which models are loaded.
 VARIABLES = ("SPECPREFILL_CALIBRATION", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
-# Settings that name models (compared by path), or that change no answer.
+# Settings that are compared by path, or that change no answer.
 NOT_COMPARED = ("pair", "draft", "target", "adapter", "offline", "memory_cache", "confirm", "prompt")
 # Seconds to wait for the end of a server.
 STOP_SECONDS = 60.0
