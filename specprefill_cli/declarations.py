@@ -54,7 +54,7 @@ class Setting:
         """Convert a value from a flag, a variable, a config file or JSON. Raises UsageError that begins with `place`."""
         try:
             parsed = self._convert(value)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             expected = in_words([TYPES_IN_WORDS[self.type], *map(repr, self.words)])
             raise UsageError(f"{place}: '{value}' is not {expected} (setting {self.name})") from error
         self.check(parsed, self.flag if place == self.flag else f"{place}: {self.name}")

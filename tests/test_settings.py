@@ -39,6 +39,7 @@ def test_words_and_numbers_are_taken_alike(name, text, value):
         ({"keep": "1.7"}, {}, "--keep 1.7: must be above 0"),
         ({"keep": "nan"}, {}, "--keep nan: must be above 0"),
         ({"keep": "much"}, {}, "--keep: 'much' is not a number or 'auto'"),
+        ({"keep": 10**400}, {}, "--keep: '1000"),
         ({"look_ahead": -1}, {}, "--look-ahead -1: must be at least 0"),
         ({"top_p": 0.0}, {}, "--top-p 0: must be above 0"),
         ({"speculate": "fast"}, {}, "--speculate: 'fast' is not a whole number, 'off' or 'auto'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,11 +88,13 @@ class RowWriter:
 
 
 @contextmanager
-def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterator[tuple[BinaryIO, Finished]]:
+def open_output(
+    path: Path, resume: bool, retry_failed: bool = False, hashes: Sequence[str] | None = None
+) -> Iterator[tuple[BinaryIO, Finished]]:
     """Open the output file for more rows, and count its rows; cut off an unfinished row, and failed rows to retry.
 
-    Raises UsageError for a non-empty file without `resume`, and for a file that does not hold rows; SpecprefillError if
-    the file cannot be written, or another run writes to it.
+    hashes: of the input's rows, if known. Raises UsageError for a non-empty file without `resume`, and for a file that
+    does not hold rows or none of these; SpecprefillError if it cannot be written, or another run writes to it.
     """
     if is_device(path) and resume:
         raise UsageError(f"--resume: {path} is not a file; a pipe or a device cannot be resumed")
@@ -102,14 +104,16 @@ def open_output(path: Path, resume: bool, retry_failed: bool = False) -> Iterato
         if path.is_file() and path.stat().st_size and not resume:
             raise UsageError(f"--out {path}: is not empty; give --resume to continue it, or another name")
         if resume:
-            end_of_rows = failed = 0
+            end_of_rows = 0
             for row_bytes, record in complete_rows(stream, path):
                 end_of_rows += len(row_bytes)
-                failed += "error" in record
-                if not (retry_failed and "error" in record):
-                    finished.add(record)
+                finished.add(record)
+            if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
+                remedy = "give the same input as before, or another --out"
+                raise UsageError(f"--resume: no row of {path} is in the input; {remedy}")
             stream.truncate(end_of_rows)
-            if retry_failed and failed:
+            if retry_failed:
+                finished.rows = {key: [False] * failed.count(False) for key, failed in finished.rows.items()}
                 stream = stack.enter_context(remove_failed_rows(stream, path))
         yield stream, finished
 

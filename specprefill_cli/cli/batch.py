@@ -95,10 +95,7 @@ def batch(
         sink: BinaryIO = sys.stdout.buffer
         finished, count = Finished(), Count()
         if out is not None:
-            sink, finished = stack.enter_context(open_output(out, resume, retry_failed))
-            if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
-                remedy = "give the same input as before, or another --out"
-                raise UsageError(f"--resume: no row of {out} is in the input; {remedy}")
+            sink, finished = stack.enter_context(open_output(out, resume, retry_failed, hashes))
         finished_before, of_total = finished.total(), "" if hashes is None else f" of {len(hashes):,}"
         try:
             with notes.progress("reading documents"):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     """Probabilities [..., V] after temperature (above 0), then top-k (0: all), then top-p (arXiv 1904.09751)."""
-    scaled = logits.float() / temperature
+    # The largest becomes 0, so that no temperature makes it infinite.
+    scaled = (logits.float() - logits.float().amax(-1, keepdim=True)) / temperature
     if 0 < top_k < scaled.shape[-1]:
         scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[..., -1:], float("-inf"))
     probabilities = scaled.softmax(-1)

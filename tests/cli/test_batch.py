@@ -117,10 +117,11 @@ def test_an_interrupted_batch_goes_on_where_it_stopped(call, monkeypatch, tmp_pa
     assert "1 were there already" in err
 
 
-def test_resume_refuses_another_input_before_loading(call, tmp_path):
+@pytest.mark.parametrize("option", ["--resume", "--retry-failed"])
+def test_resume_refuses_another_input_before_loading(call, tmp_path, option):
     out = tmp_path / "out.jsonl"
-    out.write_text('{"schema": 1, "id": "a", "row_hash": "a"}\n')
-    code, _, err = call("batch", "--document", MANUAL, "--out", str(out), "--resume", stdin=b"Who?\n")
+    out.write_text('{"schema": 1, "id": "a", "row_hash": "a", "error": {}}\n')
+    code, _, err = call("batch", "--document", MANUAL, "--out", str(out), option, stdin=b"Who?\n")
     assert (code, len(out.read_text().splitlines())) == (2, 1)
     assert f"--resume: no row of {out} is in the input" in err
 

@@ -17,6 +17,7 @@ LETTERS = st.text("ab", max_size=12)
 def test_temperature_scales_the_softmax_and_zero_is_greedy():
     torch.testing.assert_close(distribution(LOGITS, 0.5), (LOGITS * 2).softmax(-1))
     assert [Sampler(0.0, seed=seed)(LOGITS) for seed in range(20)] == [0] * 20
+    assert distribution(LOGITS, 1e-40).tolist() == [1, 0, 0, 0]
 
 
 def test_top_k_keeps_k_tokens_and_renormalises():

@@ -85,7 +85,7 @@ def document_parts(request: PrefillRequest) -> tuple[Part, ...]:
     room = draft.context - (prompt.length - tokens)
     if tokens <= room:
         return divide_document(tokens, tokens, tokens)
-    size = min(room, max(request.chunk_size, int(CONTEXT_SHARE * draft.context)))
+    size = min(room if room > 0 else tokens, max(request.chunk_size, int(CONTEXT_SHARE * draft.context)))
     # Where the rotation depends on the length, the keys of a cache are rotated alike only without a gap.
     return divide_document(tokens, size, size if rotation_depends_on_length(draft.config) else room)
 
