@@ -8,21 +8,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.prefill.calibration import read_description, weights_fingerprint
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import LoadedModel
+    from specprefill_cli.models.running.cache import KvCacheState
 
-FILE = "confidence.json"
-REMEDY = "specprefill calibrate --confidence QUESTIONS.jsonl"
+FILE, ANSWERABLE_FILE = "confidence.json", "answerable.json"
+# Fits of `answerable` for the targets that users have most.
+SHIPPED = BUNDLED_FOLDER.parent / "answerable"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceModel:
-    """Weights of the signals; target: fingerprint of the target that they were fitted for; evidence: figures of the fit."""
+    """Weights of the signals; target: fingerprint of the target that they were fitted for; evidence: figures of the fit.
+
+    states: by layer, weights of the values [kv_heads * head_size] that it holds of the prompt's last token
+    """
 
     intercept: float
     weights: Mapping[str, float]
+    states: Mapping[str, Sequence[float]] = field(default_factory=dict)
     target: str = ""
     evidence: Mapping[str, float] = field(default_factory=dict)
 
@@ -30,6 +39,15 @@ class ConfidenceModel:
         """The probability from the values of signals."""
         logit = self.intercept + sum(weight * signals[name] for name, weight in self.weights.items())
         return 1 / (1 + math.exp(-logit))
+
+    def of_states(self, state: KvCacheState) -> float:
+        """The weighted values of the prompt's last token, as a signal; state: of the target right after prefill."""
+        return sum(float(last_values(state, int(layer)) @ Tensor(weights)) for layer, weights in self.states.items())
+
+
+def last_values(state: KvCacheState, layer: int) -> Tensor:
+    """The values [kv_heads * head_size] of the last token in a layer's cache, in float32 on the CPU."""
+    return state.layers[layer].values[0, :, -1].flatten().float().cpu()
 
 
 # Fitted over Qwen2.5-Coder 0.5B and 1.5B with the prompt `ask`: for targets whose probabilities are known, and for endpoints.
@@ -40,7 +58,8 @@ ANSWERABLE = (
 RIGHT = (ConfidenceModel(intercept=1.41, weights={"mean": 2.4, "source": 2.57}),)
 # A larger margin of `not found`, either way, counts as this, in nats.
 LARGEST_MARGIN = 6.0
-# Below the first, the answer comes with a doubt; below the second, `--not-found strict` says `not found` in its place.
+# Below the first, the answer comes with a doubt; below the second, `not found` takes its place if the model was fitted for
+# this target, or with `--not-found strict`.
 DOUBTFUL, DENIED = 0.7, 0.5
 
 
@@ -49,10 +68,14 @@ def estimate(models: Sequence[ConfidenceModel], signals: Mapping[str, float]) ->
     return next((model.probability(signals) for model in models if model.weights.keys() <= signals.keys()), None)
 
 
-def load_confidence(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
-    """Load the model in a folder; None if it has none for exactly these weights, quantization included.
-
-    Raises SpecprefillError if the file is damaged.
-    """
-    stored = read_description(folder / FILE, "confidence", REMEDY, lambda values: ConfidenceModel(**values))
+def load_confidence(path: Path, target: LoadedModel) -> ConfidenceModel | None:
+    """Load a model of a file; None if there is none for exactly these weights. Raises SpecprefillError for a damaged file."""
+    remedy = f"specprefill calibrate --{path.stem} QUESTIONS.jsonl"
+    stored = read_description(path, path.stem, remedy, lambda values: ConfidenceModel(**values))
     return stored if stored is not None and stored.target == weights_fingerprint(target.model) else None
+
+
+def load_answerable(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
+    """Load the model of whether the documents state an answer: of a pair's folder, else as shipped for exactly these weights."""
+    paths = [folder / ANSWERABLE_FILE, *sorted(SHIPPED.glob("*.json"))]
+    return next(filter(None, (load_confidence(path, target) for path in paths)), None)

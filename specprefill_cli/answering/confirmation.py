@@ -17,13 +17,10 @@ from torch import Tensor
 from specprefill_cli.decoding.rounds import DecodeLog
 from specprefill_cli.decoding.runner import prefill_shard
 from specprefill_cli.decoding.sampling import Detokenizer, Sampler
-from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.machine.cost import cost_of
-from specprefill_cli.models.machine.memory_plan import GIBIBYTE, free_memory, pass_bytes, token_bytes
+from specprefill_cli.errors import first_line
 from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.auto_mode import check_context
-from specprefill_cli.prefill.prefix_cache import cached_tokens
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED
@@ -99,15 +96,6 @@ def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor,
 
 
 def check_confirmable(request: PrefillRequest) -> None:
-    """Raise PromptTooLong if full prefill does not fit the context, SpecprefillError if it does not fit the memory."""
-    target, tokens = request.target, request.prompt.length
-    check_context(target, tokens, tokens, request.max_new_tokens, REMEDY)
-    cached = cached_tokens(request.target_prefixes, target, request.prompt, cost_of(target).layers)
-    needed_bytes = (tokens - cached + request.max_new_tokens) * token_bytes(target)
-    needed_bytes += min(request.prefill_chunk, tokens) * pass_bytes(target)
-    free_bytes = min(map(free_memory, target.devices)) * len(target.devices)
-    if needed_bytes > free_bytes:
-        raise SpecprefillError(
-            f"--confirm: full prefill of {tokens:,} tokens takes about {needed_bytes / GIBIBYTE:.1f} GiB, and "
-            f"{free_bytes / GIBIBYTE:.1f} GiB are free; {REMEDY}"
-        )
+    """Raise PromptTooLong if full prefill does not fit the context."""
+    tokens = request.prompt.length
+    check_context(request.target, tokens, tokens, request.max_new_tokens, REMEDY)

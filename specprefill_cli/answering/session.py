@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 
-from specprefill_cli.answering.confidence import ConfidenceModel, load_confidence
+from specprefill_cli.answering.confidence import FILE, ConfidenceModel, load_answerable, load_confidence
 from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft, resolve, resolve_request, resolve_scorer
 from specprefill_cli.answering.stream import AnswerStream
@@ -73,7 +73,10 @@ def open_session(
         if calibrated:
             pair.target_calibration = load_target_calibration(calibration_folder(named_pair), pair)
         if calibrated and pair.target.devices:
-            session.confidence = load_confidence(calibration_folder(named_pair), pair.loaded_target)
+            session.confidence = load_confidence(calibration_folder(named_pair) / FILE, pair.loaded_target)
+            # A rank holds the values of some heads only, and other prompts leave other states.
+            if ranks.size == 1 and not settings.prompt:
+                session.answerable = load_answerable(calibration_folder(named_pair), pair.loaded_target)
     if named_pair.draft_prompt is not None:
         session.draft_template = load_template(named_pair.draft_prompt)
     return session
@@ -97,6 +100,7 @@ class Session:
     speculation: acceptance and costs in earlier answers; warmed: modes that have run
     single: whether one question follows: on a CPU a warm-up and its trials cost more than they save it
     confidence: gives the probability that an answer is right; None if the pair is not calibrated for it
+    answerable: the same of whether the documents state one, with this template
     cold_choice: whether `auto` chooses as if there were no cache; the cache then only saves work
     """
 
@@ -110,6 +114,7 @@ class Session:
     warmed: set[str] = field(default_factory=set)
     single: bool = False
     confidence: ConfidenceModel | None = None
+    answerable: ConfidenceModel | None = None
     cold_choice: bool = False
 
     def with_cache(self, cache: DocumentCache | None) -> Session:
@@ -185,6 +190,7 @@ class Session:
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(prefilled.logits)
+        answerable = None if is_about_everything(prepared.request.question) else self.answerable
         warnings = (*prefilled.warnings, *prepared.warnings)
         warnings += proposer_warnings(settings, prepared.request, prefilled.answer_position)
         return AnswerStream(
@@ -197,6 +203,8 @@ class Session:
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
             confidence=self.confidence,
+            answerable_model=answerable,
+            states=None if answerable is None else answerable.of_states(prefilled.state),
             settings=settings,
         )
 

@@ -39,7 +39,7 @@ class AnswerStream(TextStream):
 
     first_token: chosen from the logits of prefill
     stop_tokens: ids that end the answer; a caller that needs a fixed length may empty it before iterating
-    confidence: gives the probability that the answer is right
+    confidence: gives the probability that the answer is right; states: signal of the prompt's last token for `answerable`
     confirmation: what full prefill says of it, if requested; known_tokens: of a provisional answer, probably equal
     """
 
@@ -51,6 +51,7 @@ class AnswerStream(TextStream):
     stop_filter: StopFilter = field(default_factory=partial(StopFilter, ()))
     speculation: SpeculationState
     confidence: ConfidenceModel | None = None
+    states: float | None = None
     tokens: list[int] = field(default_factory=list)
     log: DecodeLog = field(default_factory=DecodeLog)
     speculator: Speculator | None = None
@@ -134,7 +135,8 @@ class AnswerStream(TextStream):
         scores = self.prefilled.logits.float().log_softmax(-1)
         refusal = float(scores[tokens].logsumexp(0))
         scores[tokens] = -inf
-        return super().evidence | {"margin": min(max(refusal - float(scores.max()), -LARGEST_MARGIN), LARGEST_MARGIN)}
+        margin = min(max(refusal - float(scores.max()), -LARGEST_MARGIN), LARGEST_MARGIN)
+        return super().evidence | {"margin": margin} | ({} if self.states is None else {"states": self.states})
 
     @property
     def log_probabilities(self) -> list[float]:

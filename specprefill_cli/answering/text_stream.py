@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, estimate
+from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, ConfidenceModel, estimate
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences
 from specprefill_cli.answering.places import cite, document_cells, span_records
 from specprefill_cli.documents.document import Collection
@@ -25,6 +25,7 @@ class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
     prefilled: the prefilled or sent prompt; settings: resolved for this question; notes: warnings about the end
+    answerable_model: of this target, if one was fitted
     """
 
     prefilled: Any
@@ -33,6 +34,7 @@ class TextStream(ABC):
     interrupted: bool = False
     notes: list[str] = field(default_factory=list)
     settings: Settings
+    answerable_model: ConfidenceModel | None = None
 
     @property
     @abstractmethod
@@ -85,12 +87,14 @@ class TextStream(ABC):
     @cached_property
     def answerable(self) -> float | None:
         """The probability that the documents state an answer; None where it is not asked for."""
-        return None if self.settings.not_found == NEVER else estimate(ANSWERABLE, self.evidence)
+        models = [*filter(None, [self.answerable_model]), *ANSWERABLE]
+        return None if self.settings.not_found == NEVER else estimate(models, self.evidence)
 
     @property
     def is_denied(self) -> bool:
         """Whether `not found` takes the place of the answer."""
-        return self.settings.not_found == STRICT and self.answerable is not None and self.answerable < DENIED
+        denies = self.settings.not_found == STRICT or self.answerable_model is not None
+        return denies and self.answerable is not None and self.answerable < DENIED
 
     @property
     def text(self) -> str:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, partial
-from typing import Any, TextIO, cast
+from functools import cached_property
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 
 from specprefill_cli.record import SCHEMA, json_line
 from specprefill_cli.reporting.text import plain
-
-
-class TrimmedStream:
-    """A stream that drops trailing spaces: rich pads every line of a table to its width."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        return self.stream.write(re.sub(r" +(?=\n)", "", text))
 
 
 class PipeConsole(Console):
@@ -39,11 +25,9 @@ class PipeConsole(Console):
 
 
 def console(stream: TextIO, piped_width: int = 200) -> Console:
-    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line, and without padding."""
-    new_console = partial(PipeConsole, highlight=False, stderr=stream is sys.stderr)
-    if stream.isatty():
-        return new_console(file=stream)
-    return new_console(file=cast(TextIO, TrimmedStream(stream)), width=piped_width)
+    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line."""
+    width = None if stream.isatty() else piped_width
+    return PipeConsole(highlight=False, stderr=stream is sys.stderr, file=stream, width=width)
 
 
 class Notes:

@@ -241,8 +241,6 @@ class LocalEngine(Engine):
         with self.changed:
             self.closing = True
             abandoned = [*self.running, *self.waiting]
-            self.running.clear()
-            self.waiting.clear()
         for ticket in abandoned:
             self.drop(ticket)
             ticket.on_event(failure)

@@ -72,7 +72,7 @@ class Ticket:
         if independent:
             session = replace(session, speculation=SpeculationState(), cold_choice=True)
         if request.template is not None:
-            session = replace(session, template=request.template)
+            session = replace(session, template=request.template, answerable=None)
         if request.no_prefix_sharing:
             session = session.with_cache(None)
         if self.cancelled:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specprefill_cli.files import ENCODER_FOLDER, GLOSSARY_FOLDER
+from specprefill_cli.training.absent import absent_questions
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
@@ -32,6 +34,7 @@ Shape = Annotated[str, typer.Option(help="Sizes: draft or smoke.")]
 Updates = Annotated[int, typer.Option(help="Updates of the whole run, resumed parts included.")]
 Cooldown = Annotated[int, typer.Option(help="Updates at the end in which the learning rate falls.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
+Out = Annotated[Path, typer.Option(help="JSONL file to write.")]
 Everyday = Annotated[Path, typer.Option(help="Written documents with questions, as `training/everyday.jsonl.xz`.")]
 
 
@@ -130,9 +133,25 @@ def glossary(
 
 
 @app.command()
-def held_out(data: Data, out: Annotated[Path, typer.Option(help="JSONL file to write.")]) -> None:
+def held_out(data: Data, out: Out) -> None:
     """Write the questions held out of the training of `smollm2`, for `evaluate` and `calibrate`."""
-    rows = held_out_questions(data)
+    write_questions(held_out_questions(data), out)
+
+
+@app.command()
+def absent(
+    data: Data,
+    squad2: Annotated[Path, typer.Option(help="SQuAD 2.0's training file, or a part of it.")],
+    out: Out,
+    everyday: Everyday = EVERYDAY,
+    seed: int = 11,
+) -> None:
+    """Write questions of which half have no answer in their text, for `calibrate --answerable`."""
+    write_questions(list(absent_questions(data, squad2, everyday, seed)), out)
+
+
+def write_questions(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Write rows as JSONL, and count them."""
     out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     print(f"{len(rows):,} questions on {len({row['context'] for row in rows}):,} contexts", flush=True)
 

@@ -14,6 +14,7 @@ from specprefill_cli.answering.confidence import (
     FILE,
     ConfidenceModel,
     estimate,
+    load_answerable,
     load_confidence,
 )
 from specprefill_cli.documents.document import one_page_document
@@ -52,14 +53,14 @@ def test_the_bundled_pair_states_its_confidence(tiny_session):
 
 def test_confidence_of_other_weights_is_not_used(tmp_path, random_pair):
     (tmp_path / FILE).write_text((BUNDLED_FOLDER / FILE).read_text())
-    assert load_confidence(tmp_path, random_pair.loaded_target) is None
-    assert load_confidence(tmp_path / "nothing", random_pair.loaded_target) is None
+    assert load_confidence(tmp_path / FILE, random_pair.loaded_target) is None
+    assert load_answerable(tmp_path / "nothing", random_pair.loaded_target) is None
 
 
 def test_a_damaged_file_is_named(tmp_path, random_pair):
     (tmp_path / FILE).write_text(json.dumps({"schema": 1, "weights": {}}))
     with pytest.raises(SpecprefillError, match=r"confidence\.json.*calibrate --confidence"):
-        load_confidence(tmp_path, random_pair.loaded_target)
+        load_confidence(tmp_path / FILE, random_pair.loaded_target)
 
 
 @pytest.mark.parametrize(("question", "share"), [

@@ -1,7 +1,8 @@
-"""Renaming: names and numbers change alike in text, question and answer."""
+"""Renaming: names and numbers change alike in text, question and answer; and questions that the text does not answer."""
 
 import random
 
+from specprefill_cli.training.absent import edited
 from specprefill_cli.training.renaming import Names, names_in, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question
 
@@ -64,3 +65,12 @@ def test_names_are_words_from_inside_sentences_that_are_never_in_lower_case():
     (question,) = result.questions
     assert question.text.startswith("When was the mill of ")
     assert "Rossi" not in question.text
+
+
+def test_an_edited_question_asks_for_what_the_text_does_not_state():
+    rng, question = random.Random(0), "When did Ana Rossi open the first of 250 bridges?"
+    questions = {edited(question, TEXT, ["Ines Holt"], rng) for _ in range(99)}
+    assert {"When did Ines Holt open the first of 250 bridges?", question.replace("first", "last")} < questions
+    assert question.replace("did", "did not") in questions
+    assert question not in questions
+    assert edited("Why?", TEXT, ["Ines Holt"], rng) is None

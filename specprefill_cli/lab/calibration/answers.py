@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from specprefill_cli.answering.confidence import ConfidenceModel
+from specprefill_cli.answering.confidence import ConfidenceModel, last_values
 from specprefill_cli.answering.session import Session
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
@@ -24,6 +24,9 @@ from specprefill_cli.settings import Settings
 NAMES = ("mean", "lowest", "source")
 FEWEST_QUESTIONS = 50
 RIDGE, NEWTON_STEPS = 0.01, 30
+# The layers whose values tell most of whether the text states an answer, as shares of the depth; the ridge of their weights.
+TELLING_LAYERS, STATES_RIDGE = (0.4, 0.8), 0.1
+SIGNIFICANT_DIGITS = 4
 
 
 def fit_confidence(
@@ -67,19 +70,62 @@ def fit_confidence(
     )
 
 
+def fit_answerable(
+    session: Session, items: Sequence[Item], settings: Settings, assumed: float, step: Callable[[str], None]
+) -> ConfidenceModel:
+    """Fit a logistic regression of whether the documents state an answer on the target's states after the prompt.
+
+    items: without answers where the documents state none; assumed: share of users' questions that have an answer
+    step: called with the progress in words
+
+    Raises SpecprefillError unless both kinds of questions are there.
+    """
+    target = session.pair.loaded_target.model
+    depth = target.config.get_text_config().num_hidden_layers
+    layers = range(*(round(share * depth) for share in TELLING_LAYERS))
+    rows, answered = [], np.array([bool(item.answers) for item in items], dtype=float)
+    if len(items) < FEWEST_QUESTIONS or answered.mean() in (0.0, 1.0):
+        raise SpecprefillError(
+            f"answerable: {len(items)} questions, {answered.mean():.0%} of them with answers; give at least "
+            f"{FEWEST_QUESTIONS}, of which some have answers and some have none"
+        )
+    for number, item in enumerate(items):
+        step(f"reading: {number:,} of {len(items):,}")
+        stream = session.ask(item.collection, item.question, settings)
+        values = [last_values(stream.prefilled.state, layer) for layer in layers]
+        rows.append(np.concatenate([[stream.evidence["margin"], stream.evidence["names"]], *values]))
+    return answerable_model(np.array(rows), answered, layers, assumed, weights_fingerprint(target))
+
+
+def answerable_model(
+    rows: np.ndarray, answered: np.ndarray, layers: Sequence[int], assumed: float, target: str
+) -> ConfidenceModel:
+    """The model from rows [n, 2 + values] of margin, names and the layers' values, and whether each is answered: [n]."""
+    intercept, weights = logistic_regression(rows, answered, STATES_RIDGE)
+    margin, names, *by_layer = (float(f"{weight:.{SIGNIFICANT_DIGITS}g}") for weight in weights)
+    width = len(by_layer) // len(layers)
+    return ConfidenceModel(
+        intercept=intercept + log_odds(assumed) - log_odds(float(answered.mean())),
+        weights={"states": 1.0, "margin": margin, "names": names},
+        target=target,
+        evidence={"questions": len(rows), "with_answers": round(float(answered.mean()), 4), "assumed": assumed},
+        states={str(layer): by_layer[width * place :][:width] for place, layer in enumerate(layers)},
+    )
+
+
 def log_odds(probability: float) -> float:
     """The logit of a probability."""
     return math.log(probability / (1 - probability))
 
 
-def logistic_regression(rows: np.ndarray, right: np.ndarray) -> tuple[float, list[float]]:
-    """Fit a logistic regression with a small ridge on standardised weights by Newton's method: intercept and weights.
+def logistic_regression(rows: np.ndarray, right: np.ndarray, strength: float = RIDGE) -> tuple[float, list[float]]:
+    """Fit a logistic regression with a ridge on standardised weights by Newton's method: intercept and weights.
 
-    rows: [n, k]; right: [n] of 0 and 1
+    rows: [n, k]; right: [n] of 0 and 1; strength: of the ridge
     """
     mean, deviation = rows.mean(0), rows.std(0) + 1e-9
     inputs = np.column_stack([(rows - mean) / deviation, np.ones(len(rows))])
-    ridge = RIDGE * np.diag([*np.ones(rows.shape[1]), 0.0])
+    ridge = strength * np.diag([*np.ones(rows.shape[1]), 0.0])
     weights = np.zeros(inputs.shape[1])
     for _ in range(NEWTON_STEPS):
         probability = 1 / (1 + np.exp(-inputs @ weights))

@@ -49,6 +49,14 @@ def calibrate(
             help="Share of right answers on unseen text, if --confidence holds training questions.",
         ),
     ] = None,
+    answerable: Annotated[
+        Path | None,
+        typer.Option(help="JSONL (or .xz) of questions, some without answers: fit whether the documents state one."),
+    ] = None,
+    with_answers: Annotated[
+        float,
+        typer.Option(min=0.01, max=0.99, help="Share of users' questions that have an answer, for --answerable."),
+    ] = 0.8,
     gate: Annotated[
         Path | None,
         typer.Option(help="JSONL (or .xz) of questions: find the highest risk allowed in accepted draft KV."),
@@ -70,17 +78,17 @@ def calibrate(
     """Find the draft's scoring heads (--heads), or fit maps of its KV into the target's (--text).
 
     The scorer `heads` and --keep auto use the heads. The modes `draft-kv` and `hybrid` use the maps. --confidence fits how
-    likely an answer is right, --gate the highest risk allowed in accepted draft KV.
+    likely an answer is right, --answerable whether the documents state one, --gate the highest risk allowed in accepted draft
+    KV.
 
     Examples:
       specprefill calibrate --pair qwen2.5-7b --heads questions.jsonl
 
       specprefill calibrate --pair qwen2.5-7b --text corpus/
     """
-    if heads is None and confidence is None and gate is None and auto is None and not text:
-        raise UsageError(
-            "calibrate: nothing to do; give --heads, --auto, --confidence or --gate QUESTIONS.jsonl, or --text FILES"
-        )
+    if all(questions is None for questions in (heads, confidence, answerable, gate, auto)) and not text:
+        options = "--heads, --auto, --confidence, --answerable or --gate QUESTIONS.jsonl, or --text FILES"
+        raise UsageError(f"calibrate: nothing to do; give {options}")
     settings = settings.varied(scorer="question", mode="select")
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents.collect import read_collection
@@ -112,6 +120,8 @@ def calibrate(
         calibrate_target(draw(auto), settings, folder, output)
     if confidence is not None:
         calibrate_confidence(draw(confidence), settings, unseen, folder, output)
+    if answerable is not None:
+        calibrate_answerable(draw(answerable), settings, with_answers, folder, output)
 
 
 @dataclass(frozen=True)
@@ -188,6 +198,22 @@ def calibrate_confidence(
     figures = {"intercept": model.intercept, **model.weights, **model.evidence}
     lines = [f"{name}: {value:.4g}" for name, value in figures.items()]
     output.report(write_description(folder / FILE, asdict(model)), asdict(model), lines)
+
+
+def calibrate_answerable(
+    items: list[Item], settings: Settings, with_answers: float, folder: Path, output: Output
+) -> None:
+    """Fit whether the documents state an answer, in mode `auto`, with the pair's other calibrations in use."""
+    from specprefill_cli.answering.confidence import ANSWERABLE_FILE
+    from specprefill_cli.lab.calibration.answers import fit_answerable
+    from specprefill_cli.lab.calibration.files import write_description
+    from specprefill_cli.lab.session import open_with_heads
+
+    session = open_with_heads(settings.varied(scorer=AUTO, mode=AUTO), folder)
+    with output.notes.progress(f"reading {len(items):,} questions") as update:
+        model = fit_answerable(session, items, session.settings, with_answers, update)
+    lines = [f"{name}: {value:.4g}" for name, value in {**model.weights, **model.evidence}.items()]
+    output.report(write_description(folder / ANSWERABLE_FILE, asdict(model)), asdict(model), lines)
 
 
 def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -> None:

@@ -1,9 +1,11 @@
-"""`specprefill calibrate --heads` from end to end on a random pair."""
+"""`specprefill calibrate --heads` and `--answerable` from end to end on a random pair."""
 
 import json
 
 import pytest
 
+from specprefill_cli.answering.confidence import load_answerable
+from specprefill_cli.documents.document import one_page_document
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.options import refuse_ranks
 from specprefill_cli.prefill.calibration import load_heads
@@ -15,14 +17,15 @@ TEXT = "The north gate opens at nine. Tickets cost four euros. The keeper lives 
 @pytest.fixture
 def calibrate(call, random_session, tmp_path, monkeypatch):
     """Run the command on 20 questions; returns exit code, standard output and standard error."""
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
+    for module in ("answering", "lab"):
+        monkeypatch.setattr(f"specprefill_cli.{module}.session.open_session", lambda *_args, **_options: random_session)
     random_session.pair.scoring_heads = None
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}
     path = write_jsonl(tmp_path / "questions.jsonl", *({"id": str(n), **row} for n in range(20)))
 
-    def run(*arguments):
+    def run(*arguments, step="--heads", questions=path):
         options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"))
-        return call("calibrate", "--heads", path, *options, *arguments)
+        return call("calibrate", step, str(questions), *options, *arguments)
 
     return run
 
@@ -39,6 +42,20 @@ def test_heads_and_the_mass_of_keep_auto_are_stored(calibrate, random_session, t
     code, out, err = calibrate()
     assert (code, "warning" in err) == (0, False)
     assert "mass kept by --keep auto: " in out
+
+
+def test_states_of_the_target_tell_whether_the_text_has_an_answer(calibrate, random_session, tmp_path):
+    rows = [
+        {"context": TEXT, "question": "When?", "answers": ["nine"]},
+        {"context": TEXT, "question": "Kalmar?", "answers": []},
+    ]
+    few, many = (write_jsonl(tmp_path / f"{count}.jsonl", *rows * count) for count in (9, 30))
+    code, _, err = calibrate(step="--answerable", questions=few)
+    assert (code, "answerable: 18 questions, 50% of them with answers" in err) == (1, True)
+    assert calibrate(step="--answerable", questions=many)[0] == 0
+    random_session.answerable = load_answerable(tmp_path / "out", random_session.pair.target)
+    asked = (random_session.ask([one_page_document("t", TEXT)], row["question"]).finished() for row in rows)
+    assert [answer.answerable_probability > 0.8 for answer in asked] == [True, False]
 
 
 def test_several_ranks_are_refused():
