@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import pypdfium2
@@ -159,18 +159,19 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
             upright.append((max(y, other_y), min(y, other_y), x))
         elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:
             level.append((y, min(x, other_x), max(x, other_x)))
-    groups: list[list[tuple[float, float, float]]] = []
-    lowest = math.inf
-    for line in sorted(upright, reverse=True):
-        if line[0] < lowest - SAME_PLACE or not groups:
-            groups.append([])
-        groups[-1].append(line)
-        lowest = min(lowest, line[1])
-    grids = []
-    for group in groups:
+    lines, grids = sorted(upright, reverse=True), []
+    lowest = accumulate((bottom for _, bottom, _ in lines), min, initial=math.inf)
+    starts = [index for index, (line, low) in enumerate(zip(lines, lowest, strict=False)) if line[0] < low - SAME_PLACE]
+    for first, last in pairwise([*starts, len(lines)]):
+        group = lines[first:last]
         columns = places(x for _, _, x in group)
         low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
-        rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
+        beside = [line for line in level if low <= line[0] <= high and line[1] < columns[-1] and line[2] > columns[0]]
+        rows, ends = places(y for y, _, _ in beside), [end for line in beside for end in line[1:]]
+        # A table without lines at its sides reaches as far as most of its level lines.
+        sides = [min(ends, default=0.0), max(ends, default=0.0)]
+        sides = [side for side in sides if 2 * sum(abs(end - side) < SAME_PLACE for end in ends) > len(rows)]
+        columns = places([*columns, *sides])
         if len(columns) > 2 and len(rows) > 2:
             middles, centres = ([sum(ends) / 2 for ends in pairwise(edges)] for edges in (rows[::-1], columns))
             verticals = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]

@@ -355,6 +355,21 @@ def test_cells_over_two_columns_or_rows_of_a_table_with_lines() -> None:
     ]
 
 
+def test_a_table_without_lines_at_its_sides_and_between_its_numbers() -> None:
+    rows = ["Item|Qty|Price", "Kettle|2|19.50", "Pan||25.00", "Lamp|1"]
+    places = [(row, column, text) for row, texts in enumerate(rows) for column, text in enumerate(texts.split("|"))]
+    content = line("Kitchen", 395, 715) + line("Room", 395, 745)
+    content += "".join(line(text, 65 + 110 * column, 745 - 20 * row) for row, column, text in places)
+    content += "".join(f"60 {y} m 480 {y} l S\n" for y in (760, 740, 680))
+    content += "".join(f"{x} 680 m {x} 760 l S\n" for x in (170, 280, 390))
+    assert read(raw_pdf(content), "a.pdf").split("\n") == [
+        "Item | Qty | Price | Room",
+        "Item: Kettle | Qty: 2 | Price: 19.50 | Room: Kitchen",
+        "Item: Pan | Price: 25.00 | Room: Kitchen",
+        "Item: Lamp | Qty: 1 | Room: Kitchen",
+    ]
+
+
 @pytest.mark.parametrize(("rows", "lines"), [
     (["|Run 1|Run 2|Run 3", "Skerrin|07:10||12:30", "|by bus", "Mill Quay|07:25|09:40|12:45", "North End|07:40"],
      ["| Run 1 | Run 2 | Run 3", "Skerrin | Run 1: 07:10 | Run 3: 12:30", "Run 1: by bus",
