@@ -22,8 +22,9 @@ LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
-# PDFium writes a hyphen that divides a word at a line end as this character.
+# PDFium writes a hyphen that divides a word at a line end as this character, and in the text of a page as an undecoded one.
 LINE_HYPHEN = 2
+LAM, ALEFS = "\u0644", "\u0622\u0623\u0625\u0627"
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
@@ -54,14 +55,16 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         sample = range(0, count, max(1, count // CHECKED_CHARACTERS))
         unmapped = sum(pdfium.FPDFText_HasUnicodeMapError(text_page.raw, index) == 1 for index in sample)
         share = unmapped / max(len(sample), 1)
-        if share + len(MEANINGLESS.findall(text)) / max(len(text), 1) > UNDECODED_SHARE:
+        if max(share, len(MEANINGLESS.findall(text)) / max(len(text), 1)) > UNDECODED_SHARE:
             return UNDECODED
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes, grids = list(notes_of(page)), grids_of(page)
         is_plain = not (notes or grids) and is_simple(boxes)
-        ordered = None if is_plain else layout.ordered_text(list(characters(text_page)), notes, grids)
+        ordered = None if is_plain else layout.ordered_text(characters(text_page), notes, grids)
         if ordered is None:
-            ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
+            if UNDECODED in text or LAM in text:
+                text = "".join(character for character, _, _ in characters(text_page, "-\n"))
+            ordered = "\n".join([text, *(note for note, _, _ in notes)])
     return ordered + UNDECODED * bool(unmapped)
 
 
@@ -79,25 +82,21 @@ def is_simple(boxes: Sequence[Box]) -> bool:
     return gaps < layout.FEWEST_LINES
 
 
-def characters(page: pypdfium2.PdfTextPage) -> Iterator[Character]:
-    """Yield the characters of a page in drawing order."""
-    box, x, y = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
+def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-") -> list[Character]:
+    """The characters of a page in drawing order. hyphen: what is written for one that divides a word at a line end."""
+    box, x, y, origin = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double(), (0.0, 0.0)
+    drawn: list[Character] = []
     for index in range(page.count_chars()):
         code = pdfium.FPDFText_GetUnicode(page.raw, index)
         pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
         pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
-        character = "-" if code == LINE_HYPHEN else chr(code) if code else UNDECODED
-        yield character, Box(box.left, box.bottom, box.right, box.top), y.value
-
-
-def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
-    """Tell hyphens at line ends from undecoded characters: PDFium writes the same character for both."""
-    if UNDECODED not in text:
-        return text
-    codes = (pdfium.FPDFText_GetUnicode(page.raw, index) for index in range(page.count_chars()))
-    marks = iter(["-\n" if code else UNDECODED for code in codes if code in (0, LINE_HYPHEN)])
-    pieces = text.split(UNDECODED)
-    return "".join(piece + next(marks, UNDECODED) for piece in pieces[:-1]) + pieces[-1]
+        character = hyphen if code == LINE_HYPHEN else chr(code) if code else UNDECODED
+        drawn.append((character, Box(box.left, box.bottom, box.right, box.top), y.value))
+        before, origin = origin, (x.value, y.value)
+        # PDFium turns text that runs from right to left around, even the two letters of one glyph.
+        if character == LAM and before == origin and drawn[-2][0] in ALEFS:
+            drawn[-2:] = reversed(drawn[-2:])
+    return drawn
 
 
 def annotations(page: pypdfium2.PdfPage) -> Iterator[Any]:

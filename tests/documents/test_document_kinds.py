@@ -426,9 +426,12 @@ def test_characters_that_do_not_decode() -> None:
     message = refusal(raw_pdf(f"BT /F1 12 Tf 72 700 Td <{codes}> Tj ET", font=font), "a.pdf")
     assert message.startswith("a.pdf: the characters of page 1 have no letters in the file; run OCR")
     cmap = (
-        "1 begincodespacerange <00> <ff> endcodespacerange\n1 beginbfrange <20> <7e> <0020> endbfrange\n"
-        "1 beginbfchar <80> <0000> endbfchar"
+        "1 begincodespacerange <00> <ff> endcodespacerange\n1 beginbfrange <20> <7d> <0020> endbfrange\n"
+        "4 beginbfchar <7e> <0644> <7f> <06440627> <80> <0000> <81> <062e> endbfchar"
     )
+    # Lam and alef are a single glyph, and the page is drawn from left to right.
+    assert read(raw_pdf("BT /F1 12 Tf 72 700 Td (\\176\\177\\201) Tj ET", to_unicode=cmap), "a.pdf") == "خلال"
+    assert read(raw_pdf("BT /F1 12 Tf 72 700 Td (Green gate. \\003\\004\\005) Tj ET", to_unicode=cmap), "a.pdf")
     data = raw_pdf("BT /F1 12 Tf 72 700 Td (The \\200nal of\\200ce su\\200ers.) Tj ET", to_unicode=cmap)
     document = read_document(data, "a.pdf")
     assert document.text == "The final office sufiers."
