@@ -122,6 +122,9 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
     assert read(make(), name) == before + FILLED
 
 
+LONG = "How satisfied are you with the overall quality of the service that we provide to you?"
+
+
 @pytest.mark.parametrize(("text", "name", "expected"), [
     ("Moss,930\nNerys,801", "a.csv", "Moss | 930\nNerys | 801"),
     ("Berth,,Fee,Fee,\nB077,,1,2,see office\nB078,,3,4,", "a.csv",
@@ -132,6 +135,14 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
     ("Port,2024,,,2025,,\n,a,b,c,d,e,f\nWick,1,2,3,4,5,6", "a.csv",
      "Port | 2024 | | | 2025\n| a | b | c | d | e | f\nWick | 1 | 2 | 3 | 4 | 5 | 6"),
     ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
+    (f"Who,{LONG},01/2024\nAnn,no,3\nshut,shut,shut", "a.csv",
+     f"Who | {LONG} | 01/2024\nWho: Ann | {LONG}: no | 01/2024: 3\nWho: shut | {LONG}: shut | 01/2024: shut"),
+    ("Room,1,2\nMon,Ann,Bob\nTue,Dee,Eve", "a.csv", "Room | 1 | 2\nMon | Ann | Bob\nTue | Dee | Eve"),
+    ("Q,A,Q,A\nWho?,Ann,Where?,Ely\nHow?,Q,Why?,A", "a.csv", "Q | A | Q | A\nWho? | Ann | Where? | Ely\nHow? | Q | Why? | A"),
+    ("2024-01-05,Ann,Bob\n2024-01-06,Cy,Dee", "a.csv", "2024-01-05 | Ann | Bob\n2024-01-06 | Cy | Dee"),
+    ("<html><table><tr><td>Region<td colspan=2>North<td colspan=2>South<tr><td><td>Q1<td>Q2<td>Q1<td>Q2<tr><td>Ely<td>1<td>2<td>3"
+     "<td>4</table>", "a.html", "Region | North | North | South | South\n| Q1 | Q2 | Q1 | Q2\n"
+     "Region: Ely | North Q1: 1 | North Q2: 2 | South Q1: 3 | South Q2: 4"),
     ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
     ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
     ("<html><table><tr><td>Room<td>Fee<tr><td>Attic<td>75<tr><td colspan=2>Closed<tr><td>Loft<td>60</table>", "a.html",
