@@ -104,10 +104,8 @@ def likely_delimiter(text: str) -> str:
 # The UTF-32 marks come first: the little-endian mark starts with the mark of UTF-16.
 BOM_ENCODINGS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
 }
 # An XML or HTML file declares its encoding near its beginning.
 DECLARATION_BYTES = 4096
@@ -118,6 +116,10 @@ DECLARATION = re.compile(
 NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape"})
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
+# The WHATWG Encoding Standard, and so every browser, reads encodings as larger ones; of Japanese mail, programs do.
+LARGER_ENCODINGS = {"iso8859-1": COMMON_ENCODING, "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874",
+                    "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "big5": "big5hkscs",
+                    "iso2022_jp": "iso2022_jp_3"}  # fmt: skip
 # For short texts charset_normalizer prefers those of old systems, which are rare today.
 LIVING_ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
@@ -146,12 +148,15 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
 
 def decode_as(data: bytes, name: str) -> str:
     """Decode with a named encoding. Raises LookupError if it is none of text, and ValueError if the bytes are in another."""
-    encoding = codecs.lookup(name).name
+    encoding = codecs.lookup(name.lower().removeprefix("x-").removesuffix("-i").replace("windows-", "cp")).name
     if encoding.replace("_", "-") in NOT_FILE_ENCODINGS:
         raise LookupError(name)
-    # The WHATWG Encoding Standard, and so every browser, reads Latin-1 as cp1252.
-    is_common = encoding in ("iso8859-1", COMMON_ENCODING)
-    return data.decode(COMMON_ENCODING, errors="replace") if is_common else data.decode(encoding)
+    encoding = LARGER_ENCODINGS.get(encoding, encoding)
+    if encoding == "iso2022_jp_3":
+        # Mail says that it switches to JIS X 0208, also where it has characters that only JIS X 0213 has.
+        data = re.sub(rb"\x1b\$[@B]", b"\x1b$(O", data)
+    is_lenient = encoding in (COMMON_ENCODING, "iso2022_jp_3")
+    return data.decode(encoding, errors="replace" if is_lenient else "strict")
 
 
 def decode_with_replacement(file: SourceFile, encoding: str) -> str:

@@ -71,7 +71,8 @@ def test_html_blocks_are_lines_and_cells_have_bars() -> None:
     ("<meta charset=iso-8859-2>", "iso-8859-2", "ŘŤĎ"),
     ('<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-2">', "iso-8859-2", "ŘŤĎ"),
     ('<?xml version="1.0" encoding="ISO-8859-2"?>', "iso-8859-2", "ŘŤĎ"),
-    ('<meta charset="ISO-8859-1">', "cp1252", "€5 — “two”"),
+    ('<meta charset="ISO-8859-1">', "cp1252", "€5 — “two”"), ("<meta charset=shift_jis>", "cp932", "①㈱ 50円"),
+    ("<meta charset=windows-874>", "cp874", "ค่า 50"), ("<meta charset=iso-8859-8-i>", "iso-8859-8", "דמי 50"),
 ])  # fmt: skip
 def test_html_believes_the_declared_encoding(declaration: str, encoding: str, text: str) -> None:
     document = read_document(f"{declaration}<html><body>{text}</body></html>".encode(encoding), "a.html")
