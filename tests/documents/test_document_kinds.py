@@ -195,7 +195,7 @@ def test_charts_are_tables() -> None:
 
 @pytest.mark.parametrize("name", ["a.eml", "stdin"])
 def test_mail_with_attachments(name: str) -> None:
-    document = read_document(letter(), name)
+    document = read_document(b"X-Spam: no\n" * 99 + letter(), name)
     assert document.text == (
         "From: r@example.org\nSubject: Fee für 2025\n\nThe fee rises to 74 pounds.\n\n# Attachment: t.csv\n\nName | Bonus\n"
         "Name: Moss | Bonus: 930\n\n# Attachment: a.pdf\n\nAlpha"
@@ -230,6 +230,11 @@ def test_mail_as_programs_send_it() -> None:
         "Fee £74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930",
     )
     assert (document.text, document.warnings) == (text, ("struck text is left out",))
+    message = EmailMessage()
+    message.set_content("Please view this message as HTML.")
+    message.add_alternative("<p>The fee is 74 pounds.</p>" * 9, subtype="html")
+    assert read(bytes(message), "a.eml").startswith("The fee is 74 pounds.")
+    assert read(b"Content-Type: text/plain; charset=iso-2022-jp\n\n\x1b$B-!\x1b(B50", "a.eml") == "①50"
 
 
 def test_mailboxes() -> None:
