@@ -22,11 +22,9 @@ from specprefill_cli.documents.text import decode_as, decode_text
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
-# Bytes of a text that may only say that its other form is to be read.
-STUB = 200
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
-# Design, where it has an identifier or an address; and kinds of text that nobody sees.
-DESIGN, UNSHOWN = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript")
+# Design, where it has an identifier or an address; kinds of text that nobody sees; bytes of one that may stand for another.
+DESIGN, UNSHOWN, STUB = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript"), 200
 # Elements of OpenDocument that HTML names otherwise, and those without text of their own.
 TAGS = {"h": "h2", "list-item": "li", "table-header-rows": "thead", "table-row": "tr", "table-cell": "td", "line-break": "br",
         "note-citation": "sup", "title": "div", "desc": "div"}  # fmt: skip

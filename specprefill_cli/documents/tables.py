@@ -12,9 +12,8 @@ from specprefill_cli.documents.cleaning import superscript
 Row = list[str]
 # Leading rows that decide whether a table has a header.
 SAMPLE_ROWS = 50
-# Places that merged cells may fill in a table, and more of them for each cell.
-FILLED_CELLS, FILLED_PER_CELL = 1000, 10
-LARGEST_SPAN = 1000
+# Places that merged cells may fill in a table, more of them for each cell, and the most that one fills in a row or column.
+FILLED_CELLS, FILLED_PER_CELL, LARGEST_SPAN = 1000, 10, 1000
 # Characters of a column's name; years, months and days, which may be names; letters that codes have fewer than.
 LONGEST_NAME, NAME_LETTERS = 100, 3
 YEAR = re.compile("(?:[0-9]{1,2}[./-]){0,2}(?:19[0-9]{2}|20[0-9]{2}|2100)(?:[./-][0-9]{1,2}){0,2}")
@@ -39,10 +38,10 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
         if len({*filled}) > 1 and (2 * len(filled) > usual or head[0][: len(filled)] != filled):
             break
         yield row_text(dict.fromkeys(head.pop(0)))
-    counts = (marked,) if marked else (1,) if is_data(head) else (1, 2)
-    headers = ((count, column_names(head[:count])) for count in counts if head[count:])
-    known = (header for header in headers if marked or is_header(header[1], head[header[0] :], has_names))
-    count, names = next(known, (0, []))
+    counts = [count for count in ((1,) if is_data(head) else (1, 2)) if head[count:]]
+    named = (count for count in counts if is_header(column_names(head[:count]), head[count:], has_names))
+    count = marked or next(named, 0)
+    names = column_names(head[:count])
     yield from map(row_text, head[:count])
     for row in chain(head[count:], rows):
         yield row_text(named_cells(names, row, can_merge=not has_names))
