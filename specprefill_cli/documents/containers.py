@@ -23,8 +23,8 @@ CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
-# Design, where it has an identifier or an address; and kinds of text that nobody sees.
-DESIGN, UNSHOWN = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript")
+# Design, where it has an identifier or an address; kinds of text that nobody sees; bytes of one that may stand for another.
+DESIGN, UNSHOWN, STUB = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript"), 200
 # Elements of OpenDocument that HTML names otherwise, and those without text of their own.
 TAGS = {"h": "h2", "list-item": "li", "table-header-rows": "thead", "table-row": "tr", "table-cell": "td", "line-break": "br",
         "note-citation": "sup", "title": "div", "desc": "div"}  # fmt: skip
@@ -151,15 +151,15 @@ def mailbox_pages(file: SourceFile) -> Pages:
 
 
 def parts_of(message: Any) -> list[Any]:
-    """The parts of a mail: of the forms of one text, the first that has any, and what is attached to each."""
+    """The parts of a mail: of the forms of one text that with a table, or the first long one, and what is attached to each."""
     if message.get_content_maintype() != "multipart" or not message.is_multipart():
         return [message]
     forms = [parts_of(part) for part in message.iter_parts()]
     if message.get_content_subtype() == "alternative":
         texts = ([part for part in form if is_text(part)] for form in forms)
         bodies = ((b"".join(part.get_payload(decode=True) for part in form), form) for form in texts)
-        filled = ((b"</td" in body, form) for body, form in bodies if body.strip())
-        _, chosen = max(filled, key=lambda pair: pair[0], default=(False, []))
+        filled = (((b"</td" in body, min(len(body), STUB)), form) for body, form in bodies if body.strip())
+        _, chosen = max(filled, key=lambda pair: pair[0], default=((False, 0), []))
         forms = [chosen, *([part for part in form if not is_text(part)] for form in forms)]
     return list(chain.from_iterable(forms))
 

@@ -13,7 +13,7 @@ from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer
 from specprefill_cli.documents.text import decode_text
 
-HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike"})
+HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike", "annotation"})
 # What may hide or raise an element, in a style without spaces, and with which values it does.
 DECLARED = re.compile(
     r"(?<![\w-])(display|visibility|opacity|font-size|text-decoration|left|top|text-indent|vertical-align)(?:-line)?:([^;!]*)(!?)"
@@ -71,9 +71,8 @@ class TextExtractor(HTMLParser):
         self.depths: Counter[str] = Counter()  # number of open elements by tag, class and identifier
         # Of style sheets, by whether it hides, and a name: weight, property, whether it hides, names of the element, and around.
         self.rules = defaultdict[tuple[bool, str], list[tuple[list[int], str, bool, Set[str], list[str]]]](list)
-        self.lists: list[
-            tuple[int | None, str]
-        ] = []  # number and form of each open list's next item; None: it has none
+        # Number and form of each open list's next item; None: it has none.
+        self.lists: list[tuple[int | None, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
@@ -81,6 +80,8 @@ class TextExtractor(HTMLParser):
             self.handle_endtag(self.open[-1].tag)
         parent = self.open[-1]
         parent.children += 1
+        if parent.tag == "mfrac" and parent.children == 2:
+            self.out.flow.write("/")
         if tag == "meta" and attributes.get("name", "").lower() == "author" and attributes.get("content", "").strip():
             self.author = f"Author: {attributes['content']}"
         elif tag == "style":

@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile, zip_longest
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -72,17 +72,32 @@ class Grid:
     def holds(self, piece: Piece) -> bool:
         return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
 
-    def lines(self, pieces: Sequence[Piece]) -> Iterator[str]:
-        """Yield the rows of the table from its pieces; the pieces themselves where the lines only frame whole paragraphs."""
-        cells = [[""] * (len(self.columns) - 1) for _ in self.rows[1:]]
+    def lines(self, pieces: Sequence[Piece]) -> Iterable[str]:
+        """The rows of the table from its pieces; the pieces themselves where the lines only frame whole paragraphs."""
+        cells = [[list[Piece]() for _ in self.columns[1:]] for _ in self.rows[1:]]
         for piece in pieces:
             row, column = bisect_right(self.rows, piece.base), bisect_right(self.columns, piece.left + 1) - 1
-            cells[-row][column] = f"{cells[-row][column]} {piece.text}".strip()
-        if max(len(cell) for row in cells for cell in row) > LONGEST_CELL:
-            yield from (piece.text for piece in pieces)
-        else:
-            merged = fill_merged(zip(*fill_merged(cells, self.verticals), strict=True), self.horizontals)
-            yield from table_lines(list(row) for row in zip(*merged, strict=True) if any(row))
+            cells[-row][column].append(piece)
+        texts = [list(cell_texts(row)) for row in cells]
+        if max(len(text) for row in texts for text in row) > LONGEST_CELL:
+            return [piece.text for piece in pieces]
+        merged = fill_merged(zip(*fill_merged(texts, self.verticals), strict=True), self.horizontals)
+        rows = (zip_longest(*(text.split("\n") for text in row), fillvalue="") for row in zip(*merged, strict=True))
+        return table_lines(list(row) for row in chain.from_iterable(rows) if any(row))
+
+
+def cell_texts(row: Sequence[Sequence[Piece]]) -> Iterator[str]:
+    """Yield the texts of a row's cells; where numbers stand below each other without lines between, in a line for each."""
+    stacks = [cell for cell in row if len(cell) > 1 and all(is_number(piece.text) for piece in cell)]
+    numbers = sorted(chain(*stacks), key=lambda piece: -piece.base)
+    levels = grouped(numbers, lambda level, piece: level[0].is_level(piece.base))
+    depths = [-level[0].base for level in levels] if len(numbers) >= FEWEST_LINES else [0.0]
+    for cell in row:
+        placed = [(bisect_right(depths[1:], SAME_LINE * piece.height - piece.base), piece) for piece in cell]
+        # A single text between the lines belongs to all of them.
+        is_shared = len(cell) == 1 and not cell[0].is_level(-depths[placed[0][0]])
+        lines = [[piece.text for place, piece in placed if is_shared or place == line] for line in range(len(depths))]
+        yield "\n".join(map(" ".join, lines)) if cell else ""
 
 
 def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Piece]:
@@ -185,9 +200,8 @@ def is_beside(left: Piece, right: Piece) -> bool:
 def insert_note(pieces: list[Piece], text: str, name: str, box: Box) -> None:
     """Put the text of a field beside its label, or with its name where nothing stands beside it."""
     beside = [piece for piece in pieces if box.bottom - piece.height / 2 <= piece.base <= box.top]
-    before = [piece for piece in beside if piece.right <= box.left + piece.height]
-    if before:
-        label = max(before, key=lambda piece: piece.right)
+    before = (piece for piece in beside if piece.right <= box.left + piece.height)
+    if label := max(before, key=lambda piece: piece.right, default=None):
         label.text, label.right = f"{label.text} {text}", box.right
     elif beside:
         beside[0].text = f"{text} {beside[0].text}"
@@ -199,8 +213,7 @@ def insert_note(pieces: list[Piece], text: str, name: str, box: Box) -> None:
 
 def in_columns(rows: list[list[Piece]]) -> list[list[Piece]]:
     """Rows of pieces in reading order: where rows cross columns of prose, each column follows the one to its left."""
-    ordered: list[list[Piece]] = []
-    block: list[list[Piece]] = []
+    ordered, block = list[list[Piece]](), list[list[Piece]]()
     low, high = float("-inf"), float("inf")
     for row in [*rows, []]:
         left, right = (row[0].right, row[1].left) if len(row) > 1 else (low, high)
@@ -211,23 +224,17 @@ def in_columns(rows: list[list[Piece]]) -> list[list[Piece]]:
             low, high = max(low, left), min(high, right)
             continue
         ordered += split_columns(block, high)
-        block, low, high = [], float("-inf"), float("inf")
-        if len(row) > 1:
-            block, low, high = [row], row[0].right, row[1].left
-        elif row:
-            ordered.append(row)
+        ordered += [row] * (len(row) == 1)
+        block, low, high = ([row], row[0].right, row[1].left) if len(row) > 1 else ([], float("-inf"), float("inf"))
     return ordered
 
 
 def split_columns(block: list[list[Piece]], gutter: float) -> list[list[Piece]]:
     """The left column of a block of rows, then the others, if all are prose; else the block. A table below stays in rows."""
-    end = len(block)
-    while end and len(block[end - 1]) > 1:
-        texts = [piece.text for piece in block[end - 1]]
-        # Cells are short, or one of them is a number.
-        if not any(map(is_number, texts)) and max(map(len, texts)) >= SHORTEST_LINE:
-            break
-        end -= 1
+    texts = [[piece.text for piece in row] for row in block]
+    # Cells are short, or one of them is a number.
+    are_cells = [len(row) > 1 and (any(map(is_number, row)) or max(map(len, row)) < SHORTEST_LINE) for row in texts]
+    end = len(block) - len(list(takewhile(bool, reversed(are_cells))))
     left = [[piece for piece in row if piece.left < gutter] for row in block[:end]]
     right = [[piece for piece in row if piece.left >= gutter] for row in block[:end]]
     paired_rows = sum(bool(first and second) for first, second in zip(left, right, strict=True))

@@ -31,7 +31,7 @@ def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
         main = main_part(archive)
-        warn_of_struck_text(file, archive, [main])
+        file.warnings += [STRUCK_WARNING] * (STRUCK.search(archive.read(main)) is not None)
         styles = Styles(parse_related(archive, main, "styles"), parse_related(archive, main, "numbering"))
         # Sections often share a header or footer: write each text once.
         margins = [text_of(margin, styles).strip() for margin in parse_related(archive, main, "header", "footer")]
@@ -49,7 +49,7 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
-        warn_of_struck_text(file, archive, slides)
+        file.warnings += [STRUCK_WARNING] * any(STRUCK.search(archive.read(slide)) for slide in slides)
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
@@ -58,14 +58,7 @@ def slide_pages(file: SourceFile) -> Pages:
             text = file.page_text([*title, *filter(None, lines)])
             empty += [] if text.strip() else [number]
             yield text
-    if empty:
-        file.warnings.append(f"no text on {page_ranges(empty)} (pictures?)")
-
-
-def warn_of_struck_text(file: SourceFile, archive: ZipFile, entries: list[str]) -> None:
-    """Warn if one of the entries has struck text."""
-    if any(STRUCK.search(archive.read(entry)) for entry in entries):
-        file.warnings.append(STRUCK_WARNING)
+    file.warnings += [f"no text on {page_ranges(empty)} (pictures?)"] * bool(empty)
 
 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:
@@ -102,7 +95,7 @@ def parse_related(archive: ZipFile, entry: str, *types: str) -> list[Element]:
 
 def main_part(archive: ZipFile) -> str:
     """The entry that holds a document's body, or the list of slides."""
-    return next(entry for _, kind, entry in relations(archive, "") if kind == "officeDocument")
+    return next((entry for _, kind, entry in relations(archive, "") if kind == "officeDocument"), "officeDocument")
 
 
 def drawing_lines(file: SourceFile, archive: ZipFile, entry: str) -> Iterator[str]:
@@ -112,19 +105,21 @@ def drawing_lines(file: SourceFile, archive: ZipFile, entry: str) -> Iterator[st
     yield from map(text_of, parse_related(archive, entry, "diagramData"))
     for chart in parse_related(archive, entry, "chart"):
         yield from map(text_of, chart.iterfind(".//{*}title"))
-        names, columns = [""], [dict[str, str]()]
+        names, columns, labels = [""], [dict[tuple[str, str], str]()], dict[str, str]()
         for series in chart.iterfind(".//{*}ser"):
             names.append(series.findtext("{*}tx//{*}v") or "")
-            columns[0] |= points(series, "cat", "xVal")
-            columns.append(points(series, "val", "yVal"))
+            labels |= points(series, "cat", "xVal")
+            columns[0] |= {(key, label): label for key, label in labels.items()}
+            columns.append({(key, labels.get(key, "")): text for key, text in points(series, "val", "yVal").items()})
         rows = ([column.get(place, "") for column in columns] for place in dict.fromkeys(chain(*columns)))
         yield from table_lines(chain([names], rows), marked=1)
 
 
 def points(series: Element, *names: str) -> dict[str, str]:
     """The values of a chart's series by their place."""
-    elements = (point for name in names for point in series.iterfind(f"{{*}}{name}//{{*}}pt"))
-    return {point.get("idx", ""): point.findtext("{*}v") or "" for point in elements}
+    # Of labels on several levels, the innermost come first.
+    levels = [level for name in names for level in series.iterfind(f"{{*}}{name}//{{*}}pt/..")][:1]
+    return {point.get("idx", ""): point.findtext("{*}v") or "" for level in levels for point in level.iterfind("{*}pt")}
 
 
 def text_of(parent: Element, styles: Styles | None = None) -> str:

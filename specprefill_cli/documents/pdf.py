@@ -92,13 +92,11 @@ def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdi
     known = {*failures, *problems["undecoded"]}
     empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
     ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"
-    causes = []
-    if failures:
-        causes.append(f"{page_ranges(failures)} could not be read ({next(iter(failures.values()))}); {REPAIR}")
+    unread = f"{page_ranges(failures)} could not be read ({next(iter(failures.values()), '')}); {REPAIR}"
+    causes = [unread] if failures else []
     if left := [number for number in problems["undecoded"] if number not in problems["recognised"]]:
         causes.append(f"the characters of {page_ranges(left)} have no letters in the file; {ocr}")
-    if empty:
-        causes.append(f"no text on {page_ranges(empty)} (scanned?); {ocr}")
+    causes += [f"no text on {page_ranges(empty)} (scanned?); {ocr}"] * bool(empty)
     if causes and not any(file.texts):
         raise file.error(*causes[0].rsplit("; ", 1))
     if guessed := problems["guessed"]:

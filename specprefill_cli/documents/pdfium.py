@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import pypdfium2
@@ -22,8 +22,9 @@ LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
-# PDFium writes a hyphen that divides a word at a line end as this character.
+# PDFium writes a hyphen that divides a word at a line end as this character, and in the text of a page as an undecoded one.
 LINE_HYPHEN = 2
+LAM, ALEFS = "\u0644", "\u0622\u0623\u0625\u0627"
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
@@ -54,14 +55,16 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         sample = range(0, count, max(1, count // CHECKED_CHARACTERS))
         unmapped = sum(pdfium.FPDFText_HasUnicodeMapError(text_page.raw, index) == 1 for index in sample)
         share = unmapped / max(len(sample), 1)
-        if share + len(MEANINGLESS.findall(text)) / max(len(text), 1) > UNDECODED_SHARE:
+        if max(share, len(MEANINGLESS.findall(text)) / max(len(text), 1)) > UNDECODED_SHARE:
             return UNDECODED
         boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
         notes, grids = list(notes_of(page)), grids_of(page)
         is_plain = not (notes or grids) and is_simple(boxes)
-        ordered = None if is_plain else layout.ordered_text(list(characters(text_page)), notes, grids)
+        ordered = None if is_plain else layout.ordered_text(characters(text_page), notes, grids)
         if ordered is None:
-            ordered = "\n".join([with_hyphens(text_page, text), *(note for note, _, _ in notes)])
+            if UNDECODED in text or LAM in text:
+                text = "".join(character for character, _, _ in characters(text_page, "-\n"))
+            ordered = "\n".join([text, *(note for note, _, _ in notes)])
     return ordered + UNDECODED * bool(unmapped)
 
 
@@ -79,25 +82,21 @@ def is_simple(boxes: Sequence[Box]) -> bool:
     return gaps < layout.FEWEST_LINES
 
 
-def characters(page: pypdfium2.PdfTextPage) -> Iterator[Character]:
-    """Yield the characters of a page in drawing order."""
-    box, x, y = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
+def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-") -> list[Character]:
+    """The characters of a page in drawing order. hyphen: what is written for one that divides a word at a line end."""
+    box, x, y, origin = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double(), (0.0, 0.0)
+    drawn: list[Character] = []
     for index in range(page.count_chars()):
         code = pdfium.FPDFText_GetUnicode(page.raw, index)
         pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
         pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
-        character = "-" if code == LINE_HYPHEN else chr(code) if code else UNDECODED
-        yield character, Box(box.left, box.bottom, box.right, box.top), y.value
-
-
-def with_hyphens(page: pypdfium2.PdfTextPage, text: str) -> str:
-    """Tell hyphens at line ends from undecoded characters: PDFium writes the same character for both."""
-    if UNDECODED not in text:
-        return text
-    codes = (pdfium.FPDFText_GetUnicode(page.raw, index) for index in range(page.count_chars()))
-    marks = iter(["-\n" if code else UNDECODED for code in codes if code in (0, LINE_HYPHEN)])
-    pieces = text.split(UNDECODED)
-    return "".join(piece + next(marks, UNDECODED) for piece in pieces[:-1]) + pieces[-1]
+        character = hyphen if code == LINE_HYPHEN else chr(code) if code else UNDECODED
+        drawn.append((character, Box(box.left, box.bottom, box.right, box.top), y.value))
+        before, origin = origin, (x.value, y.value)
+        # PDFium turns text that runs from right to left around, even the two letters of one glyph.
+        if character == LAM and before == origin and drawn[-2][0] in ALEFS:
+            drawn[-2:] = reversed(drawn[-2:])
+    return drawn
 
 
 def annotations(page: pypdfium2.PdfPage) -> Iterator[Any]:
@@ -159,18 +158,19 @@ def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
             upright.append((max(y, other_y), min(y, other_y), x))
         elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:
             level.append((y, min(x, other_x), max(x, other_x)))
-    groups: list[list[tuple[float, float, float]]] = []
-    lowest = math.inf
-    for line in sorted(upright, reverse=True):
-        if line[0] < lowest - SAME_PLACE or not groups:
-            groups.append([])
-        groups[-1].append(line)
-        lowest = min(lowest, line[1])
-    grids = []
-    for group in groups:
+    lines, grids = sorted(upright, reverse=True), []
+    lowest = accumulate((bottom for _, bottom, _ in lines), min, initial=math.inf)
+    starts = [index for index, (line, low) in enumerate(zip(lines, lowest, strict=False)) if line[0] < low - SAME_PLACE]
+    for first, last in pairwise([*starts, len(lines)]):
+        group = lines[first:last]
         columns = places(x for _, _, x in group)
         low, high = min(bottom for _, bottom, _ in group) - SAME_PLACE, group[0][0] + SAME_PLACE
-        rows = places(y for y, left, right in level if low <= y <= high and left < columns[-1] and right > columns[0])
+        beside = [line for line in level if low <= line[0] <= high and line[1] < columns[-1] and line[2] > columns[0]]
+        rows, ends = places(y for y, _, _ in beside), [end for line in beside for end in line[1:]]
+        # A table without lines at its sides reaches as far as most of its level lines.
+        sides = [min(ends, default=0.0), max(ends, default=0.0)]
+        sides = [side for side in sides if 2 * sum(abs(end - side) < SAME_PLACE for end in ends) > len(rows)]
+        columns = places([*columns, *sides])
         if len(columns) > 2 and len(rows) > 2:
             middles, centres = ([sum(ends) / 2 for ends in pairwise(edges)] for edges in (rows[::-1], columns))
             verticals = [{bisect_right(columns, x) - 1 for top, end, x in group if end < y < top} for y in middles]

@@ -12,8 +12,8 @@ from specprefill_cli.documents.reader import LIMITS, Reader, SourceFile, read_in
 from specprefill_cli.documents.text import BOM_ENCODINGS
 from specprefill_cli.errors import DocumentError, document_error, first_line, one_line
 
-# The PDF standard allows up to 1024 bytes of other data before the header.
-HEADER_BYTES = 1024
+# The PDF standard allows up to 1024 bytes of other data before the header; servers add many lines to a mail's.
+HEADER_BYTES, MAIL_HEADER_BYTES = 1024, 2**16
 ZIP_SIGNATURE = b"PK\x03\x04"
 # Only signatures that never start a plain text; most other binary files hold NUL bytes.
 BINARY_SIGNATURES = (
@@ -101,7 +101,7 @@ def choose_reader(data: bytes, name: str) -> Reader:
         return READERS[suffix]
     if containers.MAIL_BORDER.match(head):
         return containers.mailbox_pages
-    if MAIL_START.match(head):
+    if MAIL_START.match(data[:MAIL_HEADER_BYTES]):
         return containers.mail_pages
     return html.pages if HTML_START.match(head.removeprefix(codecs.BOM_UTF8)) else text.text_pages
 

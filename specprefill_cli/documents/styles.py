@@ -98,11 +98,10 @@ class Styles:
         elif depth in counts:
             counts[depth] += 1
         for key in forms:
-            if key > depth:
-                if depth < int(value_of(levels[str(key)], "lvlRestart") or key):
-                    counts.pop(key, None)
-            elif key not in counts:
-                counts[key] = int(value_of(levels[str(key)], "start") or 1)
+            if key <= depth:
+                counts.setdefault(key, int(value_of(levels[str(key)], "start") or 1))
+            elif depth < int(value_of(levels[str(key)], "lvlRestart") or key):
+                counts.pop(key, None)
         if forms.get(depth, "bullet") == "bullet":
             return "-"
         level = levels[str(depth)]

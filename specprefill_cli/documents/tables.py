@@ -12,11 +12,11 @@ from specprefill_cli.documents.cleaning import superscript
 Row = list[str]
 # Leading rows that decide whether a table has a header.
 SAMPLE_ROWS = 50
-# Places that merged cells may fill in a table, and more of them for each cell.
-FILLED_CELLS, FILLED_PER_CELL = 1000, 10
-LARGEST_SPAN = 1000
-# Characters of a column's name; numbers that may be names; letters that codes have fewer than.
-LONGEST_NAME, YEAR, NAME_LETTERS = 60, re.compile("19[0-9]{2}|20[0-9]{2}|2100"), 3
+# Places that merged cells may fill in a table, more of them for each cell, and the most that one fills in a row or column.
+FILLED_CELLS, FILLED_PER_CELL, LARGEST_SPAN = 1000, 10, 1000
+# Characters of a column's name; years, months and days, which may be names; letters that codes have fewer than.
+LONGEST_NAME, NAME_LETTERS = 100, 3
+YEAR = re.compile("(?:[0-9]{1,2}[./-]){0,2}(?:19[0-9]{2}|20[0-9]{2}|2100)(?:[./-][0-9]{1,2}){0,2}")
 # Gaps between pieces of text, from narrow to wide.
 NOTHING, SPACE, LINE, BLANK = range(4)
 SEPARATORS = ("", " ", "\n", "\n\n")
@@ -38,16 +38,13 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
         if len({*filled}) > 1 and (2 * len(filled) > usual or head[0][: len(filled)] != filled):
             break
         yield row_text(dict.fromkeys(head.pop(0)))
-    names: Row = []
-    for count in (marked,) if marked else (1,) if is_data(head) else (1, 2):
-        names = column_names(head[:count])
-        if head[count:] and (marked or is_header(names, head[count:], has_names)):
-            yield from map(row_text, head[:count])
-            head = head[count:]
-            break
-        names = []
-    for row in chain(head, rows):
-        yield row_text(named_cells(names, row))
+    counts = [count for count in ((1,) if is_data(head) else (1, 2)) if head[count:]]
+    named = (count for count in counts if is_header(column_names(head[:count]), head[count:], has_names))
+    count = marked or next(named, 0)
+    names = column_names(head[:count])
+    yield from map(row_text, head[:count])
+    for row in chain(head[count:], rows):
+        yield row_text(named_cells(names, row, can_merge=not has_names))
 
 
 def row_text(cells: Iterable[str]) -> str:
@@ -110,12 +107,12 @@ def column_names(header: Sequence[Row]) -> Row:
     return [" ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in columns]
 
 
-def named_cells(names: Row, row: Row) -> Row:
-    """The filled cells of a row, each behind the name of its column; the cells themselves without names."""
+def named_cells(names: Row, row: Row, *, can_merge: bool = False) -> Row:
+    """The filled cells of a row behind the names of their columns, if there are any. can_merge: equal cells may be one."""
     if not names:
         return row
     # A merged row, or a single cell at the left, is a title between the rows, unless it is a number.
-    if len(set(filter(None, row))) < 2 and row[:1] != [""] and not is_number(row[0]):
+    if len((set if can_merge else list)(filter(None, row))) < 2 and row[:1] != [""] and not is_number(row[0]):
         return row[:1]
     return [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, row, fillvalue="") if cell.strip()]
 
@@ -128,13 +125,14 @@ def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
     numbers = [bool(column) and all(map(is_number, column)) for column in columns]
     for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):
-        # A name has words, or is a year; a text with many letters is one, whatever digits it has.
+        # A name has words, or is a year above other values; a text with many letters is one, whatever digits it has.
         is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS
-        if len(name) > LONGEST_NAME or (is_code and not YEAR.fullmatch(name)) or (name and name in column):
+        is_value = is_code and (not YEAR.fullmatch(name) or (column and all(map(YEAR.fullmatch, column))))
+        if (len(name) > LONGEST_NAME and not has_names) or is_value or (name and name in column):
             return False
         # A column without a name is empty or has a few remarks; columns of numbers may share a name.
         is_nameless = bool(place) and not name and 2 * len(column) > len(body)
-        if is_nameless or (filled[name] > 1 and not (names[0] and has_numbers)):
+        if is_nameless or (filled[name] > 1 and not (names[0] and body[0][0] and has_numbers)):
             return False
     if len(filled) > 1 and any(numbers):
         # A list of two columns may be names and values: it has a header only above several numbers.
@@ -143,10 +141,11 @@ def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
 
 
 def is_data(head: Sequence[Row]) -> bool:
-    """Whether the second row of a table belongs to its body: it has amounts, and a text of its own at the left."""
+    """Whether the second row of a table belongs to its body: the first names each column, or it has a name and amounts."""
     names, cells = next(pairwise(head), ([""], [""]))
+    is_whole = "" not in names and all(name != beside for name, beside in pairwise(names))
     has_amounts = any(is_number(cell) and cell.lower() == cell.upper() and not YEAR.fullmatch(cell) for cell in cells)
-    return has_amounts and "" not in (names[0], cells[0]) and names[0] != cells[0]
+    return is_whole or (has_amounts and "" not in (names[0], cells[0]) and names[0] != cells[0])
 
 
 def is_number(cell: str) -> bool:

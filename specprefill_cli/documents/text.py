@@ -13,7 +13,9 @@ from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
 from specprefill_cli.documents.tables import named_cells, table_lines
 
-MARKDOWN_SUFFIXES = (".md", ".markdown")
+MARKDOWN_SUFFIXES, JSON_SUFFIXES = (".md", ".markdown"), (".json", ".jsonl", ".ipynb")
+# A letter beyond ASCII in JSON; a backslash that is escaped itself begins none.
+ESCAPE = re.compile(r"\\\\|\\u(?!00[0-7])([0-9a-fA-F]{4})")
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
 DELIMITERS = "\t;,|"
 TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
@@ -26,6 +28,8 @@ SAMPLE_ROWS = 10_000
 def text_pages(file: SourceFile) -> Pages:
     """Keep line breaks, and the source of Markdown, in which tables get the names of their columns."""
     is_markdown, text = file.name.lower().endswith(MARKDOWN_SUFFIXES), decode_text(file)
+    if file.name.lower().endswith(JSON_SUFFIXES):
+        text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[0], text)
     yield labelled_tables(normalise_line_ends(text)) if is_markdown else clean_text(text)
 
 
@@ -35,13 +39,10 @@ def labelled_tables(text: str) -> str:
     in_code = False
     lines = text.split("\n")
     for index, line in enumerate(lines):
-        if line.lstrip().startswith(("```", "~~~")):
-            in_code = not in_code
-        if in_code:
-            names = []
-        elif TABLE_RULE.fullmatch(line) and index and "|" in lines[index - 1]:
+        in_code ^= line.lstrip().startswith(("```", "~~~"))
+        if not in_code and index and TABLE_RULE.fullmatch(line) and "|" in lines[index - 1]:
             names = markdown_cells(lines[index - 1])
-        elif names and "|" in line:
+        elif not in_code and names and "|" in line:
             lines[index] = f"| {' | '.join(named_cells(names, markdown_cells(line)))} |"
         else:
             names = []
@@ -55,7 +56,8 @@ def markdown_cells(line: str) -> list[str]:
 
 def csv_pages(file: SourceFile) -> Pages:
     """Read each non-empty row as a line. Raises DocumentError for a field longer than the limits allow."""
-    text = decode_text(file)
+    # Excel names the delimiter in a line of its own.
+    text = re.sub(r"\Asep=.\r?\n", "", decode_text(file))
     # Raise the csv module's limit of 131,072 characters: a cell may hold a whole text.
     csv.field_size_limit(LIMITS.max_characters)
     try:
@@ -87,27 +89,23 @@ def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[st
 
 
 def likely_delimiter(text: str) -> str:
-    """The delimiter that divides most rows into the same number of cells, and the most of these; or `,`."""
+    """The delimiter that divides most rows into the same number of cells, and the most of these; a tabulator if none does."""
 
     def agreement(delimiter: str) -> tuple[float, int]:
         # A comma between two digits may belong to a number.
         lines = StringIO(NUMBER_COMMA.sub("", text) if delimiter == "," else text, newline="")
         sample = islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), SAMPLE_ROWS)
         counts = Counter(len(row) for row in sample if row)
-        rows, cells = max(((rows, cells) for cells, rows in counts.items() if cells > 1), default=(0, 0))
-        return rows / max(counts.total(), 1), cells
+        return max(((rows / counts.total(), cells) for cells, rows in counts.items() if cells > 1), default=(0.0, 0))
 
-    best = max(DELIMITERS, key=agreement)
-    return best if agreement(best)[1] else ","
+    return max(DELIMITERS, key=agreement)
 
 
 # The UTF-32 marks come first: the little-endian mark starts with the mark of UTF-16.
 BOM_ENCODINGS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
 }
 # An XML or HTML file declares its encoding near its beginning.
 DECLARATION_BYTES = 4096
@@ -118,6 +116,9 @@ DECLARATION = re.compile(
 NOT_FILE_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape"})
 # The web's most common single-byte encoding: it wins if the guess cannot tell it from similar encodings.
 COMMON_ENCODING = "cp1252"
+# The WHATWG Encoding Standard, and so every browser, reads these encodings as larger ones.
+SUPERSETS = {"iso8859-1": COMMON_ENCODING, "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874",
+             "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "big5": "big5hkscs"}  # fmt: skip
 # For short texts charset_normalizer prefers those of old systems, which are rare today.
 LIVING_ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
@@ -146,12 +147,15 @@ def decode_text(file: SourceFile, is_markup: bool = False) -> str:
 
 def decode_as(data: bytes, name: str) -> str:
     """Decode with a named encoding. Raises LookupError if it is none of text, and ValueError if the bytes are in another."""
-    encoding = codecs.lookup(name).name
+    encoding = codecs.lookup(name.lower().removeprefix("x-").removesuffix("-i").replace("windows-", "cp")).name
     if encoding.replace("_", "-") in NOT_FILE_ENCODINGS:
         raise LookupError(name)
-    # The WHATWG Encoding Standard, and so every browser, reads Latin-1 as cp1252.
-    is_common = encoding in ("iso8859-1", COMMON_ENCODING)
-    return data.decode(COMMON_ENCODING, errors="replace") if is_common else data.decode(encoding)
+    encoding = SUPERSETS.get(encoding, encoding)
+    if encoding == "iso2022_jp":
+        # Mail says that it switches to JIS X 0208, also where it has characters that only JIS X 0213 has.
+        data, encoding = re.sub(rb"\x1b\$[@B]", b"\x1b$(O", data), "iso2022_jp_3"
+    is_lenient = encoding in (COMMON_ENCODING, "iso2022_jp_3")
+    return data.decode(encoding, errors="replace" if is_lenient else "strict")
 
 
 def decode_with_replacement(file: SourceFile, encoding: str) -> str:

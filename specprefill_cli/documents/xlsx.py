@@ -27,7 +27,7 @@ MERGED_CELLS = 20_000
 Merged = dict[int, dict[int, tuple[int, int]]]
 # Parts of a number format: a currency, what only colours or aligns, and literals around digits.
 CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
-HIDDEN_FORMAT = re.compile(r"\[[^\]]*\]|[_*].")
+HIDDEN_FORMAT = re.compile(r"\[[^\]<>=]*\]|[_*].")
 LITERAL = r'((?:"[^"]*"|\\.|[^\w#?.,"@/])*)'
 DIGITS_FORMAT = re.compile(rf"{LITERAL}([#0?,]*[#0?])(?:\.([#0?]+))?{LITERAL}")
 # Spreadsheets show so many digits of a number: further ones are noise of binary fractions. They round halves away from zero.
@@ -43,8 +43,7 @@ def pages(file: SourceFile) -> Pages:
     with open_archive(file) as archive:
         for sheet in workbook.worksheets:
             source = archive.read(sheet._worksheet_path)
-            if UNCALCULATED.search(source) and NO_VALUES not in file.warnings:
-                file.warnings.append(NO_VALUES)
+            file.warnings += [NO_VALUES] * (UNCALCULATED.search(source) is not None and NO_VALUES not in file.warnings)
             # A sheet may declare any size; without it, rows are as long as their content.
             sheet.reset_dimensions()
             # Empty rows part tables.
@@ -106,8 +105,7 @@ def number_text(value: float, number_format: str) -> str:
     before, whole, decimals, after = (part or "" for part in match.groups())
     number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** after.count("%")
     number = (abs(number) if is_own_section else number).quantize(Decimal(1).scaleb(-len(decimals)), context=ROUNDING)
-    text = f"{number:{',' if ',' in whole else ''}f}"
-    digits, _, fraction = text.partition(".")
+    digits, _, fraction = f"{number:{',' if ',' in whole else ''}f}".partition(".")
     fixed = len(decimals.rstrip("#?"))
     fraction = fraction[:fixed] + fraction[fixed:].rstrip("0")
     digits = "-" * digits.startswith("-") + digits.removeprefix("-").zfill(whole.count("0"))

@@ -24,14 +24,7 @@ def test_unicode_encodings(encoding: str, name: str) -> None:
     assert [(page.number, page.start, page.end) for page in document.pages] == [(1, 0, len(GERMAN))]
 
 
-@pytest.mark.parametrize(
-    ("text", "encoding"),
-    [
-        (GERMAN, "cp1252"),
-        ("Le café est fermé à midi.", "latin-1"),
-        ("Привет, как дела? Это документ о погоде и природе.", "cp1251"),  # noqa: RUF001
-    ],
-)
+@pytest.mark.parametrize(("text", "encoding"), [(GERMAN, "cp1252"), ("Привет! Это документ о погоде.", "cp1251")])  # noqa: RUF001
 def test_other_encodings_are_guessed_with_a_warning(text: str, encoding: str) -> None:
     document = read_document(text.encode(encoding), "a.txt")
     assert document.text == text
@@ -71,7 +64,8 @@ def test_html_blocks_are_lines_and_cells_have_bars() -> None:
     ("<meta charset=iso-8859-2>", "iso-8859-2", "ŘŤĎ"),
     ('<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-2">', "iso-8859-2", "ŘŤĎ"),
     ('<?xml version="1.0" encoding="ISO-8859-2"?>', "iso-8859-2", "ŘŤĎ"),
-    ('<meta charset="ISO-8859-1">', "cp1252", "€5 — “two”"),
+    ('<meta charset="ISO-8859-1">', "cp1252", "€5 — “two”"), ("<meta charset=shift_jis>", "cp932", "①㈱ 50円"),
+    ("<meta charset=windows-874>", "cp874", "ค่า 50"), ("<meta charset=iso-8859-8-i>", "iso-8859-8", "דמי 50"),
 ])  # fmt: skip
 def test_html_believes_the_declared_encoding(declaration: str, encoding: str, text: str) -> None:
     document = read_document(f"{declaration}<html><body>{text}</body></html>".encode(encoding), "a.html")
@@ -107,9 +101,7 @@ def test_refusals_name_the_format_of_the_file(data: bytes, name: str, words: str
     assert words in refusal(data, name)
 
 
-@pytest.mark.parametrize(
-    "text", ["GGUF is a file format.", "ID3 splits on gain.", "BZh and gzip compared", "GIF89a: why"]
-)
+@pytest.mark.parametrize("text", ["GGUF is a file format.", "ID3 splits on gain.", "BZh and gzip", "GIF89a: why"])
 def test_text_that_starts_like_a_signature_is_text(text: str) -> None:
     assert read_document(text.encode(), "a.txt").text == text
     assert "not a .txt file" in refusal(text.encode() + b"\x00", "a.txt")

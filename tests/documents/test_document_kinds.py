@@ -13,7 +13,7 @@ import openpyxl
 import pptx
 import pypdf
 import pytest
-from pptx.chart.data import CategoryChartData
+from pptx.chart.data import CategoryChartData, XyChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pypdf.annotations import FreeText
 
@@ -58,6 +58,7 @@ def read(data: bytes, name: str) -> str:
     ("<style>.u{vertical-align:super}</style>10<span class=u>6</span> for 12<a epub:type=noteref>1</a>", "10^6 for 12 [1]"),
     ("Fee: <del>60</del> <s>70</s> 75", "Fee: 75"),
     ("<math><msup><mn>10</mn><mn>6</mn></msup></math> litres", "10^6 litres"),
+    ("<math><mfrac><mn>1</mn><mn>2</mn></mfrac><annotation>x</annotation></math> litre", "1/2 litre"),
     ('<ol start="3"><li>Close<li><p>Call</ol><ul><li>x</ul>', "3. Close\n4. Call\nx"),
     ("<ol start=1500><li>Sign<li></ol><ol start=0><li value=12>Pay<li></li></ol><h1>Fees</h1>", "1500. Sign\n12. Pay\nFees"),
     ("<table><tr><th>Name<th>Bonus<tr><td rowspan=2>Ann<td>9<tr><td><tr><td>Bob<td>4<tr><td>5<td>5</table>",
@@ -132,6 +133,16 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
     ("Port,2024,,,2025,,\n,a,b,c,d,e,f\nWick,1,2,3,4,5,6", "a.csv",
      "Port | 2024 | | | 2025\n| a | b | c | d | e | f\nWick | 1 | 2 | 3 | 4 | 5 | 6"),
     ("a,b,b\nx,y 1,7\nz,w,8", "a.csv", "a | b | b\nx | y 1 | 7\nz | w | 8"),
+    (f"Who,{'x' * 70},01/2024\nAnn,no,3\nshut,shut,shut", "a.csv",
+     f"Who | {'x' * 70} | 01/2024\nWho: Ann | {'x' * 70}: no | 01/2024: 3\nWho: shut | {'x' * 70}: shut | 01/2024: shut"),
+    ("Room,1,2\nMon,Ann,Bob\nTue,Dee,Eve", "a.csv", "Room | 1 | 2\nMon | Ann | Bob\nTue | Dee | Eve"),
+    ("Q,A,Q,A\nWho?,Ann,Where?,Ely\nHow?,Q,Why?,A", "a.csv", "Q | A | Q | A\nWho? | Ann | Where? | Ely\nHow? | Q | Why? | A"),
+    ("sep=;\nName;Bonus\nMoss;930\nAda;120", "a.csv", "Name | Bonus\nName: Moss | Bonus: 930\nName: Ada | Bonus: 120"),
+    ('{"M\\u00fcller": "\\\\u00e9"}', "a.json", '{"Müller": "\\\\u00e9"}'),
+    ("2024-01-05,Ann,Bob\n2024-01-06,Cy,Dee", "a.csv", "2024-01-05 | Ann | Bob\n2024-01-06 | Cy | Dee"),
+    ("<html><table><tr><td>Region<td colspan=2>North<td colspan=2>South<tr><td><td>Q1<td>Q2<td>Q1<td>Q2<tr><td>Ely<td>1<td>2<td>3"
+     "<td>4</table>", "a.html", "Region | North | North | South | South\n| Q1 | Q2 | Q1 | Q2\n"
+     "Region: Ely | North Q1: 1 | North Q2: 2 | South Q1: 3 | South Q2: 4"),
     ("Name | Bonus\n--- | ---\nMoss | 930\n\nx | y", "a.md", "Name | Bonus\n--- | ---\n| Name: Moss | Bonus: 930 |\n\nx | y"),
     ("```\na | b\n--|--\n1 | 2\n```", "a.md", "```\na | b\n--|--\n1 | 2\n```"),
     ("<html><table><tr><td>Room<td>Fee<tr><td>Attic<td>75<tr><td colspan=2>Closed<tr><td>Loft<td>60</table>", "a.html",
@@ -154,7 +165,7 @@ def test_an_unclosed_quote_is_a_warning() -> None:
     (123, "00000", "00123"), (0.125, "0.0%", "12.5%"),
     (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"), (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"),
     (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"), (2.5, "0.###", "2.5"), (2.5, "General", "2.5"),
-    (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"),
+    (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"), (5, "[<1]0.0%;0", "5"),
 ])  # fmt: skip
 def test_numbers_as_the_sheet_shows_them(value: float, number_format: str, shown: str) -> None:
     book = openpyxl.Workbook()
@@ -175,16 +186,22 @@ def test_word_marks_raised_text_and_leaves_hidden_and_struck_text_out() -> None:
 
 
 def test_charts_are_tables() -> None:
-    deck, data = pptx.Presentation(), CategoryChartData()
-    data.categories = ["North", "South"]
+    deck, data, points = pptx.Presentation(), CategoryChartData(), XyChartData()
+    data.add_category("Coast").add_sub_category("North")
+    data.add_category("Isles").add_sub_category("South")
     data.add_series("Ferries", (1804, 2132))
-    deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_chart(XL_CHART_TYPE.PIE, 0, 0, 9, 9, data)
-    assert read(save_to_bytes(deck), "a.pptx").endswith("North | Ferries: 1804\nSouth | Ferries: 2132")
+    for name, x in (("Mill", 1), ("Quay", 5)):
+        points.add_series(name).add_data_point(x, 10 * x)
+    for kind, chart in ((XL_CHART_TYPE.PIE, data), (XL_CHART_TYPE.XY_SCATTER, points)):
+        deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_chart(kind, 0, 0, 9, 9, chart)
+    text = read(save_to_bytes(deck), "a.pptx")
+    assert "North | Ferries: 1804\nSouth | Ferries: 2132" in text
+    assert text.endswith("1 | Mill: 10\n5 | Quay: 50")
 
 
 @pytest.mark.parametrize("name", ["a.eml", "stdin"])
 def test_mail_with_attachments(name: str) -> None:
-    document = read_document(letter(), name)
+    document = read_document(b"X-Spam: no\n" * 99 + letter(), name)
     assert document.text == (
         "From: r@example.org\nSubject: Fee für 2025\n\nThe fee rises to 74 pounds.\n\n# Attachment: t.csv\n\nName | Bonus\n"
         "Name: Moss | Bonus: 930\n\n# Attachment: a.pdf\n\nAlpha"
@@ -211,14 +228,17 @@ def test_saved_pages_and_mail_in_mail() -> None:
 def test_mail_as_programs_send_it() -> None:
     head = b"MIME-Version: 1.0\nContent-Type: multipart/alternative; boundary=a\n\n--a\n\n \n--a\n"
     html = (
-        b"Content-Type: multipart/mixed; boundary=m\n\n--m\nContent-Type: text/html\n\nFee <s>60</s> \xc2\xa374\n--m\n"
+        b"Content-Type: multipart/mixed; boundary=m\n\n--m\nContent-Type: text/html\n\n<s>60</s> Fee \xc2\xa374\n--m\n"
     )
     table = b"Content-Type: text/csv\nContent-Disposition: attachment; filename=t.csv\n\nName,Bonus\nMoss,930\n--m--\n--a--\n"
-    document, text = (
-        read_document(head + html + table, "a.eml"),
-        "Fee £74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930",
-    )
-    assert (document.text, document.warnings) == (text, ("struck text is left out",))
+    document = read_document(head + html + table, "a.eml")
+    assert document.text == "Fee £74\n\n# Attachment: t.csv\n\nName | Bonus\nName: Moss | Bonus: 930"
+    assert document.warnings == ("struck text is left out",)
+    message = EmailMessage()
+    message.set_content("Please view this message as HTML.")
+    message.add_alternative("<p>The fee is 74 pounds.</p>" * 9, subtype="html")
+    assert read(bytes(message), "a.eml").startswith("The fee is 74 pounds.")
+    assert read(b"Content-Type: text/plain; charset=iso-2022-jp\n\n\x1b$B-!\x1b(B50", "a.eml") == "①50"
 
 
 def test_mailboxes() -> None:
@@ -248,10 +268,7 @@ def test_rich_text_through_another_package() -> None:
     ('<r><sym font="Wingdings" char="F0FE"/><t> yes</t></r>', "[x] yes"),
     ("<sSup><e><r><t>10</t></r></e><sup><r><t>6</t></r></sup></sSup>", "10^6"),
     ("<r><t>3</t></r><f><num><r><t>1</t></r></num><den><r><t>2</t></r></den></f>", "3 1/2"),
-    (
-        "<tbl><tr><trPr><gridBefore val='2'/></trPr><tc><r><t>a</t></r></tc><tc><r><t>b</t></r></tc></tr></tbl>",
-        "| | a | b",
-    ),
+    ("<tbl><tr><trPr><gridBefore val='2'/></trPr><tc><r><t>a</t></r></tc><tc><r><t>b</t></r></tc></tr></tbl>", "| | a | b"),
     ("<r><checkBox><checked/></checkBox><checkBox/></r>", "[x][ ]"),
     ('<r><ddList><result val="1"/><listEntry val="red"/><listEntry val="blue"/></ddList></r>', "blue"),
 ])  # fmt: skip
@@ -355,16 +372,24 @@ def test_cells_over_two_columns_or_rows_of_a_table_with_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize(("rows", "lines"), [
-    (["|Run 1|Run 2|Run 3", "Skerrin|07:10||12:30", "|by bus", "Mill Quay|07:25|09:40|12:45", "North End|07:40"],
+# Lines without any at the sides of a table and between its numbers, and a text beside all numbers.
+FEW_LINES = line("Kitchen", 390, 670) + "".join(f"55 {y} m 480 {y} l S\n" for y in (718, 696, 636))
+FEW_LINES += "".join(f"{x} 636 m {x} 718 l S\n" for x in (165, 275, 385))
+
+
+@pytest.mark.parametrize(("rows", "drawn", "lines"), [
+    (["|Run 1|Run 2|Run 3", "Skerrin|07:10||12:30", "|by bus", "Mill Quay|07:25|09:40|12:45", "North End|07:40"], "",
      ["| Run 1 | Run 2 | Run 3", "Skerrin | Run 1: 07:10 | Run 3: 12:30", "Run 1: by bus",
       "Mill Quay | Run 1: 07:25 | Run 2: 09:40 | Run 3: 12:45", "North End | Run 1: 07:40"]),
-    (["52||Rules|2020", "1.3|Terms", "1.4|Scope", "1.5|Ends"], ["52 Rules 2020", "1.3 Terms", "1.4 Scope", "1.5 Ends"]),
+    (["Item|Qty|Price|Room", "Kettle|2|19.50", "Pan||25.00", "Lamp|1"], FEW_LINES,
+     ["Item | Qty | Price | Room", "Item: Kettle | Qty: 2 | Price: 19.50 | Room: Kitchen",
+      "Item: Pan | Price: 25.00 | Room: Kitchen", "Item: Lamp | Qty: 1 | Room: Kitchen"]),
+    (["52||Rules|2020", "1.3|Terms", "1.4|Scope", "1.5|Ends"], "", ["52 Rules 2020", "1.3 Terms", "1.4 Scope", "1.5 Ends"]),
 ])  # fmt: skip
-def test_empty_cells_of_a_table_without_lines(rows: list[str], lines: list[str]) -> None:
+def test_empty_cells_of_a_table_with_few_or_no_lines(rows: list[str], drawn: str, lines: list[str]) -> None:
     places = [(row, column, text) for row, texts in enumerate(rows) for column, text in enumerate(texts.split("|"))]
     content = "".join(line(text, 60 + 110 * column, 700 - 20 * row) for row, column, text in places)
-    assert read(raw_pdf(content), "a.pdf").split("\n") == lines
+    assert read(raw_pdf(content + drawn), "a.pdf").split("\n") == lines
 
 
 def test_raised_text_in_a_pdf() -> None:
@@ -411,9 +436,12 @@ def test_characters_that_do_not_decode() -> None:
     message = refusal(raw_pdf(f"BT /F1 12 Tf 72 700 Td <{codes}> Tj ET", font=font), "a.pdf")
     assert message.startswith("a.pdf: the characters of page 1 have no letters in the file; run OCR")
     cmap = (
-        "1 begincodespacerange <00> <ff> endcodespacerange\n1 beginbfrange <20> <7e> <0020> endbfrange\n"
-        "1 beginbfchar <80> <0000> endbfchar"
+        "1 begincodespacerange <00> <ff> endcodespacerange\n1 beginbfrange <20> <7d> <0020> endbfrange\n"
+        "4 beginbfchar <7e> <0644> <7f> <06440627> <80> <0000> <81> <062e> endbfchar"
     )
+    # Lam and alef are a single glyph, and the page is drawn from left to right.
+    assert read(raw_pdf("BT /F1 12 Tf 72 700 Td (\\176\\177\\201) Tj ET", to_unicode=cmap), "a.pdf") == "خلال"
+    assert read(raw_pdf("BT /F1 12 Tf 72 700 Td (Green gate. \\003\\004\\005) Tj ET", to_unicode=cmap), "a.pdf")
     data = raw_pdf("BT /F1 12 Tf 72 700 Td (The \\200nal of\\200ce su\\200ers.) Tj ET", to_unicode=cmap)
     document = read_document(data, "a.pdf")
     assert document.text == "The final office sufiers."

@@ -217,11 +217,5 @@ def test_docx_styles_number_clauses_and_hide_text() -> None:
     raised._r.insert(0, docx_element("noBreakHyphen >"))
     marks = ("1.", "", "## 1.1", "", "## 1.2", "(ix)", "(x)", "-", "2.", "7.")
     lines = read_document(save_to_bytes(document), "a.docx").text.split("\n")
-    assert lines == [
-        *(f"{mark} Text" if mark else "" for mark in marks),
-        "10^6",
-        "8. Text",
-        "Draft",
-        "Text",
-        "9. 10^-6",
-    ]
+    clauses = [f"{mark} Text" if mark else "" for mark in marks]
+    assert lines == [*clauses, "10^6", "8. Text", "Draft", "Text", "9. 10^-6"]
