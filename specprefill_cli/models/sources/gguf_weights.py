@@ -42,10 +42,6 @@ class NamedTensor:
         return self.name.rpartition(".")[0]
 
     @property
-    def is_matrix(self) -> bool:
-        return len(self.tensor.shape) > 1
-
-    @property
     def count(self) -> int:
         return int(self.tensor.n_elements)
 
@@ -124,7 +120,7 @@ def stored_tensors(
     done, count = 0, sum(tensor.count for tensor in named)
     with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for tensor in named:
-            convert = pack_rows if packed and tensor.is_matrix else lambda values: (values.bfloat16(),)
+            convert = pack_rows if packed and len(tensor.tensor.shape) > 1 else lambda values: (values.bfloat16(),)
             if packed and lora is None and tensor.keeps_nibbles:
                 parts = in_both_forms(tensor, pool)
             elif lora is None:

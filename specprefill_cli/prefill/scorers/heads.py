@@ -44,7 +44,10 @@ class HeadsScorer(AttentionScorer):
         parts = document_parts(request)
         # The first part lies farthest from the question: a layer that sees it from there sees every part.
         first_request = parts[0].cut_request(request)
-        layers = {layer: weights_of_heads(request, layer) for layer in self.layers(first_request)}
+        layers: dict[int, dict[int, float]] = {layer: {} for layer in self.layers(first_request)}
+        for head in sorted(required_heads(request).heads, key=lambda head: head.head):
+            if head.layer in layers:
+                layers[head.layer][head.head] = head.weight
         requests = cached_parts(request, parts, self.last_layer(first_request) + 1)
         scores: list[list[CoreScores]] = []
         any_cached = False
@@ -94,12 +97,6 @@ class HeadsScorer(AttentionScorer):
         if prompt.length - len(prompt.offsets) + request.chunk_size > context:
             return f"the draft's context of {context:,} tokens is too short for the question"
         return super().obstacle(document_parts(request)[0].cut_request(request))
-
-
-def weights_of_heads(request: PrefillRequest, layer: int) -> dict[int, float]:
-    """Weights of the scoring heads of a layer, by their number, ascending."""
-    weights = {head.head: head.weight for head in required_heads(request).heads if head.layer == layer}
-    return dict(sorted(weights.items()))
 
 
 def required_heads(request: PrefillRequest) -> ScoringHeads:
