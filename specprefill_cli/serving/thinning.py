@@ -10,7 +10,7 @@ import re
 import sys
 import tomllib
 from bisect import bisect_right
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
@@ -75,14 +75,18 @@ def divide(text: str, is_system: bool) -> Division:
     is_marked = [is_inside(start, marks) for start, _ in paragraphs]
     # What stands further inside may be rules, but its questions are mostly the document's.
     outer = outer_sentences(text, groups, paragraphs, is_marked, ASKED_CHARACTERS)
-    asked = questions or asked_in([text[start:end] for own in outer for start, end in asked_together(own)])
+    wholes = [(own[0][0], own[-1][1]) for own in outer]
+    pieces = ([own] if own[1] - own[0] <= ASKED_CHARACTERS else parts for own, parts in zip(wholes, outer, strict=True))
+    asked = questions or asked_in([text[start:end] for start, end in chain(*pieces)])
     kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, OUTER_CHARACTERS))}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
     # Many requests inside are the document's own, as in a list of questions and answers.
     if len(inner) <= MOST_INNER_QUESTIONS:
         kept |= {*chain(*inner)}
     kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in labelled)}
-    return Division(asked=asked, documents=ranges_not_kept(sentences, kept))
+    runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
+    ranges = [(run[0][0], run[-1][1]) for run in runs]
+    return Division(asked=asked, documents=[(start, end) for start, end in ranges if end - start >= SHORTEST_DOCUMENT])
 
 
 def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
@@ -189,22 +193,9 @@ def outer_sentences(
     for step in (1, -1):
         passed = 0
         for number in range(len(lengths))[::step]:
-            is_beyond = passed > most / 4 and passed + lengths[number] > most
-            if is_beyond or (is_marked[number] and outer):
+            if (is_marked[number] and outer) or (passed > most / 4 and passed + lengths[number] > most):
                 break
             passed += lengths[number]
             ending = groups[number] if short[number] else groups[number][::step][:OUTER_SENTENCES]
             outer[number] = sorted({*ending, *outer.get(number, ())})
     return [outer[number] for number in sorted(outer) if outer[number]]
-
-
-def asked_together(sentences: Sequence[Range]) -> Sequence[Range]:
-    """Join the sentences of a short paragraph."""
-    start, end = sentences[0][0], sentences[-1][1]
-    return [(start, end)] if end - start <= ASKED_CHARACTERS else sentences
-
-
-def ranges_not_kept(sentences: Sequence[Range], kept: Set[Range]) -> list[Range]:
-    """The character ranges of neighbouring sentences that are not kept, without short ones."""
-    runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
-    return [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]

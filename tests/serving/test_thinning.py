@@ -78,7 +78,9 @@ def test_instructions_about_the_answer_leave_its_question_clear(instruction):
 def test_what_may_be_asked_is_kept(shape):
     reason, body = "", request(*shape["messages"])
     for message in body["messages"]:
-        message["content"] = [{"type": "text", "text": text.replace("{d}", REPORT)} for text in message["content"]]
+        message["content"] = [
+            {"type": "text", "text": text.format(d=REPORT, p=PARAGRAPH)} for text in message["content"]
+        ]
     try:
         question, long_texts = find_document(body)
         assert question == shape.get("question", question)
@@ -96,19 +98,6 @@ def test_long_texts_take_linear_time(text):
     with pytest.raises(Untouched):
         find_document(request(("user", text)))
     assert process_time() - start < 15
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{PARAGRAPH * 4}{QUESTION} {PARAGRAPH * 4}",
-        f"Assess the tone.\n\n{PARAGRAPH}\n\nWho pays? {REPORT}",
-        f"Give a brief summary.\n\n{PARAGRAPH}{QUESTION}",
-    ],
-)
-def test_a_question_of_the_document_is_no_reason_to_thin(text):
-    with pytest.raises(Untouched):
-        find_document(request(("user", text)))
 
 
 def test_of_long_paragraphs_beside_a_question_three_sentences_stay():
