@@ -89,11 +89,8 @@ class Client:
         """The error to raise in place of the library's; streaming: whether the reply had begun."""
         ref, cause, body = self.ref, error.__cause__ or error, getattr(error, "body", None)
         # Of `{"error": "..."}` and `{"detail": ...}`, which some servers send, the library shows nothing.
-        said = (
-            ""
-            if str(body).startswith(("None", "<")) or (isinstance(body, dict) and "message" in body)
-            else f" - {body}"
-        )
+        is_shown = isinstance(body, dict) and "message" in body
+        said = "" if is_shown or str(body).startswith(("None", "<")) else f" - {body}"
         detail = one_line(" ".join(((str(cause) or type(cause).__name__) + said).split()))
         detail = detail if self.key == NO_KEY else detail.replace(self.key, "***")
         shown = detail[:MAX_DETAIL_CHARACTERS]

@@ -182,7 +182,6 @@ def outer_sentences(
     """The sentences around a document, by paragraph, in order.
 
     groups: the sentences of each paragraph; most: characters at either end, in whole paragraphs
-
     At either end stand rules, greetings and a signature; above a label, and between marks, every short paragraph.
     """
     lengths = [end - start for start, end in paragraphs]
