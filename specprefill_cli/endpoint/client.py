@@ -23,6 +23,8 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
 # How often the client asks again, where the server is busy, fails or cannot be reached.
 RETRIES = 2
+# The name of the limit for OpenAI's reasoning models, which take no sampling.
+NEWER_LIMIT = "max_completion_tokens"
 KEY_REFUSED, BUSY = f"set {KEY_VARIABLE} to a key that it accepts", "ask again later, or lower --concurrency"
 # What to do about a status; about any other: see the server's log.
 REMEDIES = {
@@ -62,30 +64,34 @@ class Client:
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
         self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 
-    def send(self, messages: Sequence[dict[str, str]], settings: Settings) -> Reply:
-        """Request the next message of a chat as a stream. Raises EndpointError, PromptTooLong."""
+    def send(self, messages: Sequence[dict[str, str]], settings: Settings, limit: str = "max_tokens") -> Reply:
+        """Request the next message of a chat as a stream. limit: its name. Raises EndpointError, PromptTooLong."""
         # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}
+        if limit != NEWER_LIMIT:
+            extra |= {"temperature": settings.temperature, "top_p": settings.top_p}
         try:
             stream = self.openai.chat.completions.create(
                 model=self.ref.model,
                 messages=cast(Any, list(messages)),
                 stream=True,
                 stream_options={"include_usage": True},
-                max_tokens=settings.max_new_tokens,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
                 seed=settings.seed,
-                **extra,
+                **extra | {limit: settings.max_new_tokens},
             )
         except Exception as error:
+            if limit != NEWER_LIMIT and NEWER_LIMIT in str(error):
+                return self.send(messages, settings, NEWER_LIMIT)
             raise self.translate(error, streaming=False) from error
         return Reply(self, stream)
 
     def translate(self, error: Any, streaming: bool) -> SpecprefillError:
         """The error to raise in place of the library's; streaming: whether the reply had begun."""
-        ref, cause = self.ref, error.__cause__ or error
-        detail = one_line(" ".join((str(cause) or type(cause).__name__).split()))
+        ref, cause, body = self.ref, error.__cause__ or error, getattr(error, "body", None)
+        # Of `{"error": "..."}` and `{"detail": ...}`, which some servers send, the library shows nothing.
+        is_shown = isinstance(body, dict) and "message" in body
+        said = "" if is_shown or str(body).startswith(("None", "<")) else f" - {body}"
+        detail = one_line(" ".join(((str(cause) or type(cause).__name__) + said).split()))
         detail = detail if self.key == NO_KEY else detail.replace(self.key, "***")
         shown = detail[:MAX_DETAIL_CHARACTERS]
         # Compared by name, because versions of the library differ in the package of their transport.
@@ -128,9 +134,9 @@ class Reply:
                 usage = chunk.usage
                 if usage is not None:
                     self.prompt_tokens, self.completion_tokens = usage.prompt_tokens, usage.completion_tokens
-                for choice in chunk.choices[:1]:
+                for choice in (chunk.choices or [])[:1]:
                     self.finish_reason = choice.finish_reason or self.finish_reason
-                    if choice.delta.content:
+                    if choice.delta and choice.delta.content:
                         yield str(choice.delta.content)
         except Exception as error:
             # Parsing the reply of another program may raise any error.

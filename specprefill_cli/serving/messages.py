@@ -163,25 +163,32 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     question = find_question(texts, divisions)
     ranges = ((text, part) for text, division in zip(texts, divisions, strict=True) for part in division.documents)
     long_texts = [LongText(text, *part) for text, part in ranges]
-    characters = sum(text.end - text.start for text in long_texts)
-    if not characters:
-        raise Untouched("short")
-    if characters < CLEAR_MAJORITY * sum(len(text.value) for text in all_texts):
-        raise Untouched("mostly not document")
+    # Beside a document of the user's, the system's text is mostly rules.
+    long_texts = [own for own in long_texts if own.text.role == "user"] or long_texts
+    total = sum(len(text.value) for text in all_texts)
+    if sum(text.end - text.start for text in long_texts) < CLEAR_MAJORITY * total:
+        raise Untouched("short" if total <= SHORT_CHARACTERS else "mostly not document")
     return question, long_texts
 
 
 def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
-    """The question of a request. Raises Untouched."""
+    """The question of a request, below the one before it in the conversation. Raises Untouched."""
     names = ("whole", *("over_rows" for text in texts if pattern("rows").search(text.value)))
+    pairs = [*zip(texts, divisions, strict=True)]
     users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
     for numbers in (*([number] for number in users), [text.number for text in texts if text.role != "user"]):
-        own = [division for text, division in zip(texts, divisions, strict=True) if text.number in numbers]
+        own = [division for text, division in pairs if text.number in numbers]
         asked = [*chain(*(division.asked for division in own))]
         if any(pattern(name).search(text) for name in names for text in asked):
             raise Untouched("the question needs everything")
         if (clear := [text for text in asked if is_clear(text)]) and not any(map(pattern("production").match, asked)):
-            return "\n".join(dict.fromkeys(clear))[-SHORT_CHARACTERS:]
+            before = chain(*(d.asked for text, d in pairs if text.role == "user" and text.number < numbers[0]))
+            # `Why?` after an answer is about the question before it.
+            known = [text for text in [*before][-1:] if is_clear(text)]
+            earlier = [text for text in known if not any(pattern(name).search(text) for name in names)]
+            if not earlier and numbers[0] in users[:-1] and all(map(pattern("follow_up").match, clear)):
+                raise Untouched("no clear question")
+            return "\n".join(dict.fromkeys([*earlier, *clear]))[-SHORT_CHARACTERS:]
         if asked or (numbers[:1] == users[:1] and any(division.is_unclear for division in own)):
             raise Untouched("no clear question")
     raise Untouched("no question")

@@ -10,7 +10,7 @@ import re
 import sys
 import tomllib
 from bisect import bisect_right
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from specprefill_cli.documents.sentences import sentences_of
 
-# Texts and outer paragraphs up to this many characters count as questions or instructions.
-SHORT_CHARACTERS = 1_000
-# A paragraph up to this many characters with a question or a request is asked as a whole; a closing or a heading is shorter.
-ASKED_CHARACTERS, CLOSING_CHARACTERS, MOST_CLOSINGS = 400, 100, 6
-# Sentences at the outer end of a long outer paragraph that are kept where no short one asks.
+# Texts and outer paragraphs up to this many characters count as questions or instructions; so do this many at either end.
+SHORT_CHARACTERS, OUTER_CHARACTERS = 1_000, 800
+# A paragraph up to this many characters with a question or a request is asked as a whole.
+ASKED_CHARACTERS = 400
+# Sentences at the outer end of a longer outer paragraph that are kept.
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
@@ -41,8 +41,7 @@ Range = tuple[int, int]
 class Division:
     """A text divided into what is asked and what is surely document.
 
-    asked: what may be the question, in paragraphs or sentences; inner: requests inside the document, which count where
-    nothing else of the message is asked; documents: character ranges
+    asked: what may be the question, in paragraphs or sentences; documents: character ranges
     is_unclear: whether the text is short, asks nothing that is known, and is no thanks
     """
 
@@ -73,15 +72,21 @@ def divide(text: str, is_system: bool) -> Division:
     unmarked = [text[start:end] for start, end in sentences if not is_inside(start, marks)]
     if is_in_own_words(unmarked, len(sentences), is_system and not marks and not pattern("data_label").search(text)):
         return Division(asked=questions or asked_in(unmarked))
-    outer = outer_sentences(text, groups, paragraphs, [is_inside(start, marks) for start, _ in paragraphs])
-    asked = questions or asked_in([text[start:end] for own in outer for start, end in asked_together(own)])
-    kept = {*chain(*outer)}
+    is_marked = [is_inside(start, marks) for start, _ in paragraphs]
+    # What stands further inside may be rules, but its questions are mostly the document's.
+    outer = outer_sentences(text, groups, paragraphs, is_marked, ASKED_CHARACTERS)
+    wholes = [(own[0][0], own[-1][1]) for own in outer]
+    pieces = ([own] if own[1] - own[0] <= ASKED_CHARACTERS else parts for own, parts in zip(wholes, outer, strict=True))
+    asked = questions or asked_in([text[start:end] for start, end in chain(*pieces)])
+    kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, OUTER_CHARACTERS))}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
     # Many requests inside are the document's own, as in a list of questions and answers.
     if len(inner) <= MOST_INNER_QUESTIONS:
         kept |= {*chain(*inner)}
     kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in labelled)}
-    return Division(asked=asked, documents=ranges_not_kept(sentences, kept))
+    runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
+    ranges = [(run[0][0], run[-1][1]) for run in runs]
+    return Division(asked=asked, documents=[(start, end) for start, end in ranges if end - start >= SHORTEST_DOCUMENT])
 
 
 def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
@@ -172,42 +177,24 @@ def is_inside(position: int, ranges: Sequence[Range]) -> bool:
 
 
 def outer_sentences(
-    text: str, groups: Sequence[Sequence[Range]], paragraphs: Sequence[Range], is_marked: Sequence[bool]
+    text: str, groups: Sequence[Sequence[Range]], paragraphs: Sequence[Range], is_marked: Sequence[bool], most: int
 ) -> list[Sequence[Range]]:
     """The sentences around a document, by paragraph, in order.
 
-    groups: the sentences of each paragraph
-
-    At either end stand greetings, closings and a signature, and one longer paragraph; between marks every short paragraph.
+    groups: the sentences of each paragraph; most: characters at either end, in whole paragraphs
+    At either end stand rules, greetings and a signature; above a label, and between marks, every short paragraph.
     """
     lengths = [end - start for start, end in paragraphs]
-    short = (n for n, length in enumerate(lengths) if not is_marked[n] and length <= SHORT_CHARACTERS)
-    outer = {number: groups[number] for number in (short if any(is_marked) else ())}
-    longer = []
+    label = pattern("data_label").search(text, 0, len(text) // 4)
+    head = len(text) if any(is_marked) else label.end() if label else 0
+    short = [length <= SHORT_CHARACTERS and not mark for length, mark in zip(lengths, is_marked, strict=True)]
+    outer = {n: groups[n] for n, (start, _) in enumerate(paragraphs) if short[n] and start < head}
     for step in (1, -1):
-        for closings, number in enumerate(range(len(lengths))[::step]):
-            if is_marked[number] and outer:
+        passed = 0
+        for number in range(len(lengths))[::step]:
+            if (is_marked[number] and outer) or (passed > most / 4 and passed + lengths[number] > most):
                 break
-            if lengths[number] > ASKED_CHARACTERS:
-                longer.append((number, step))
-                break
-            outer[number] = groups[number]
-            if lengths[number] > CLOSING_CHARACTERS or closings == MOST_CLOSINGS:
-                break
-    # Where a short paragraph asks, the long ones are document.
-    most = 1 if any(may_be_asked(text[start:end]) for start, end in chain(*outer.values())) else OUTER_SENTENCES
-    for number, step in longer:
-        outer[number] = sorted({*groups[number][::step][:most], *outer.get(number, ())})
+            passed += lengths[number]
+            ending = groups[number] if short[number] else groups[number][::step][:OUTER_SENTENCES]
+            outer[number] = sorted({*ending, *outer.get(number, ())})
     return [outer[number] for number in sorted(outer) if outer[number]]
-
-
-def asked_together(sentences: Sequence[Range]) -> Sequence[Range]:
-    """Join the sentences of a short paragraph."""
-    start, end = sentences[0][0], sentences[-1][1]
-    return [(start, end)] if end - start <= ASKED_CHARACTERS else sentences
-
-
-def ranges_not_kept(sentences: Sequence[Range], kept: Set[Range]) -> list[Range]:
-    """The character ranges of neighbouring sentences that are not kept, without short ones."""
-    runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
-    return [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]

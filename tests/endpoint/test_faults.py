@@ -31,6 +31,8 @@ FAULTS = {
     "500": (error(500, "out of memory"), ("Error code: 500", "out of memory", "; see the server's log")),
     "429": (error(429, "slow down"), ("Error code: 429", "slow down", "lower --concurrency")),
     "400": (error(400, "seed is not supported"), ("seed is not supported", "; leave out the option")),
+    "error alone": (reply_with(404, {"error": "model not found"}), ("model not found", "lists the models")),
+    "detail": (reply_with(422, {"detail": "seed: too low"}), ("seed: too low", "; see the server's log")),
     "no json": (reply_with(500, "<h1>Oops</h1>\n", "text/html"), ("Error code: 500; see the server's log",)),
     "long": (error(500, f"{KEY} " * 90), ("*** *** ***", "; see the server's log")),
     "cut": (stream_parts(piece("42")), (BROKEN,)),
@@ -62,6 +64,7 @@ def test_a_fault_is_one_line_with_its_cause_and_a_remedy(upstream, client, reply
         {"error": {"message": "This model's maximum context length is 4096.", "code": "context_length_exceeded"}},
         {"error": {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"}},
         {"object": "error", "message": "The prompt is too long: 9000"},
+        {"error": "context length exceeded"},
     ],
 )
 def test_an_exceeded_context_is_a_prompt_that_is_too_long(upstream, client, body):
@@ -98,6 +101,11 @@ def test_sampling_is_passed_on(upstream, client):
     assert sent | {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "seed": 3, "max_tokens": 17} == sent
     answer(client)
     assert "top_k" not in upstream.bodies[1]
+    last = event({"choices": None}) + event({"choices": [{"delta": None, "finish_reason": "stop"}]})
+    newer = stream_parts(piece("42"), last)
+    upstream.script = lambda body: error(400, "use 'max_completion_tokens'") if "max_tokens" in body else newer
+    assert answer(client, max_new_tokens=17) == "42"
+    assert {"max_completion_tokens", "temperature", "top_p"} & {*upstream.bodies[-1]} == {"max_completion_tokens"}
 
 
 def test_the_key_of_the_environment_is_sent_and_not_shown(upstream, monkeypatch):

@@ -24,7 +24,7 @@ class EchoTokenizer:
 
 
 def test_only_what_is_surely_document_may_be_thinned():
-    report = "The kiosk sells rope. The harbour opens at nine.\n\n" * 40
+    report = "The kiosk sells rope. The harbour opens at nine.\n\n" * 120
     chat = chat_of(
         [
             {"role": "system", "content": "Be brief."},

@@ -1,5 +1,7 @@
 """Requests that may be thinned: their documents and question; and requests that are forwarded as they are."""
 
+import tomllib
+from pathlib import Path
 from time import process_time
 
 import pytest
@@ -9,8 +11,9 @@ from specprefill_cli.serving.thinning import SHORT_CHARACTERS
 from tests.helpers.message_shapes import LANGUAGES, shapes
 
 PARAGRAPH = "The harbour is open from nine to five, and the kiosk sells rope. " * 6
-REPORT = "\n\n".join([PARAGRAPH.strip()] * 8)
+REPORT = "\n\n".join([PARAGRAPH.strip()] * 16)
 QUESTION = "What does a berth cost?"
+REQUESTS = tomllib.loads((Path(__file__).parents[1] / "data" / "requests.toml").read_text(encoding="utf-8"))
 
 
 def request(*messages, **fields):
@@ -39,21 +42,6 @@ def test_questions_stay_and_documents_are_thinned_in_all_shapes(language):
     assert not any(kinds["whole"])
 
 
-EVERYTHING = (
-    "Summarise the text. / How many fees are there? / How many boats lie there in all? / What are the fees at all piers? / What "
-    "is this document about? / What are the main rules? / Who is mentioned here? / Are there contradictions in it? / What do "
-    "you think of this text? / How many words does it have? / Which section would this article appear in? / Come up with a "
-    "question for the passage."
-)
-ONE_PLACE = (
-    "How many pounds does a berth cost? / Which listed company owns it? / Which compartment is for fabric softener? / Could I "
-    "rent my berth to tourists while I'm away? / How regularly am I supposed to pay each month? / How long am I protected in "
-    "all if I sign up online? / At what point does a guest count as a resident? / Hi all, what does a berth cost? / I want you "
-    "to answer this: who pays? / I need to know who owns it. / Please answer:\n1. Who pays?\n2. When is the rent due? / Darf "
-    "meine Schwester zwei Monate bei mir übernachten? / ¿Cada cuánto hay que limpiar el filtro? / Z czego słynie bufet? / "
-    "Obtient-on une réduction quand on reste un mois ? / Entro quando devo segnalare una perdita alla compagnia? / Можно ли "
-    "приостановить карту из-за болезни?"
-)
 LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
 
 
@@ -68,7 +56,7 @@ LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
     (request(("user", None)), "not text alone"), ({"messages": ["x"]}, "not text alone"),
     *(
         (request(("user", LONG.replace(QUESTION, question))), "the question needs everything")
-        for question in EVERYTHING.split(" / ")
+        for question in REQUESTS["needs_everything"]
     ),
 ])  # fmt: skip
 def test_what_cannot_be_thinned_is_left_untouched(body, reason):
@@ -76,9 +64,32 @@ def test_what_cannot_be_thinned_is_left_untouched(body, reason):
         find_document(body)
 
 
-@pytest.mark.parametrize("question", ONE_PLACE.split(" / "))
+@pytest.mark.parametrize("question", REQUESTS["one_place"])
 def test_questions_of_one_place_are_thinned(question):
     assert find_document(request(("user", LONG.replace(QUESTION, question))))[0] == question
+
+
+@pytest.mark.parametrize("instruction", REQUESTS["instructions"])
+def test_instructions_about_the_answer_leave_its_question_clear(instruction):
+    assert find_document(request(("user", LONG.replace("Use this.", instruction))))[0] == QUESTION
+
+
+@pytest.mark.parametrize("shape", REQUESTS["shape"], ids=lambda shape: shape["name"])
+def test_what_may_be_asked_is_kept(shape):
+    reason, body = "", request(*shape["messages"])
+    for message in body["messages"]:
+        message["content"] = [
+            {"type": "text", "text": text.format(d=REPORT, p=PARAGRAPH)} for text in message["content"]
+        ]
+    try:
+        question, long_texts = find_document(body)
+        assert question == shape.get("question", question)
+        for long_text in reversed(long_texts):
+            long_text.replace("[...]")
+    except Untouched as untouched:
+        reason = str(untouched)
+    assert reason == shape.get("reason", "")
+    assert [kept for kept in shape["kept"] if not any(kept in text.value for text in texts_of(body["messages"]))] == []
 
 
 @pytest.mark.parametrize("text", ["\n" + " " * 2_000_000 + "x", "x\n" * 100_000])
@@ -89,23 +100,10 @@ def test_long_texts_take_linear_time(text):
     assert process_time() - start < 15
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{PARAGRAPH * 4}{QUESTION} {PARAGRAPH * 4}",
-        f"Assess the tone.\n\n{PARAGRAPH}\n\nWho pays? {REPORT}",
-        f"Give a brief summary.\n\n{PARAGRAPH}{QUESTION}",
-    ],
-)
-def test_a_question_of_the_document_is_no_reason_to_thin(text):
-    with pytest.raises(Untouched):
-        find_document(request(("user", text)))
-
-
-def test_of_long_paragraphs_beside_a_question_one_sentence_stays():
-    report = "\n\n".join([(PARAGRAPH * 2).strip()] * 4)
+def test_of_long_paragraphs_beside_a_question_three_sentences_stay():
+    report = "\n\n".join([(PARAGRAPH * 3).strip()] * 4)
     _, (document,) = find_document(request(("user", f"{report}\n\n{QUESTION}")))
-    assert len(report) - len(document.document.text) < 150
+    assert len(report) - len(document.document.text) < 450
 
 
 @pytest.mark.parametrize(("role", "opening", "text", "closing"), [
@@ -119,7 +117,7 @@ def test_a_marked_or_foreign_text_is_a_single_document(role, opening, text, clos
     assert "French" not in document.document.text
 
 
-@pytest.mark.parametrize("rows", ["Ann,Sales,7\n" * 200, '{"id": "Ann 7", "dept": "Sales"},' * 200 + "\n"])
+@pytest.mark.parametrize("rows", ["Ann,Sales,7\n" * 400, '{"id": "Ann 7", "dept": "Sales"},' * 200 + "\n"])
 def test_only_questions_about_single_rows_are_thinned(rows):
     assert find_document(request(("user", f"{rows}\nWhat is Ann's room?")))[1]
     for task in ("How many work in Sales?", "Sort by room."):
