@@ -18,8 +18,8 @@ from pathlib import Path
 
 from specprefill_cli.documents.sentences import sentences_of
 
-# Texts and outer paragraphs up to this many characters count as questions or instructions; so do this many at either end.
-SHORT_CHARACTERS, OUTER_CHARACTERS = 1_000, 800
+# Characters of texts and outer paragraphs that count as asked; the most at either end of a text, and as a part of it.
+SHORT_CHARACTERS, OUTER_CHARACTERS, OUTER_PARTS = 1_000, 800, 6
 # A paragraph up to this many characters with a question or a request is asked as a whole.
 ASKED_CHARACTERS = 400
 # Sentences at the outer end of a longer outer paragraph that are kept.
@@ -78,7 +78,8 @@ def divide(text: str, is_system: bool) -> Division:
     wholes = [(own[0][0], own[-1][1]) for own in outer]
     pieces = ([own] if own[1] - own[0] <= ASKED_CHARACTERS else parts for own, parts in zip(wholes, outer, strict=True))
     asked = questions or asked_in([text[start:end] for start, end in chain(*pieces)])
-    kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, OUTER_CHARACTERS))}
+    most = min(OUTER_CHARACTERS, max(ASKED_CHARACTERS, len(text) // OUTER_PARTS))
+    kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, most))}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
     # Many requests inside are the document's own, as in a list of questions and answers.
     if len(inner) <= MOST_INNER_QUESTIONS:

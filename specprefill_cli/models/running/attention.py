@@ -173,12 +173,9 @@ def avoid_cudnn(device_type: str) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def no_mask(*_: object, **__: object) -> None:
-    """Registered with the attention function, so that transformers builds no mask for it."""
-
-
 AttentionInterface.register(ATTENTION, attend)
-AttentionMaskInterface.register(ATTENTION, no_mask)
+# Without it, transformers would build a mask.
+AttentionMaskInterface.register(ATTENTION, lambda *_args, **_options: None)
 
 
 def flash_works(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
