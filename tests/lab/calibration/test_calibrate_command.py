@@ -45,10 +45,8 @@ def test_heads_and_the_mass_of_keep_auto_are_stored(calibrate, random_session, t
 
 
 def test_states_of_the_target_tell_whether_the_text_has_an_answer(calibrate, random_session, tmp_path):
-    rows = [
-        {"context": TEXT, "question": "When?", "answers": ["nine"]},
-        {"context": TEXT, "question": "Kalmar?", "answers": []},
-    ]
+    pairs = ("When?", ["nine"]), ("Kalmar?", [])
+    rows = [{"context": TEXT, "question": question, "answers": answers} for question, answers in pairs]
     few, many = (write_jsonl(tmp_path / f"{count}.jsonl", *rows * count) for count in (9, 30))
     code, _, err = calibrate(step="--answerable", questions=few)
     assert (code, "answerable: 18 questions, 50% of them with answers" in err) == (1, True)
