@@ -24,7 +24,7 @@ SHIPPED = BUNDLED_FOLDER.parent / "answerable"
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceModel:
-    """Weights of the signals; target: fingerprint of the target that they were fitted for; evidence: figures of the fit.
+    """Weights of the signals; target: fingerprints of the weights that they were fitted for; evidence: figures of the fit.
 
     states: by layer, weights of the values [kv_heads * head_size] that it holds of the prompt's last token
     """
@@ -72,7 +72,7 @@ def load_confidence(path: Path, target: LoadedModel) -> ConfidenceModel | None:
     """Load a model of a file; None if there is none for exactly these weights. Raises SpecprefillError for a damaged file."""
     remedy = f"specprefill calibrate --{path.stem} QUESTIONS.jsonl"
     stored = read_description(path, path.stem, remedy, lambda values: ConfidenceModel(**values))
-    return stored if stored is not None and stored.target == weights_fingerprint(target.model) else None
+    return stored if stored is not None and weights_fingerprint(target.model) in stored.target else None
 
 
 def load_answerable(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
