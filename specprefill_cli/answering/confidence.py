@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from specprefill_cli.models.running.cache import KvCacheState
 
 FILE, ANSWERABLE_FILE = "confidence.json", "answerable.json"
-# Fits of `answerable` for the targets that users have most.
 SHIPPED = BUNDLED_FOLDER.parent / "answerable"
 
 

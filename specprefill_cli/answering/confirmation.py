@@ -25,9 +25,6 @@ from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 from specprefill_cli.record import BASELINE, UNCONFIRMED
 
-# What to do where full prefill does not fit.
-REMEDY = "leave out --confirm, or give shorter documents"
-
 
 @dataclass(kw_only=True)
 class Confirmation:
@@ -97,5 +94,5 @@ def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor,
 
 def check_confirmable(request: PrefillRequest) -> None:
     """Raise PromptTooLong if full prefill does not fit the context."""
-    tokens = request.prompt.length
-    check_context(request.target, tokens, tokens, request.max_new_tokens, REMEDY)
+    tokens, remedy = request.prompt.length, "leave out --confirm, or give shorter documents"
+    check_context(request.target, tokens, tokens, request.max_new_tokens, remedy)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -18,6 +19,13 @@ from specprefill_cli.reporting.text import plain
 class PipeConsole(Console):
     """A console that nobody may read: on standard error it falls silent, else `PipeGroup` ends the command with code 0."""
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Rich pads every line of a table to its width: a pipe gets them without these spaces."""
+        with self.capture() if not self.is_terminal else nullcontext() as captured:
+            super().print(*objects, **options)
+        if captured is not None:
+            super().print(re.sub(r" +(?=\n)", "", captured.get()), end="", soft_wrap=True, markup=False, emoji=False)
+
     def on_broken_pipe(self) -> None:
         if not self.stderr:
             raise BrokenPipeError
@@ -25,9 +33,9 @@ class PipeConsole(Console):
 
 
 def console(stream: TextIO, piped_width: int = 200) -> Console:
-    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line."""
-    width = None if stream.isatty() else piped_width
-    return PipeConsole(highlight=False, stderr=stream is sys.stderr, file=stream, width=width)
+    """A rich console on a stream; on a pipe, wide enough to keep each table row on a single line, and without padding."""
+    new_console = partial(PipeConsole, file=stream, stderr=stream is sys.stderr, highlight=False)
+    return new_console() if stream.isatty() else new_console(width=piped_width)
 
 
 class Notes:

@@ -1,6 +1,9 @@
 from dataclasses import replace
+from io import StringIO
 
+from specprefill_cli.cli.console import console
 from specprefill_cli.record import Passage
+from specprefill_cli.reporting.table import plain_table
 from specprefill_cli.reporting.text import confidence_lines, evidence_view
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
@@ -27,3 +30,14 @@ def test_unsure_answers_say_so():
     assert "passages" in confidence_lines(make_answer(answer="not found"))[0]
     assert "may not say this" in confidence_lines(make_answer(confidence=0.9, answerable=False))[0]
     assert confidence_lines(make_answer()) == []
+
+
+def test_lines_of_a_pipe_end_without_spaces():
+    pipe = StringIO()
+    table = plain_table("name", "value")
+    table.add_row("a long name", "1")
+    table.add_row("b", "22")
+    console(pipe).print(table)
+    lines = pipe.getvalue().splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert [line.split() for line in lines] == [["name", "value"], ["a", "long", "name", "1"], ["b", "22"]]

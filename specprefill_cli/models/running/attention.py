@@ -86,7 +86,8 @@ def attend_segment(
     first, last = segment.queries
     query = query[:, :, first:last]
     if segment.mask is Mask.BANDED and segment.window is not None:
-        query = query_blocks(query, segment.window)
+        # [1, heads, Q, d] -> [blocks, heads, block, d]
+        query = query[0].unflatten(1, (-1, band_block_size(segment.window))).transpose(0, 1)
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = select_states(key, segment), select_states(value, segment)
@@ -142,11 +143,6 @@ def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> 
     windows = states[0, :, start:end].unfold(1, window + size, size).permute(1, 0, 3, 2)
     sink_states = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
     return torch.cat([sink_states, windows], dim=2)
-
-
-def query_blocks(queries: Tensor, window: int) -> Tensor:
-    """Queries [1, heads, Q, d], whole blocks of them, as [blocks, heads, block, d]."""
-    return queries[0].unflatten(1, (-1, band_block_size(window))).transpose(0, 1)
 
 
 def join_blocks(outputs: Tensor) -> Tensor:
