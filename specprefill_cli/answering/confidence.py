@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FILE, ANSWERABLE_FILE = "confidence.json", "answerable.json"
 SHIPPED = BUNDLED_FOLDER.parent / "answerable"
+# Tokens that a target may read for a fit on its states to hold: fits have seen short prompts.
+MOST_READ = 600
 
 
 @dataclass(frozen=True, kw_only=True)

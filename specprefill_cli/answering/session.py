@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 
-from specprefill_cli.answering.confidence import FILE, ConfidenceModel, load_answerable, load_confidence
+from specprefill_cli.answering.confidence import FILE, MOST_READ, ConfidenceModel, load_answerable, load_confidence
 from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft, resolve, resolve_request, resolve_scorer
 from specprefill_cli.answering.stream import AnswerStream
@@ -190,7 +190,7 @@ class Session:
         sampler = Sampler(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         with prepared.request.clock.phase("first_token"):
             first = sampler(prefilled.logits)
-        answerable = None if is_about_everything(prepared.request.question) else self.answerable
+        is_fitted = prefilled.plan.kept_tokens <= MOST_READ and not is_about_everything(prepared.request.question)
         warnings = (*prefilled.warnings, *prepared.warnings)
         warnings += proposer_warnings(settings, prepared.request, prefilled.answer_position)
         return AnswerStream(
@@ -203,8 +203,8 @@ class Session:
             speculation=self.speculation,
             startup_seconds=self.startup_seconds,
             confidence=self.confidence,
-            answerable_model=answerable,
-            states=None if answerable is None else answerable.of_states(prefilled.state),
+            answerable_model=self.answerable if is_fitted else None,
+            states=self.answerable.of_states(prefilled.state) if is_fitted and self.answerable else None,
             settings=settings,
         )
 

@@ -44,7 +44,7 @@ def test_heads_and_the_mass_of_keep_auto_are_stored(calibrate, random_session, t
     assert "mass kept by --keep auto: " in out
 
 
-def test_states_of_the_target_tell_whether_the_text_has_an_answer(calibrate, random_session, tmp_path):
+def test_states_of_the_target_tell_whether_the_text_has_an_answer(calibrate, random_session, tmp_path, monkeypatch):
     pairs = ("When?", ["nine"]), ("Kalmar?", [])
     rows = [{"context": TEXT, "question": question, "answers": answers} for question, answers in pairs]
     few, many = (write_jsonl(tmp_path / f"{count}.jsonl", *rows * count) for count in (9, 30))
@@ -52,8 +52,11 @@ def test_states_of_the_target_tell_whether_the_text_has_an_answer(calibrate, ran
     assert (code, "answerable: 18 questions, 50% of them with answers" in err) == (1, True)
     assert calibrate(step="--answerable", questions=many)[0] == 0
     random_session.answerable = load_answerable(tmp_path / "out", random_session.pair.target)
-    asked = (random_session.ask([one_page_document("t", TEXT)], row["question"]).finished() for row in rows)
+    documents = [one_page_document("t", TEXT)]
+    asked = (random_session.ask(documents, row["question"]).finished() for row in rows)
     assert [answer.answerable_probability > 0.8 for answer in asked] == [True, False]
+    monkeypatch.setattr("specprefill_cli.answering.session.MOST_READ", 0)
+    assert random_session.ask(documents, "When?").answerable_model is None
 
 
 def test_several_ranks_are_refused():
