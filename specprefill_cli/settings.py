@@ -113,7 +113,7 @@ class Settings:
     )
     not_found: str = _output(
         WARN,
-        "If the documents may not state an answer: warn, or say 'not found' if a fit for the target says so; strict: if any does",
+        "If the documents may not state an answer: warn, or 'not found' where a fit for the target is sure; strict: where likely",
         choices=(NEVER, WARN, STRICT),
     )
     passages: str | int = _output(3, "Passages to show under the answer", minimum=1, maximum=100, words=(OFF,))

@@ -59,9 +59,9 @@ ANSWERABLE = (
 RIGHT = (ConfidenceModel(intercept=1.41, weights={"mean": 2.4, "source": 2.57}),)
 # A larger margin of `not found`, either way, counts as this, in nats.
 LARGEST_MARGIN = 6.0
-# Below the first, the answer comes with a doubt; below the second, `not found` takes its place if the model was fitted for
-# this target, or with `--not-found strict`.
-DOUBTFUL, DENIED = 0.7, 0.5
+# Below the first, the answer comes with a doubt; below the second, `--not-found strict` says `not found` in its place, and
+# below the third `warn` does, if the model was fitted for this target.
+DOUBTFUL, DENIED, NEARLY_SURE = 0.7, 0.5, 0.3
 
 
 def estimate(models: Sequence[ConfidenceModel], signals: Mapping[str, float]) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, ConfidenceModel, estimate
+from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, NEARLY_SURE, ConfidenceModel, estimate
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences
 from specprefill_cli.answering.places import cite, document_cells, span_records
 from specprefill_cli.documents.document import Collection
@@ -93,8 +93,8 @@ class TextStream(ABC):
     @property
     def is_denied(self) -> bool:
         """Whether `not found` takes the place of the answer."""
-        denies = self.settings.not_found == STRICT or self.answerable_model is not None
-        return denies and self.answerable is not None and self.answerable < DENIED
+        limit = DENIED if self.settings.not_found == STRICT else NEARLY_SURE if self.answerable_model else 0.0
+        return self.answerable is not None and self.answerable < limit
 
     @property
     def text(self) -> str:
