@@ -1,4 +1,4 @@
-"""How likely an answer is right, and the documents state one: logistic regressions on signals that any target has."""
+"""How likely an answer is right, and whether the documents state it: logistic regressions on signals that any target has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from specprefill_cli.models.running.cache import KvCacheState
 
 FILE, ANSWERABLE_FILE = "confidence.json", "answerable.json"
-SHIPPED = BUNDLED_FOLDER.parent / "answerable"
 # Tokens that a target may read for a fit on its states to hold: fits have seen short prompts.
 MOST_READ = 600
 
@@ -78,5 +77,5 @@ def load_confidence(path: Path, target: LoadedModel) -> ConfidenceModel | None:
 
 def load_answerable(folder: Path, target: LoadedModel) -> ConfidenceModel | None:
     """Load the model of whether the documents state an answer: of a pair's folder, else as shipped for exactly these weights."""
-    paths = [folder / ANSWERABLE_FILE, *sorted(SHIPPED.glob("*.json"))]
+    paths = [folder / ANSWERABLE_FILE, *sorted(BUNDLED_FOLDER.parent.glob(f"*/{ANSWERABLE_FILE}"))]
     return next(filter(None, (load_confidence(path, target) for path in paths)), None)

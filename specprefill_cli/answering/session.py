@@ -100,7 +100,7 @@ class Session:
     speculation: acceptance and costs in earlier answers; warmed: modes that have run
     single: whether one question follows: on a CPU a warm-up and its trials cost more than they save it
     confidence: gives the probability that an answer is right; None if the pair is not calibrated for it
-    answerable: the same of whether the documents state one, with this template
+    answerable: gives the probability that the documents state an answer, with this template
     cold_choice: whether `auto` chooses as if there were no cache; the cache then only saves work
     """
 

@@ -25,7 +25,7 @@ class TextStream(ABC):
     """An answer that arrives piece by piece: iterate over its text, then call `result`.
 
     prefilled: the prefilled or sent prompt; settings: resolved for this question; notes: warnings about the end
-    answerable_model: of this target, if one was fitted
+    answerable_model: as fitted for this target
     """
 
     prefilled: Any
@@ -92,9 +92,10 @@ class TextStream(ABC):
 
     @property
     def is_denied(self) -> bool:
-        """Whether `not found` takes the place of the answer."""
+        """Whether `not found` replaces the answer."""
+        # Without a limit, the documents are not searched before the first word.
         limit = DENIED if self.settings.not_found == STRICT else NEARLY_SURE if self.answerable_model else 0.0
-        return self.answerable is not None and self.answerable < limit
+        return limit > 0 and self.answerable is not None and self.answerable < limit
 
     @property
     def text(self) -> str:
