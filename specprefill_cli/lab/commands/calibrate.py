@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from specprefill_cli.lab.commands.options import Distractors, SampleSeed, make_f
 from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
+    from specprefill_cli.answering.confidence import ConfidenceModel
     from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
 
@@ -51,7 +52,7 @@ def calibrate(
     ] = None,
     answerable: Annotated[
         Path | None,
-        typer.Option(help="JSONL (or .xz) of questions, some without answers: fit whether the documents state one."),
+        typer.Option(help="JSONL (or .xz) of questions, some without answers: fit whether the documents state it."),
     ] = None,
     with_answers: Annotated[
         float,
@@ -78,7 +79,7 @@ def calibrate(
     """Find the draft's scoring heads (--heads), or fit maps of its KV into the target's (--text).
 
     The scorer `heads` and --keep auto use the heads. The modes `draft-kv` and `hybrid` use the maps. --confidence fits how
-    likely an answer is right, --answerable whether the documents state one, --gate the highest risk allowed in accepted draft
+    likely an answer is right, --answerable whether the documents state it, --gate the highest risk allowed in accepted draft
     KV.
 
     Examples:
@@ -90,8 +91,10 @@ def calibrate(
         options = "--heads, --auto, --confidence, --answerable or --gate QUESTIONS.jsonl, or --text FILES"
         raise UsageError(f"calibrate: nothing to do; give {options}")
     settings = settings.varied(scorer="question", mode="select")
+    from specprefill_cli.answering.confidence import ANSWERABLE_FILE, FILE
     from specprefill_cli.answering.session import open_session
     from specprefill_cli.documents.collect import read_collection
+    from specprefill_cli.lab.calibration.answers import fit_answerable, fit_confidence
     from specprefill_cli.lab.evaluation.datasets import read_items
     from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder
     from specprefill_cli.prefill.calibration import calibration_folder
@@ -119,9 +122,9 @@ def calibrate(
     if auto is not None:
         calibrate_target(draw(auto), settings, folder, output)
     if confidence is not None:
-        calibrate_confidence(draw(confidence), settings, unseen, folder, output)
+        calibrate_answers(fit_confidence, draw(confidence), settings, unseen, folder / FILE, output)
     if answerable is not None:
-        calibrate_answerable(draw(answerable), settings, with_answers, folder, output)
+        calibrate_answers(fit_answerable, draw(answerable), settings, with_answers, folder / ANSWERABLE_FILE, output)
 
 
 @dataclass(frozen=True)
@@ -182,38 +185,25 @@ def calibrate_target(items: list[Item], settings: Settings, folder: Path, output
     output.report(write_description(folder / FILE, asdict(calibration)), asdict(calibration), lines)
 
 
-def calibrate_confidence(
-    items: list[Item], settings: Settings, unseen: float | None, folder: Path, output: Output
+def calibrate_answers(
+    fit: Callable[..., ConfidenceModel],
+    items: list[Item],
+    settings: Settings,
+    share: float | None,
+    path: Path,
+    output: Output,
 ) -> None:
-    """Fit the confidence of answers in mode `auto`, with the pair's other calibrations in use."""
-    from specprefill_cli.answering.confidence import FILE
-    from specprefill_cli.lab.calibration.answers import fit_confidence
+    """Fit a regression on questions in mode `auto`, with the pair's other calibrations in use. share: what `fit` assumes."""
     from specprefill_cli.lab.calibration.files import write_description
     from specprefill_cli.lab.session import LONGEST_ANSWER, open_with_heads
 
     settings = settings.varied(scorer=AUTO, mode=AUTO, max_new_tokens=LONGEST_ANSWER)
-    session = open_with_heads(settings, folder)
-    with output.notes.progress(f"answering {len(items):,} questions") as update:
-        model = fit_confidence(session, items, settings, unseen, update)
+    session = open_with_heads(settings, path.parent)
+    with output.notes.progress(f"asking {len(items):,} questions") as update:
+        model = fit(session, items, settings, share, update)
     figures = {"intercept": model.intercept, **model.weights, **model.evidence}
     lines = [f"{name}: {value:.4g}" for name, value in figures.items()]
-    output.report(write_description(folder / FILE, asdict(model)), asdict(model), lines)
-
-
-def calibrate_answerable(
-    items: list[Item], settings: Settings, with_answers: float, folder: Path, output: Output
-) -> None:
-    """Fit whether the documents state an answer, in mode `auto`, with the pair's other calibrations in use."""
-    from specprefill_cli.answering.confidence import ANSWERABLE_FILE
-    from specprefill_cli.lab.calibration.answers import fit_answerable
-    from specprefill_cli.lab.calibration.files import write_description
-    from specprefill_cli.lab.session import open_with_heads
-
-    session = open_with_heads(settings.varied(scorer=AUTO, mode=AUTO), folder)
-    with output.notes.progress(f"reading {len(items):,} questions") as update:
-        model = fit_answerable(session, items, session.settings, with_answers, update)
-    lines = [f"{name}: {value:.4g}" for name, value in {**model.weights, **model.evidence}.items()]
-    output.report(write_description(folder / ANSWERABLE_FILE, asdict(model)), asdict(model), lines)
+    output.report(write_description(path, asdict(model)), asdict(model), lines)
 
 
 def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -> None:
