@@ -58,7 +58,7 @@ def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
     """The files below `top` that the parts of a pattern match, sorted, except hidden files and lock files."""
     # Inside a name, `**` means the same as `*`; at the end it means the files below, not only the folders.
     parts = [part if part == "**" else part.replace("**", "*") for part in pattern]
-    parts += ["*"] * (parts[-1] == "**")
+    parts += ["*"] if parts[-1] == "**" else []
     # pathlib follows no links to folders: they may form loops.
     matches = (path for path in set(top.glob(str(Path(*parts)))) if not path.name.startswith(LOCK_PREFIX))
     shown = (path for path in matches if not any(part.startswith(".") for part in path.relative_to(top).parts))

@@ -23,7 +23,7 @@ CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
-# Design, where it has an identifier or an address; kinds of text that nobody sees; bytes of one that may stand for another.
+# Design, where it has an identifier or an address; kinds of text that nobody sees; the length of a stub, in bytes.
 DESIGN, UNSHOWN, STUB = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript"), 200
 # Elements of OpenDocument that HTML names otherwise, and those without text of their own.
 TAGS = {"h": "h2", "list-item": "li", "table-header-rows": "thead", "table-row": "tr", "table-cell": "td", "line-break": "br",
@@ -151,7 +151,7 @@ def mailbox_pages(file: SourceFile) -> Pages:
 
 
 def parts_of(message: Any) -> list[Any]:
-    """The parts of a mail: of the forms of one text that with a table, or the first long one, and what is attached to each."""
+    """The parts of a mail: of alternative forms that with a table, or the first long form, and each form's attachments."""
     if message.get_content_maintype() != "multipart" or not message.is_multipart():
         return [message]
     forms = [parts_of(part) for part in message.iter_parts()]

@@ -240,7 +240,7 @@ def visible_text(markup: str) -> tuple[str, str]:
 
 def shown_text(file: SourceFile, markup: str) -> tuple[str, str]:
     """What `visible_text` finds in markup of a file; a warning for struck text."""
-    file.warnings += [STRUCK_WARNING] * (STRUCK.search(markup) is not None and STRUCK_WARNING not in file.warnings)
+    file.warnings += [STRUCK_WARNING] if STRUCK.search(markup) and STRUCK_WARNING not in file.warnings else []
     return visible_text(markup)
 
 

@@ -224,7 +224,7 @@ def in_columns(rows: list[list[Piece]]) -> list[list[Piece]]:
             low, high = max(low, left), min(high, right)
             continue
         ordered += split_columns(block, high)
-        ordered += [row] * (len(row) == 1)
+        ordered += [row] if len(row) == 1 else []
         block, low, high = ([row], row[0].right, row[1].left) if len(row) > 1 else ([], float("-inf"), float("inf"))
     return ordered
 

@@ -31,7 +31,7 @@ def document_pages(file: SourceFile) -> Pages:
     """Read headings as `#`, list items as `-`, headers and footers once, notes and drawings at the end."""
     with open_archive(file) as archive:
         main = main_part(archive)
-        file.warnings += [STRUCK_WARNING] * (STRUCK.search(archive.read(main)) is not None)
+        file.warnings += [STRUCK_WARNING] if STRUCK.search(archive.read(main)) else []
         styles = Styles(parse_related(archive, main, "styles"), parse_related(archive, main, "numbering"))
         # Sections often share a header or footer: write each text once.
         margins = [text_of(margin, styles).strip() for margin in parse_related(archive, main, "header", "footer")]
@@ -49,7 +49,7 @@ def slide_pages(file: SourceFile) -> Pages:
         # Only an `id` with a namespace refers to an entry; the plain `id` is the slide's own.
         slide_elements = parse_entry(archive, presentation).iterfind(".//{*}sldId")
         slides = [entries[value] for slide in slide_elements for key, value in slide.items() if key.endswith("}id")]
-        file.warnings += [STRUCK_WARNING] * any(STRUCK.search(archive.read(slide)) for slide in slides)
+        file.warnings += [STRUCK_WARNING] if any(STRUCK.search(archive.read(slide)) for slide in slides) else []
         empty = []
         for number, slide in enumerate(slides, start=1):
             title = property_lines(archive) if number == 1 else ()
@@ -58,7 +58,7 @@ def slide_pages(file: SourceFile) -> Pages:
             text = file.page_text([*title, *filter(None, lines)])
             empty += [] if text.strip() else [number]
             yield text
-    file.warnings += [f"no text on {page_ranges(empty)} (pictures?)"] * bool(empty)
+    file.warnings += [f"no text on {page_ranges(empty)} (pictures?)"] if empty else []
 
 
 def notes_of(archive: ZipFile, slide: str) -> Iterator[str]:

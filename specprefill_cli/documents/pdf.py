@@ -96,7 +96,7 @@ def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdi
     causes = [unread] if failures else []
     if left := [number for number in problems["undecoded"] if number not in problems["recognised"]]:
         causes.append(f"the characters of {page_ranges(left)} have no letters in the file; {ocr}")
-    causes += [f"no text on {page_ranges(empty)} (scanned?); {ocr}"] * bool(empty)
+    causes += [f"no text on {page_ranges(empty)} (scanned?); {ocr}"] if empty else []
     if causes and not any(file.texts):
         raise file.error(*causes[0].rsplit("; ", 1))
     if guessed := problems["guessed"]:

@@ -22,7 +22,7 @@ LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
-# PDFium writes a hyphen that divides a word at a line end as this character, and in the text of a page as an undecoded one.
+# PDFium writes a hyphen that divides a word at a line end as this character, and in the text of a page as undecoded.
 LINE_HYPHEN = 2
 LAM, ALEFS = "\u0644", "\u0622\u0623\u0625\u0627"
 HIDDEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
@@ -83,7 +83,7 @@ def is_simple(boxes: Sequence[Box]) -> bool:
 
 
 def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-") -> list[Character]:
-    """The characters of a page in drawing order. hyphen: what is written for one that divides a word at a line end."""
+    """The characters of a page in drawing order. hyphen: what is written for a hyphen at a line end."""
     box, x, y, origin = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double(), (0.0, 0.0)
     drawn: list[Character] = []
     for index in range(page.count_chars()):

@@ -12,7 +12,7 @@ from specprefill_cli.documents.cleaning import superscript
 Row = list[str]
 # Leading rows that decide whether a table has a header.
 SAMPLE_ROWS = 50
-# Places that merged cells may fill in a table, more of them for each cell, and the most that one fills in a row or column.
+# Places that merged cells may fill in a table, more of them for each cell, and the most that a cell fills in a row or column.
 FILLED_CELLS, FILLED_PER_CELL, LARGEST_SPAN = 1000, 10, 1000
 # Characters of a column's name; years, months and days, which may be names; letters that codes have fewer than.
 LONGEST_NAME, NAME_LETTERS = 100, 3
@@ -108,7 +108,7 @@ def column_names(header: Sequence[Row]) -> Row:
 
 
 def named_cells(names: Row, row: Row, *, can_merge: bool = False) -> Row:
-    """The filled cells of a row behind the names of their columns, if there are any. can_merge: equal cells may be one."""
+    """The filled cells of a row behind the names of their columns, if any. can_merge: whether equal ones may be merged."""
     if not names:
         return row
     # A merged row, or a single cell at the left, is a title between the rows, unless it is a number.

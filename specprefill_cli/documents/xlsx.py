@@ -43,7 +43,7 @@ def pages(file: SourceFile) -> Pages:
     with open_archive(file) as archive:
         for sheet in workbook.worksheets:
             source = archive.read(sheet._worksheet_path)
-            file.warnings += [NO_VALUES] * (UNCALCULATED.search(source) is not None and NO_VALUES not in file.warnings)
+            file.warnings += [NO_VALUES] if UNCALCULATED.search(source) and NO_VALUES not in file.warnings else []
             # A sheet may declare any size; without it, rows are as long as their content.
             sheet.reset_dimensions()
             # Empty rows part tables.

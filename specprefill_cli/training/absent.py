@@ -15,7 +15,7 @@ from specprefill_cli.training.synthesis import WORDS
 SQUAD = "squad11_train/du_test"
 # Characters of a paragraph, paragraphs around it that speak of the same things, and rows to make of all of them.
 PARAGRAPH, NEIGHBOURS, SQUAD_ROWS = range(301, 1_300), 3, 2_400
-# Questions without an answer of a written document, and questions with one at least.
+# Questions without an answer about a written document, and the fewest with an answer.
 EVERYDAY_ABSENT, EVERYDAY_ANSWERED = 3, 2
 NAME = re.compile(r"(?<!^)\b[A-Z][a-z]{2,}(?: [A-Z][a-z]+)*")
 OTHER_NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]{3,}(?: [A-Z][a-z]+)*")
@@ -65,7 +65,7 @@ def new_row(context: str, question: str, answers: Sequence[str] = ()) -> dict[st
 
 
 def squad_questions(path: Path, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Rows of SQuAD 1.1: two questions of a paragraph, and of those that it does not answer one edited, one of a neighbour."""
+    """Rows of SQuAD 1.1: two questions of a paragraph, and two that it does not answer: edited, and of a neighbour."""
     by_context: dict[str, list[dict[str, Any]]] = {}
     for row in read_rows(path):
         if row["source"].startswith(SQUAD) and row["verbatim"]:
@@ -111,7 +111,7 @@ def content_words(text: str) -> set[str]:
 
 
 def squad2_questions(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of SQuAD 2.0's articles that have questions without an answer: these, and as many with one, or two."""
+    """Rows of SQuAD 2.0's articles that have questions without an answer: these, and as many (at least two) with an answer."""
     for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
         if not any(row["is_impossible"] for paragraph in article["paragraphs"] for row in paragraph["qas"]):
             continue
