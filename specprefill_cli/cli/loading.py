@@ -96,9 +96,9 @@ def open_ready_session(
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):
-        from specprefill_cli.models.machine.memory import import_transformers
+        from specprefill_cli.models.machine.imports import import_transformers
 
-        import_transformers()
+        import_transformers(variants[0].tensor_parallel)
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.distributed import ALONE
@@ -140,9 +140,9 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:
-        from specprefill_cli.models.machine.memory import import_transformers
+        from specprefill_cli.models.machine.imports import import_transformers
 
-        import_transformers()
+        import_transformers(settings.tensor_parallel)
         from specprefill_cli.models.machine.placement import choose_placement
         from specprefill_cli.models.machine.quantization import stores_packed
 

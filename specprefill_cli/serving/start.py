@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.machine.memory import import_transformers
+from specprefill_cli.models.machine.imports import import_transformers
 from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
 from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
@@ -99,7 +99,7 @@ class Service:
 
     def load(self) -> LocalEngine:
         """Load the models, prefill the documents, and let the sockets answer."""
-        import_transformers()
+        import_transformers(self.settings.tensor_parallel)
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.prefix_cache import document_cache

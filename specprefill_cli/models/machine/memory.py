@@ -1,13 +1,9 @@
-"""The process: its peak memory (of the GPUs where there are any), the memory that it keeps, its idle threads, its imports."""
+"""The process: its peak memory (of the GPUs where there are any), the memory that it keeps, its idle threads."""
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import MutableMapping
 
 KIBIBYTE = 1_024
 # Options of glibc's mallopt(3). It takes blocks above LARGEST_KEPT, its own upper limit, from the system each time.
@@ -54,47 +50,3 @@ def bound_spinning(environment: MutableMapping[str, str]) -> None:
     """
     if not any(name in environment for name in WAIT_SETTINGS):
         environment.update(BOUNDED_SPIN)
-
-
-def import_transformers() -> None:
-    """Import torch and transformers; nothing happens if transformers is already imported."""
-    if "transformers" in sys.modules:
-        return
-    enabled = gc.isenabled()
-    # Modules stay, and every collection would traverse all that they define.
-    gc.disable()
-    try:
-        import transformers
-
-        with read_folders_once(Path(transformers.__file__).parent / "models"):
-            import transformers.models
-        import transformers.modeling_utils
-    finally:
-        gc.freeze()
-        if enabled:
-            gc.enable()
-
-
-@contextmanager
-def read_folders_once(folder: Path) -> Iterator[None]:
-    """Give `transformers.models` the list of its modules.
-
-    transformers has just read every file for it, and would read them again, because its cache holds too few folders.
-    """
-    from transformers.utils import import_utils
-
-    define = import_utils.define_import_structure
-    listed = {
-        backends: {name.removeprefix("models."): names for name, names in modules.items() if name.startswith("models.")}
-        for backends, modules in define(folder, prefix="models").items()
-    }
-
-    def define_once(path: str, prefix: str | None = None) -> Any:
-        return listed if Path(path).parent == folder and prefix is None else define(path, prefix)
-
-    names = vars(import_utils)
-    names["define_import_structure"] = define_once
-    try:
-        yield
-    finally:
-        names["define_import_structure"] = define

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from accelerate import init_empty_weights
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from specprefill_cli.errors import SpecprefillError
 
@@ -64,5 +65,5 @@ def model_class(config: PretrainedConfig) -> Any:
 
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     """A model without memory for its weights."""
-    with torch.device("meta"):
+    with init_empty_weights(include_buffers=False), no_init_weights():
         return model_class(config)(config)
