@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import AutoConfig, PreTrainedModel, TokenizersBackend
+from transformers import AutoConfig, TokenizersBackend
 
 from specprefill_cli.distributed import ALONE, Ranks
 from specprefill_cli.errors import SpecprefillError
@@ -29,11 +29,12 @@ from specprefill_cli.models.machine.quantization import (
     stores_packed,
 )
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
-from specprefill_cli.models.running.int8 import STORED, load_packed, quantize_on_cpu
+from specprefill_cli.models.running.int8 import STORED, load_written, quantize_on_cpu
 from specprefill_cli.models.running.supported import check_config, check_model, model_class
 from specprefill_cli.models.sources.hub import adapter_folder, load_errors, quiet_library
 from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
 from specprefill_cli.models.sources.pairs import Pair
+from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
 
@@ -99,28 +100,26 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
             placement = prefer_one_gpu(placement, weight_bytes(outline.config, chosen_dtype, quantization) + cache)
         avoid_cudnn(placement.device_type)
-        if checkpoint_method(outline.config) == STORED["quant_method"]:
-            model = load_packed(Path(source["pretrained_model_name_or_path"]), outline.config, chosen_dtype, ATTENTION)
-            return finished(name, model, outline)
-        model, report = model_class(outline.config).from_pretrained(
-            **source,
-            dtype=chosen_dtype,
-            **({} if quantized is None else {"quantization_config": quantized}),
-            **how_to_place(placement),
-            attn_implementation=ATTENTION,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    missing = sorted(report["missing_keys"])
+        is_own = ModelRef(name).kind not in (Kind.FOLDER, Kind.HUB)
+        is_packed = checkpoint_method(outline.config) == STORED["quant_method"]
+        if is_packed or (is_own and placement.device_type == "cpu" and placement.shards == 1):
+            folder = Path(source["pretrained_model_name_or_path"])
+            model, missing = load_written(folder, outline.config, chosen_dtype, ATTENTION)
+        else:
+            model, report = model_class(outline.config).from_pretrained(
+                **source,
+                dtype=chosen_dtype,
+                **({} if quantized is None else {"quantization_config": quantized}),
+                **how_to_place(placement),
+                attn_implementation=ATTENTION,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+            # transformers has initialised them at random.
+            missing = sorted(report["missing_keys"])
     if missing:
-        # transformers has initialised them at random.
         cause = f"the checkpoint lacks {len(missing)} weights, such as {missing[0]}"
         raise SpecprefillError(f"{name}: {cause}; download or export it again")
-    return finished(name, model, outline)
-
-
-def finished(name: str, model: PreTrainedModel, outline: ModelOutline) -> LoadedModel:
-    """The loaded model, checked."""
     check_model(model, name)
     configured = model.generation_config.eos_token_id
     ids = [*(configured if isinstance(configured, list) else [configured]), outline.tokenizer.eos_token_id]

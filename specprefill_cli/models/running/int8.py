@@ -160,10 +160,12 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
             model.set_submodule(name, packed)
 
 
-def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """The model of a folder that `conversion` wrote in 8 bits; its weights stay in the files until a pass reads them.
+def load_written(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model of a folder that this package wrote, in 8 bits or not, and the names of weights that the folder lacks.
 
-    dtype: of everything but the matrices
+    Its weights stay in the files until a pass reads them. dtype: of everything but packed matrices
     """
     with init_empty_weights(include_buffers=False), no_init_weights():
         model = model_class(config)._from_config(config, dtype=dtype, attn_implementation=attention)
@@ -187,7 +189,9 @@ def load_packed(folder: Path, config: PretrainedConfig, dtype: torch.dtype, atte
         if name in tensors:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, fixed(tensors[name], dtype))
-    return model
+    if not any(name.endswith(PACKED) for name in tensors):
+        model.tie_weights()
+    return model, sorted(name for name, weight in model.named_parameters() if weight.is_meta)
 
 
 def fixed(tensor: Tensor, dtype: torch.dtype) -> nn.Parameter:
