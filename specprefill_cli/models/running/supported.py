@@ -66,4 +66,6 @@ def model_class(config: PretrainedConfig) -> Any:
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     """A model without memory for its weights."""
     with init_empty_weights(include_buffers=False), no_init_weights():
-        return model_class(config)(config)
+        model: PreTrainedModel = model_class(config)(config)
+    model.tie_weights()
+    return model
