@@ -59,12 +59,7 @@ def clean_characters(text: str) -> str:
     r"""Normalise to NFC with `\n` line ends, ligatures as letters, and no NUL or soft hyphen."""
     text = normalise_line_ends(replace_surrogates(text)).translate(TRANSLATION)
     text = SOFT_HYPHEN_AT_LINE_END.sub("", text).replace(SOFT_HYPHEN, "")
-    return normalise_nfc(text)
-
-
-def normalise_nfc(text: str) -> str:
-    """Compose Unicode characters (NFC); words of more than 1000 characters stay as they are."""
-    # unicodedata takes quadratic time for a run of combining marks. Line breaks and spaces never compose.
+    # Long words stay: a run of combining marks takes quadratic time. Line breaks and spaces never compose.
     words = re.split("([ \n])", text) if not text.isascii() else [text]
     return "".join(word if len(word) > NFC_CHARACTERS else unicodedata.normalize("NFC", word) for word in words)
 

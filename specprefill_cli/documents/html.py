@@ -235,7 +235,7 @@ def visible_text(markup: str) -> tuple[str, str]:
     extractor.feed(markup)
     extractor.close()
     title = "\n".join(filter(None, (" ".join(extractor.title.split()), extractor.author)))
-    return clean_characters(title), clean_text(extractor.out.text)
+    return clean_characters(title), clean_text("".join(extractor.out.page.pieces))
 
 
 def shown_text(file: SourceFile, markup: str) -> tuple[str, str]:

@@ -126,7 +126,7 @@ def text_of(parent: Element, styles: Styles | None = None) -> str:
     """The text of an element: paragraphs and rows of tables as lines, and the texts in place of pictures."""
     writer = OfficeWriter(styles or Styles())
     writer.write(parent)
-    return writer.text
+    return "".join(writer.page.pieces)
 
 
 class OfficeWriter(Writer):

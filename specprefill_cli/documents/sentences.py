@@ -70,12 +70,10 @@ def _ends_sentence(before: str, separator: str, following: str) -> bool:
     if "\n" in separator:
         is_wrapped = separator.count("\n") == 1 and len(line) >= SHORTEST_WRAPPED_LINE and following.isalnum()
         return not is_wrapped or line.rstrip(CLOSERS).endswith((".", "!", "?", ":"))
-    # `BREAK` tells lower case in Latin letters alone.
-    if following.islower():
-        return False
     last_word = LAST_WORD.search(line)
-    if last_word is None:
-        return True
+    # `BREAK` tells lower case in Latin letters alone.
+    if last_word is None or following.islower():
+        return not following.islower()
     word = last_word.group(1).lower()
     is_initial = len(word) == 1 and last_word.group(1).isupper()
     is_item = word.isdigit() and len(line.split()) == 1

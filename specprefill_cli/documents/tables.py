@@ -232,10 +232,6 @@ class Writer:
         """Where text goes: the innermost open cell, or the page."""
         return next((table.flow for table in reversed(self.tables) if table.flow is not None), self.page)
 
-    @property
-    def text(self) -> str:
-        return "".join(self.page.pieces)
-
     def end_table(self) -> None:
         """Write the innermost table."""
         lines = self.tables.pop().lines()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specprefill_cli.documents.cleaning import clean_text, normalise_nfc, replace_surrogates
+from specprefill_cli.documents.cleaning import clean_characters, clean_text, replace_surrogates
 
 ODD_CHARACTERS = (
     "ab \t\n\r-\u00ad\u200b\u200c\u2060\ufeff\x00\x0c\u2028\ufb01\ufb03\ufb05\ud83d\ude00\u0301\u0323é\u0344"
@@ -53,5 +53,5 @@ def test_cleaning_is_idempotent_and_keeps_every_letter(raw: str) -> None:
 @given(st.text(st.sampled_from("ae \n\u0301\u0323\u0344\u0e33\u1100\u1161"), max_size=80))
 def test_normalising_in_pieces_equals_normalising_at_once(text: str) -> None:
     long_line = text + " x" * 600
-    assert normalise_nfc(text) == unicodedata.normalize("NFC", text)
-    assert normalise_nfc(long_line) == unicodedata.normalize("NFC", long_line)
+    assert clean_characters(text) == unicodedata.normalize("NFC", text)
+    assert clean_characters(long_line) == unicodedata.normalize("NFC", long_line)

@@ -119,6 +119,7 @@ def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.Monk
 def test_size_limits() -> None:
     assert "larger than 4 bytes" in refusal(b"12345", "a.txt", max_bytes=4)
     assert "more than the limit of 4 characters of text;" in refusal(b"12345", "a.txt", max_characters=4)
+    assert "4 characters of text (reached on page 2)" in refusal(make_pdf(["Fee", "Five"]), "a.pdf", max_characters=4)
 
 
 def test_content_comes_before_the_suffix() -> None:

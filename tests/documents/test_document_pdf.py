@@ -61,9 +61,6 @@ def test_pages_have_their_text_and_range() -> None:
     assert page_texts(document) == TEXTS
     assert document.text == "\n\n".join(TEXTS)
     assert (document.name, document.warnings) == ("report.pdf", ())
-
-
-def test_lines_of_a_paragraph_are_joined() -> None:
     paragraph = "The lazy dog sleeps while the quick brown fox jumps over it. " * 6
     assert read_document(make_pdf([paragraph]), "a.pdf").text == paragraph.strip()
 
@@ -121,10 +118,6 @@ def test_repaired_damage_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     assert read_document(broken, "report.pdf").text == "\n\n".join(TEXTS)
     refusal(data[:900])
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_pdf_beyond_the_limits_is_refused() -> None:
-    assert "the limit of 20 characters of text (reached on page 2)" in refusal(make_pdf(TEXTS), max_characters=20)
 
 
 EXTRACT = pypdf.PageObject.extract_text

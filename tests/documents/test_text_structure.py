@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprefill_cli.documents.cleaning import clean_text, join_lines
-from specprefill_cli.documents.document import Document, join_pages, page_ranges
+from specprefill_cli.documents.document import Document, join_pages
 from specprefill_cli.documents.html import visible_text
 from specprefill_cli.documents.sentences import LONGEST_SENTENCE, sentence_ranges
 
@@ -32,13 +32,6 @@ def test_pages_between_equals_a_search_of_all_pages(texts: list[str], data: st.D
     end = data.draw(st.integers(start, len(text)))
     touched = tuple(page.number for page in pages if set(range(page.start, page.end)) & set(range(start, end)))
     assert document.pages_between(start, end) == touched
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"), [([4], "page 4"), ([1, 2, 3], "pages 1-3"), ([1, 2, 3, 7, 9, 10], "pages 1-3, 7, 9-10")]
-)
-def test_page_ranges_in_words(numbers: list[int], words: str) -> None:
-    assert page_ranges(numbers) == words
 
 
 WRAPPED = "This line of wrapped prose goes on and on until the\nPort of Skerrin ends it."
