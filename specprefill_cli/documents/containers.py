@@ -24,7 +24,7 @@ HEADERS = ("From", "To", "Cc", "Date", "Subject")
 MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 # Design, where it has an identifier or an address; kinds of text that nobody sees; the length of a stub, in bytes.
-DESIGN, UNSHOWN, STUB = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript"), 200
+DESIGN, UNSHOWN, STUB = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript", "calendar"), 200
 # Elements of OpenDocument that HTML names otherwise, and those without text of their own.
 TAGS = {"h": "h2", "list-item": "li", "table-header-rows": "thead", "table-row": "tr", "table-cell": "td", "line-break": "br",
         "note-citation": "sup", "title": "div", "desc": "div"}  # fmt: skip

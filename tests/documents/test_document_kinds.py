@@ -237,7 +237,10 @@ def test_mail_as_programs_send_it() -> None:
     message = EmailMessage()
     message.set_content("Please view this message as HTML.")
     message.add_alternative("<p>The fee is 74 pounds.</p>" * 9, subtype="html")
-    assert read(bytes(message), "a.eml").startswith("The fee is 74 pounds.")
+    message.add_alternative("BEGIN:VCALENDAR\nLOCATION:Mill\n" * 9, subtype="calendar")
+    text = read(bytes(message), "a.eml")
+    assert text.startswith("The fee is 74 pounds.")
+    assert "74 pounds.\n\n# Attachment: text/calendar\n\nBEGIN:VCALENDAR\nLOCATION:Mill" in text
     assert read(b"Content-Type: text/plain; charset=iso-2022-jp\n\n\x1b$B-!\x1b(B50", "a.eml") == "①50"
     message = EmailMessage()
     message.set_content("Berth\n\nFee\n\nB077\n\n127")
