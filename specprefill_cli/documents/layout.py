@@ -73,14 +73,14 @@ class Grid:
         return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
 
     def lines(self, pieces: Sequence[Piece]) -> Iterable[str]:
-        """The rows of the table from its pieces; the pieces themselves where the lines only frame whole paragraphs."""
+        """The rows of the table from its pieces; the lines of text where those of the table only frame whole paragraphs."""
         cells = [[list[Piece]() for _ in self.columns[1:]] for _ in self.rows[1:]]
         for piece in pieces:
             row, column = bisect_right(self.rows, piece.base), bisect_right(self.columns, piece.left + 1) - 1
             cells[-row][column].append(piece)
         texts = [list(cell_texts(row)) for row in cells]
         if max(len(text) for row in texts for text in row) > LONGEST_CELL:
-            return [piece.text for piece in pieces]
+            return [lines_of(pieces)]
         merged = fill_merged(zip(*fill_merged(texts, self.verticals), strict=True), self.horizontals)
         rows = (zip_longest(*(text.split("\n") for text in row), fillvalue="") for row in zip(*merged, strict=True))
         return table_lines(list(row) for row in chain.from_iterable(rows) if any(row))

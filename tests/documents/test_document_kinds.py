@@ -374,6 +374,7 @@ def test_cells_over_two_columns_or_rows_of_a_table_with_lines() -> None:
 
 # Lines without any at the sides of a table and between its numbers, and a text beside all numbers.
 FEW_LINES = line("Kitchen", 390, 670) + "".join(f"55 {y} m 480 {y} l S\n" for y in (718, 696, 636))
+TERMS = " ".join(["The fee is due each month."] * 20)
 FEW_LINES += "".join(f"{x} 636 m {x} 718 l S\n" for x in (165, 275, 385))
 
 
@@ -384,6 +385,7 @@ FEW_LINES += "".join(f"{x} 636 m {x} 718 l S\n" for x in (165, 275, 385))
     (["Item|Qty|Price|Room", "Kettle|2|19.50", "Pan||25.00", "Lamp|1"], FEW_LINES,
      ["Item | Qty | Price | Room", "Item: Kettle | Qty: 2 | Price: 19.50 | Room: Kitchen",
       "Item: Pan | Price: 25.00 | Room: Kitchen", "Item: Lamp | Qty: 1 | Room: Kitchen"]),
+    (["Pool|45", "Gym|" + TERMS], FEW_LINES, ["Pool 45", f"Gym {TERMS}", "Kitchen"]),
     (["52||Rules|2020", "1.3|Terms", "1.4|Scope", "1.5|Ends"], "", ["52 Rules 2020", "1.3 Terms", "1.4 Scope", "1.5 Ends"]),
 ])  # fmt: skip
 def test_empty_cells_of_a_table_with_few_or_no_lines(rows: list[str], drawn: str, lines: list[str]) -> None:
