@@ -97,7 +97,7 @@ def cell_text(value: Any, number_format: str | None) -> str:
 def number_text(value: float, number_format: str) -> str:
     """Write a number in a sheet's format: zeros in front, decimals, thousands, percent, a currency."""
     sections = number_format.split(";")
-    is_own_section = value < 0 and len(sections) > 1
+    is_own_section = value < 0 and len({HIDDEN_FORMAT.sub("", section) for section in sections[:2]}) > 1
     shown = HIDDEN_FORMAT.sub("", CURRENCY.sub(r'"\1"', sections[is_own_section]))
     match = DIGITS_FORMAT.fullmatch(shown) if isfinite(value) else None
     if match is None:

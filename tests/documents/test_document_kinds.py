@@ -166,6 +166,7 @@ def test_an_unclosed_quote_is_a_warning() -> None:
     (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"), (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"),
     (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"), (2.5, "0.###", "2.5"), (2.5, "General", "2.5"),
     (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"), (5, "[<1]0.0%;0", "5"),
+    (-5, "#,##0;[Red]#,##0", "-5"),
 ])  # fmt: skip
 def test_numbers_as_the_sheet_shows_them(value: float, number_format: str, shown: str) -> None:
     book = openpyxl.Workbook()
