@@ -13,7 +13,7 @@ from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer
 from specprefill_cli.documents.text import decode_text
 
-HIDDEN = frozenset({"script", "style", "noscript", "template", "title", "datalist", "del", "s", "strike", "annotation"})
+HIDDEN = frozenset("script style noscript template title datalist del s strike annotation video audio canvas".split())
 # What may hide or raise an element, in a style without spaces, and with which values it does.
 DECLARED = re.compile(
     r"(?<![\w-])(display|visibility|opacity|font-size|text-decoration|left|top|text-indent|vertical-align)(?:-line)?:([^;!]*)(!?)"
@@ -216,8 +216,8 @@ def declared(style: str) -> list[tuple[str, bool, bool]]:
 def attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
     """What an element shows from its attributes: the value of a field, a tick, the text in place of a picture."""
     kind = attributes.get("type", "text").lower() if tag == "input" else tag
-    if kind in ("img", "image"):
-        return attributes.get("alt", "")
+    if kind in ("img", "image", "optgroup"):
+        return attributes.get("label" if kind == "optgroup" else "alt", "")
     if kind in ("checkbox", "radio"):
         return "[x]" if "checked" in attributes else "[ ]"
     if kind == "option":

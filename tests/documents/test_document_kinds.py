@@ -50,7 +50,7 @@ def read(data: bytes, name: str) -> str:
     ("<style>.r{font-size:0} .r p{font-size:9pt} .m{display:none}</style><div class=r>a<p>b</div>"
      "<p class=m style='display:block'>c<p class=m>d", "b\nc"),
     ('Name: <input value="Orla"> <input type=hidden value=t><input type=checkbox checked> gift', "Name: Orla [x] gift"),
-    ("<select><option>Small<option selected>Large</select>", "Small\n[x] Large"),
+    ("<select><optgroup label=Mugs><option>Small<option selected>Large</select><canvas>No canvas", "Mugs\nSmall\n[x] Large"),
     ('<img src=a alt="Map of the port"><iframe srcdoc="&lt;p&gt;Open at ten"></iframe>', "Map of the port\nOpen at ten"),
     ("The fee is 12<sup>3</sup> euros, 10<sup>-6</sup> m<sup>2</sup>, the 4<sup>th</sup>",
      "The fee is 12 [3] euros, 10^-6 m^2, the 4th"),
