@@ -17,7 +17,7 @@ REMOVED = "\x00\u200b\u2060\ufeff\ufffe"
 BULLETS = dict.fromkeys("\uf0b7\uf0a7\uf0d8\uf06c", "\u2022")  # of Word's symbol fonts
 LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
 TRANSLATION = str.maketrans(LIGATURES | BULLETS | dict.fromkeys(REMOVED, "") | dict.fromkeys(LINE_ENDS, "\n"))
-NFC_CHARACTERS = 1000
+NFC_CHARACTERS, SHAPE_CHARACTERS = 1000, 100
 # What readers write for a character that the file does not decode.
 UNDECODED = "\ufffe"
 # A raised number behind these is a power; behind another number or word it is the mark of a note.
@@ -72,6 +72,11 @@ def superscript(text: str, raised: str) -> str:
     if POWER_BASE.search(text) or raised[0] in "-+\u2212":
         return f"{text}^{raised}"
     return f"{text} [{raised}]" if text.strip() and not text[-1].isspace() else f"{text}[{raised}]"
+
+
+def shape(text: str) -> str:
+    """The beginning of a text with `0` for each number and without signs around it, as values of a kind share it."""
+    return re.sub(r"\d[\d.,\s]*", "0", re.sub(r"^\W+|\W+$", "", text[:SHAPE_CHARACTERS]))
 
 
 def restore_ligatures(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain, compress, islice, pairwise, zip_longest
 from typing import NamedTuple
 
-from specprefill_cli.documents.cleaning import superscript
+from specprefill_cli.documents.cleaning import shape, superscript
 
 Row = list[str]
 # Leading rows that decide whether a table has a header.
@@ -38,13 +38,14 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
         if len({*filled}) > 1 and (2 * len(filled) > usual or head[0][: len(filled)] != filled):
             break
         yield row_text(dict.fromkeys(head.pop(0)))
-    counts = [count for count in ((1,) if is_data(head) else (1, 2)) if head[count:]]
-    named = (count for count in counts if is_header(column_names(head[:count]), head[count:], has_names))
+    # Exports of pages repeat the names.
+    bodies = {count: [row for row in head[count:] if row not in head[:count]] for count in (1, 2)[: 2 - is_data(head)]}
+    named = (count for count, body in bodies.items() if body and is_header(column_names(head[:count]), body, has_names))
     count = marked or next(named, 0)
     names = column_names(head[:count])
     yield from map(row_text, head[:count])
     for row in chain(head[count:], rows):
-        yield row_text(named_cells(names, row, can_merge=not has_names))
+        yield row_text(row if row in head[:count] else named_cells(names, row, can_merge=not has_names))
 
 
 def row_text(cells: Iterable[str]) -> str:
@@ -119,24 +120,29 @@ def named_cells(names: Row, row: Row, *, can_merge: bool = False) -> Row:
 
 def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
     """Whether the first row of a table names its columns: different words, over columns of other words or of numbers."""
-    filled = Counter(filter(None, names))
+    filled, shapes = Counter(filter(None, names)), Counter(map(shape, names))
     # Without the titles between the rows.
     body = [row for row in body if len(set(filter(None, row))) > 1] or body
-    columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")][: len(names)]
+    columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")]
     numbers = [bool(column) and all(map(is_number, column)) for column in columns]
+    is_form = 0 < 2 * sum(name.endswith(":") for name in names) <= len(names)  # labels beside values
     for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):
-        # A name has words, or is a year above other values; a text with many letters is one, whatever digits it has.
-        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS
+        below = {shape(cell) for cell in column if is_number(cell)}
+        is_series = shapes[shape(name)] > 1 and len(below) == 1 and shape(name) not in ("0", *below)
+        # A name has words, even beside many digits, or is a year or of a series, as `Q1`, `Q2`, above other numbers.
+        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS and not is_series
         is_value = is_code and (not YEAR.fullmatch(name) or (column and all(map(YEAR.fullmatch, column))))
-        if (len(name) > LONGEST_NAME and not has_names) or is_value or (name and name in column):
+        is_long = len(name) > LONGEST_NAME and not has_names
+        if is_form or is_long or is_value or (name and name in column):
             return False
         # A column without a name is empty or has a few remarks; columns of numbers may share a name.
         is_nameless = bool(place) and not name and 2 * len(column) > len(body)
-        if is_nameless or (filled[name] > 1 and not (names[0] and body[0][0] and has_numbers)):
+        if is_nameless or (filled[name] > 1 and not (names[0] and has_numbers and body[0][0])):
             return False
     if len(filled) > 1 and any(numbers):
-        # A list of two columns may be names and values: it has a header only above several numbers.
-        return has_names or len(names) > 2 or (len(body) > 1 and (all(numbers) or not numbers[0]))
+        # A list of two columns may be names and values: it has a header only above several numbers of a kind.
+        kinds = [re.sub(r"[^\W\d_]{3,}", "a", shape(cell)) for cell in chain(*columns[1:2])]
+        return has_names or len(names) > 2 or (2 * len({*kinds}) <= len(kinds) and (all(numbers) or not numbers[0]))
     return len(filled) > 1 and (has_names or (len(names) > 2 and len(body) > 1))
 
 
