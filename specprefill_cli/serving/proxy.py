@@ -28,7 +28,7 @@ from specprefill_cli.models.sources.refs import USUAL_PATH, EndpointRef
 from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.record import BASELINE
 from specprefill_cli.serving.api import build_application
-from specprefill_cli.serving.body import body_bytes, is_gzip, override_settings, own_settings
+from specprefill_cli.serving.body import body_bytes, is_gzip, object_in, override_settings, own_settings
 from specprefill_cli.serving.context import ServerContext, while_connected
 from specprefill_cli.serving.guard import ApiError, log_line
 from specprefill_cli.serving.messages import REASON, LongText, RefusedDocument, Untouched, find_document, texts_of
@@ -128,15 +128,6 @@ async def relay(response: httpx.Response) -> AsyncIterator[bytes]:
         raise
     finally:
         await response.aclose()
-
-
-def object_in(content: bytes) -> dict[str, Any]:
-    """Parse the JSON object in a body; {} where it is none."""
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        body = None
-    return body if isinstance(body, dict) else {}
 
 
 async def thin(
