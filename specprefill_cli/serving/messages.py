@@ -127,8 +127,7 @@ def find_document(body: Mapping[str, Any], document: str = "") -> tuple[str, lis
     """The question of a request and its documents: those that the client names or sends as files, else those found.
 
     document: that `specprefill.document` names
-
-    Replace them from the last to the first, because each is a range of its message.
+    Replace the documents from the last to the first, because each is a range of its message.
 
     Raises Untouched for a request to leave as it is, RefusedDocument for a named document that nothing asks about, DocumentError
     for an unreadable file.
@@ -173,15 +172,17 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
 
 def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     """The question of a request, below the one before it in the conversation. Raises Untouched."""
-    names = ("whole", *("over_rows" for text in texts if pattern("rows").search(text.value)))
+    names = ("whole", "rewriting", *("over_rows" for text in texts if pattern("rows").search(text.value)))
     pairs = [*zip(texts, divisions, strict=True)]
     users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
+    is_unclear = any(own.is_unclear for text, own in pairs if text.role != "user" or text.number == users[0])
     for numbers in (*([number] for number in users), [text.number for text in texts if text.role != "user"]):
         own = [division for text, division in pairs if text.number in numbers]
         asked = [*chain(*(division.asked for division in own))]
         if any(pattern(name).search(text) for name in names for text in asked):
             raise Untouched("the question needs everything")
-        if (clear := [text for text in asked if is_clear(text)]) and not any(map(pattern("production").match, asked)):
+        clear = [text for text in asked if is_clear(text)]
+        if clear and not is_unclear and not any(map(pattern("production").match, asked)):
             before = chain(*(d.asked for text, d in pairs if text.role == "user" and text.number < numbers[0]))
             # `Why?` after an answer is about the question before it.
             known = [text for text in [*before][-1:] if is_clear(text)]
@@ -189,7 +190,7 @@ def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
             if not earlier and numbers[0] in users[:-1] and all(map(pattern("follow_up").match, clear)):
                 raise Untouched("no clear question")
             return "\n".join(dict.fromkeys([*earlier, *clear]))[-SHORT_CHARACTERS:]
-        if asked or (numbers[:1] == users[:1] and any(division.is_unclear for division in own)):
+        if asked or is_unclear:
             raise Untouched("no clear question")
     raise Untouched("no question")
 
@@ -204,20 +205,16 @@ def name_documents(
     texts = [text for text in texts_of(messages) if text.role in ROLES]
     read = {id(part): file for part, file in files}
     written = [text for text in texts if id(text.holder) not in read]
-    for number in sorted({text.number for text in written if text.role == "user"}, reverse=True):
-        own = [text for text in written if text.number == number]
-        question = "\n".join(text.value.replace(document, "").strip() for text in own).strip()
-        if question:
-            break
-    else:
-        if not document:
-            raise Untouched("no question")
-        raise RefusedDocument(400, f"{NAMED}: no message of the user asks about it")
+    asking = [text for text in written if text.role == "user" and text.value.replace(document, "").strip()]
+    if not asking:
+        refusal = RefusedDocument(400, f"{NAMED}: no message of the user asks about it")
+        raise refusal if document else Untouched("no question")
+    own = [text for text in written if text.number == asking[-1].number]
+    question = "\n".join(text.value.replace(document, "").strip() for text in own).strip()
     place = next((text for text in written if document in text.value), own[0])
     if document not in place.value:
         place.holder[place.key] = f"{document}\n\n{place.value}"
     start = place.value.find(document)
     named = [LongText(place, start, start + len(document))] if document else []
     sent = [LongText(text, 0, len(text.value), read[id(text.holder)]) for text in texts if id(text.holder) in read]
-    order = {id(text): number for number, text in enumerate(texts)}
-    return question[-SHORT_CHARACTERS:], sorted([*named, *sent], key=lambda long_text: order[id(long_text.text)])
+    return question[-SHORT_CHARACTERS:], sorted([*named, *sent], key=lambda long_text: texts.index(long_text.text))

@@ -26,10 +26,12 @@ ASKED_CHARACTERS = 400
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
+# At either end of a text a sentence of up to this many bytes that asks nothing known may be a task.
+TASK_BYTES = 60
 # Shorter pieces of a document are kept.
 SHORTEST_DOCUMENT = 100
-# A text is no document if this share of its unmarked sentences are in the user's own words, or instruct the system.
-OWN_SHARE, INSTRUCTING_SHARE = 0.3, 0.1
+# A text is no document if this share of its unmarked sentences are in the user's own words.
+OWN_SHARE = 0.3
 GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=[-=`]{3})\s*\n|(?<=\"{3})\s*\n")
 LINE = re.compile(r"\n\s*")
 
@@ -42,7 +44,7 @@ class Division:
     """A text divided into what is asked and what is surely document.
 
     asked: what may be the question, in paragraphs or sentences; documents: character ranges
-    is_unclear: whether the text is short, asks nothing that is known, and is no thanks
+    is_unclear: whether it may ask for something that is not known; of a system's text, whether it sets a task
     """
 
     asked: Sequence[str]
@@ -63,14 +65,22 @@ def divide(text: str, is_system: bool) -> Division:
     questions = [text[start:end].strip() for start, end in labelled]
     if len(text) <= SHORT_CHARACTERS:
         asked = questions or asked_in([text])
-        return Division(asked=asked, is_unclear=not asked and not pattern("closing").match(text))
-    marks, paragraphs = marked_ranges(text), paragraphs_of(text)
+        is_task = is_system and pattern("rewriting").search(text)
+        is_known = is_system or any(map(is_clear, asked)) or pattern("closing").match(text)
+        return Division(asked=asked, is_unclear=bool(is_task) or not is_known)
+    forms, paragraphs = [form.span() for form in pattern("form").finditer(text)], paragraphs_of(text)
+    marks = [mark for mark in marked_ranges(text) if not is_inside(mark[0], forms)]
     groups: list[list[Range]] = [[] for _ in paragraphs]
     for start, end in sentences_of(text).tolist():
         groups[max(0, bisect_right(paragraphs, (start, sys.maxsize)) - 1)].append((start, end))
     sentences = [*chain(*groups)]
     unmarked = [text[start:end] for start, end in sentences if not is_inside(start, marks)]
-    if is_in_own_words(unmarked, len(sentences), is_system and not marks and not pattern("data_label").search(text)):
+    # A system text that marks no document is rules or a character.
+    is_rules = is_system and not marks and not pattern("data_label").search(text)
+    # `How do I pay?` also stands in lists of questions and answers.
+    stated = [sentence for sentence in unmarked if not pattern("question_mark").search(sentence)]
+    own = sum(bool(pattern("own_words").search(sentence) or pattern("request").match(sentence)) for sentence in stated)
+    if is_rules or own > max(OUTER_SENTENCES, OWN_SHARE * len(sentences)):
         return Division(asked=questions or asked_in(unmarked))
     is_marked = [is_inside(start, marks) for start, _ in paragraphs]
     # What stands further inside may be rules, but its questions are mostly the document's.
@@ -78,16 +88,32 @@ def divide(text: str, is_system: bool) -> Division:
     wholes = [(own[0][0], own[-1][1]) for own in outer]
     pieces = ([own] if own[1] - own[0] <= ASKED_CHARACTERS else parts for own, parts in zip(wholes, outer, strict=True))
     asked = questions or asked_in([text[start:end] for start, end in chain(*pieces)])
+    clear = [*filter(is_clear, asked)]
+    is_unclear = not is_system and not questions and may_hide_task([text[start:end] for start, end in wholes], clear)
     most = min(OUTER_CHARACTERS, max(ASKED_CHARACTERS, len(text) // OUTER_PARTS))
     kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, most))}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
-    # Many requests inside are the document's own, as in a list of questions and answers.
-    if len(inner) <= MOST_INNER_QUESTIONS:
+    # Many requests inside are the document's own, as in a list of questions and answers; without answers they are asked.
+    if len(inner) <= MOST_INNER_QUESTIONS or len(inner) > len(sentences) / 2:
         kept |= {*chain(*inner)}
-    kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in labelled)}
+    whole = [*labelled, *forms]
+    kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in whole)}
     runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
-    ranges = [(run[0][0], run[-1][1]) for run in runs]
-    return Division(asked=asked, documents=[(start, end) for start, end in ranges if end - start >= SHORTEST_DOCUMENT])
+    documents = [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]
+    return Division(asked=asked, documents=documents, is_unclear=is_unclear)
+
+
+def may_hide_task(paragraphs: Sequence[str], clear: Sequence[str]) -> bool:
+    """Whether the first or last outer paragraph may be a task in unknown words: it is short, and asks for no one place.
+
+    clear: what asks for one place. Where the other end or nothing does, only a sentence counts, not a title or a name.
+    """
+    asks = {text: any(question in text for question in clear) for text in paragraphs}
+    ends = [text for text in paragraphs if asks[text] or not pattern("closing").match(text)]
+    silent = [end.rstrip() for end in ends[:1] + ends[-1:] if not asks[end]]
+    if len(silent) < 2 or not clear:
+        silent = [end for end in silent if end.endswith((".", "!", "?", "\u3002", "\uff01", "\uff1f"))]
+    return any(len(end.encode()) <= TASK_BYTES for end in silent)
 
 
 def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
@@ -96,16 +122,6 @@ def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
     if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS:
         return [group]
     return [group[n : n + 2] for n in flagged]
-
-
-def is_in_own_words(sentences: Sequence[str], total: int, is_system: bool) -> bool:
-    """Whether so many sentences without marks are the user's own account, or instructions, that a text is no document.
-
-    total: of all sentences
-    """
-    signs, share = (pattern("instructing"), INSTRUCTING_SHARE) if is_system else (pattern("own_words"), OWN_SHARE)
-    own = sum(bool(signs.search(sentence) or pattern("request").match(sentence)) for sentence in sentences)
-    return own > max(OUTER_SENTENCES, share * total)
 
 
 def asked_in(texts: Sequence[str]) -> list[str]:
@@ -130,16 +146,8 @@ def may_be_asked(sentence: str) -> bool:
 
 def labelled_questions(text: str) -> list[Range]:
     """The ranges inside tags such as `<question>`, and after labels such as `Question:` up to the line's end; none if many."""
-    ranges = []
-    for tag in pattern("asking_tag").finditer(text):
-        end = text.find(f"</{tag[1]}", tag.end(), tag.end() + SHORT_CHARACTERS)
-        ranges += [(tag.end(), end)] if end >= 0 else []
-    for label in pattern("asking_label").finditer(text):
-        end = text.find("\n", label.end())
-        ranges.append((label.end(), len(text) if end < 0 else end))
-    if len(ranges) > MOST_INNER_QUESTIONS:
-        return []
-    return [(start, end) for start, end in ranges if text[start:end].strip()]
+    ranges = [match.span("asked") for name in ("asking_tag", "asking_label") for match in pattern(name).finditer(text)]
+    return ranges if len(ranges) <= MOST_INNER_QUESTIONS else []
 
 
 def paragraphs_of(text: str) -> list[Range]:
@@ -161,7 +169,7 @@ def marked_ranges(text: str) -> list[Range]:
         if mark.start() < position or name in unclosed:
             continue
         # A tag that opens again before it closes was only mentioned, as in `put it in <data> tags`.
-        closing = rf"<(/?){name}\b" if mark[2] else rf"^[ \t]*({name})"
+        closing = rf"<(/?){name}(?=[\s>])" if mark[2] else rf"^[ \t]*({name})"
         end = re.compile(closing, re.IGNORECASE | re.MULTILINE).search(text, mark.end())
         if end is None:
             unclosed.add(name)

@@ -109,7 +109,7 @@ def test_of_long_paragraphs_beside_a_question_three_sentences_stay():
 @pytest.mark.parametrize(("role", "opening", "text", "closing"), [
     ("user", "Cite each <text> tag by its number.\n\nNo more than ten French words.\n\n<text>", REPORT, "</text>"),
     ("user", "```python", f'{REPORT}\n"""A harbour."""\n{REPORT}', "```"),
-    ("system", "", REPORT.replace(" and ", " du "), ""),
+    ("system", "Contexte :", REPORT.replace(" and ", " du "), ""),
 ])  # fmt: skip
 def test_a_marked_or_foreign_text_is_a_single_document(role, opening, text, closing):
     _, (document,) = find_document(request((role, f"{opening}\n{text}\n{closing}\n"), ("user", QUESTION)))
