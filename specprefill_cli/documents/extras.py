@@ -1,6 +1,8 @@
 """Formats that optional packages read: old Office files with kreuzberg, pictures with rapidocr."""
 
+import html
 import logging
+import re
 import threading
 from functools import cache
 from importlib.util import find_spec
@@ -40,7 +42,10 @@ def foreign_pages(file: SourceFile) -> Pages:
     kind = foreign_type(file.data) or ""
     kreuzberg = file.package("kreuzberg", "this format", ", or save the file as PDF, HTML, Markdown or UTF-8 text")
     config = kreuzberg.ExtractionConfig(use_cache=False, output_format="markdown")
-    yield labelled_tables(kreuzberg.extract_bytes_sync(file.data, kind, config=config).content).strip()
+    # The package reads RTF's no-break space as a tilde.
+    data = re.sub(rb"(?<!\\)\\~", rb"\'a0", file.data) if kind == "application/rtf" else file.data
+    text = labelled_tables(kreuzberg.extract_bytes_sync(data, kind, config=config).content, is_sure=False)
+    yield re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", html.unescape(text)).strip()
 
 
 def can_recognise() -> bool:

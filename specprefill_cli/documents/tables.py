@@ -150,13 +150,17 @@ def is_data(head: Sequence[Row]) -> bool:
     """Whether the second row of a table belongs to its body: the first names each column, or it has a name and amounts."""
     names, cells = next(pairwise(head), ([""], [""]))
     is_whole = "" not in names and all(name != beside for name, beside in pairwise(names))
-    has_amounts = any(is_number(cell) and cell.lower() == cell.upper() and not YEAR.fullmatch(cell) for cell in cells)
-    return is_whole or (has_amounts and "" not in (names[0], cells[0]) and names[0] != cells[0])
+    return is_whole or ("" not in (names[0], cells[0]) and names[0] != cells[0] and any(map(is_amount, cells)))
 
 
 def is_number(cell: str) -> bool:
     """Whether at least half of a cell's letters and digits are digits: amounts, dates, codes."""
     return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
+
+
+def is_amount(cell: str) -> bool:
+    """Whether a cell is a number without letters, and no year or date with a year."""
+    return is_number(cell) and cell.lower() == cell.upper() and not YEAR.fullmatch(cell)
 
 
 @dataclass

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from io import StringIO
-from itertools import islice
+from itertools import islice, takewhile
 
 from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
-from specprefill_cli.documents.tables import named_cells, table_lines
+from specprefill_cli.documents.tables import is_header, named_cells, table_lines
 
 MARKDOWN_SUFFIXES, JSON_SUFFIXES = (".md", ".markdown"), (".json", ".jsonl", ".ipynb")
 # A letter beyond ASCII in JSON; a backslash that is escaped itself begins none.
@@ -33,8 +33,8 @@ def text_pages(file: SourceFile) -> Pages:
     yield labelled_tables(normalise_line_ends(text)) if is_markdown else clean_text(text)
 
 
-def labelled_tables(text: str) -> str:
-    """Write the names of the columns into the rows of Markdown's tables: `| a: 1 | b: 2 |`."""
+def labelled_tables(text: str, *, is_sure: bool = True) -> str:
+    """Write the names of the columns into the rows of Markdown's tables, `| a: 1 | b: 2 |`; is_sure: each table has some."""
     names: list[str] = []
     in_code = False
     lines = text.split("\n")
@@ -42,6 +42,9 @@ def labelled_tables(text: str) -> str:
         in_code ^= line.lstrip().startswith(("```", "~~~"))
         if not in_code and index and TABLE_RULE.fullmatch(line) and "|" in lines[index - 1]:
             names = markdown_cells(lines[index - 1])
+            rows = takewhile(lambda row: "|" in row, lines[index + 1 : index + SAMPLE_ROWS])
+            if not is_sure and not is_header(names, [*map(markdown_cells, rows)], has_names=False):
+                names = []
         elif not in_code and names and "|" in line:
             lines[index] = f"| {' | '.join(named_cells(names, markdown_cells(line)))} |"
         else:

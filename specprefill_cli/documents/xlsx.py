@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from io import BytesIO
@@ -13,7 +13,7 @@ from typing import Any
 
 from specprefill_cli.documents.containers import open_archive
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.documents.tables import table_lines
+from specprefill_cli.documents.tables import is_amount, table_lines
 
 # A formula without a stored value; in a text cell (`t="str"`) an empty value is one.
 UNCALCULATED = re.compile(
@@ -46,8 +46,7 @@ def pages(file: SourceFile) -> Pages:
             file.warnings += [NO_VALUES] if UNCALCULATED.search(source) and NO_VALUES not in file.warnings else []
             # A sheet may declare any size; without it, rows are as long as their content.
             sheet.reset_dimensions()
-            # Empty rows part tables.
-            tables = groupby(sheet_rows(sheet, merged_cells(source)), key=any)
+            tables = groupby(parted(sheet_rows(sheet, merged_cells(source))), key=any)
             lines = chain.from_iterable(table_lines(rows) for filled, rows in tables if filled)
             yield file.page_text(chain([f"# {sheet.title}"], lines))
 
@@ -78,6 +77,23 @@ def sheet_rows(sheet: Any, merged: Merged) -> Iterator[list[str]]:
         for column, place in places.items():
             row[column - 1] = texts.setdefault(place, row[column - 1])
         yield row
+
+
+def parted(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield rows; empty ones part tables, and are left out where amounts in as many columns as before go on below."""
+    width, waiting = 0, list[list[str]]()
+    for row in rows:
+        filled = [place for place, cell in enumerate(row, start=1) if cell]
+        if not filled or (waiting and len(filled) == 1):
+            waiting += [row] if filled or not waiting or any(waiting[-1]) else []
+            continue
+        goes_on = len(filled) > 2 and filled[-1] == width and sum(map(is_amount, row)) > 1
+        yield from filter(any, waiting) if goes_on else waiting
+        if (waiting and not goes_on) or not width:
+            width = filled[-1] if len(filled) > 1 else 0
+        waiting = []
+        yield row
+    yield from waiting
 
 
 def cell_text(value: Any, number_format: str | None) -> str:

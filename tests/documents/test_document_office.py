@@ -68,6 +68,29 @@ def test_xlsx_sheets_are_pages() -> None:
     assert document.warnings == ()
 
 
+def test_empty_rows_of_a_sheet_part_tables_unless_amounts_go_on_below() -> None:
+    book = openpyxl.Workbook()
+    rows = [
+        ["Employee", "Hours", "Pay"],
+        [],
+        ["Orla", 10, 250],
+        [],
+        [],
+        ["Total"],
+        ["Moss", 5, 100],
+        [],
+        ["A", "B", "C"],
+        ["x", 1, 2],
+    ]
+    for number, row in enumerate(rows, start=1):
+        for column, value in enumerate(row, start=1):
+            book.active.cell(number, column, value)
+    assert page_texts(read_document(save_to_bytes(book), "a.xlsx"))[0].split("\n")[1:] == [
+        "Employee | Hours | Pay", "Employee: Orla | Hours: 10 | Pay: 250", "Total", "Employee: Moss | Hours: 5 | Pay: 100",
+        "A | B | C", "A: x | B: 1 | C: 2",
+    ]  # fmt: skip
+
+
 def test_xlsx_formulas_never_calculated_are_reported() -> None:
     sheet = openpyxl.Workbook()
     sheet.active.append(["sum", "=1+1"])
