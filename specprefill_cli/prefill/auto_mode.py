@@ -34,7 +34,7 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
         return BASELINE, f"auto: the question is about the whole document, of {length:,} tokens"
     if obstacle := SCORERS[request.scorer].obstacle(request):
         return BASELINE, f"auto: {obstacle}"
-    speedup = cost_in(BASELINE, request) / cost_in(PLANNED_MODE, request)
+    speedup = MODES[BASELINE].cost(request) / MODES[PLANNED_MODE].cost(request)
     promise = f"{speedup:.1f}x at {length:,} tokens"
     if speedup >= SMALLEST_SPEEDUP:
         return PLANNED_MODE, f"auto: {PLANNED_MODE} promises {promise}"
@@ -43,13 +43,8 @@ def automatic_mode(request: PrefillRequest) -> tuple[str, str]:
 
 def expected_speedup(mode: str, request: PrefillRequest) -> float | None:
     """Time of `full` divided by that of a mode, by the cost model; None for an unknown cost, or where `full` cannot run."""
-    cost = cost_in(mode, request)
-    return cost_in(BASELINE, request) / cost if cost and fits_target(request) else None
-
-
-def cost_in(mode: str, request: PrefillRequest) -> float:
-    """FLOPs of a prefill in a mode; 0 where they are unknown."""
-    return MODES[mode].cost(request) or 0.0
+    cost = MODES[mode].cost(request)
+    return MODES[BASELINE].cost(request) / cost if cost and fits_target(request) else None
 
 
 def fits_target(request: PrefillRequest) -> bool:

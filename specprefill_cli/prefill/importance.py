@@ -24,12 +24,7 @@ CPU_SCORE_ELEMENTS, GPU_SCORE_ELEMENTS = 2**20, 2**26
 
 
 def attention_importance(
-    state: KvCacheState,
-    capture: QueryCapture,
-    positions: Tensor,
-    prompt_tokens: int,
-    document: tuple[int, int],
-    layers: Sequence[int],
+    state: KvCacheState, capture: QueryCapture, prompt_tokens: int, document: tuple[int, int], layers: Sequence[int]
 ) -> Tensor:
     """Importance [n] of the document's tokens, float32 on the CPU (SpecPrefill, arXiv 2502.02789, section 3).
 
@@ -37,21 +32,18 @@ def attention_importance(
     document's alone it would inflate heads that attend mostly to BOS); average pooling over neighbouring tokens;
     then the document's part. Maximum over layers and heads; mean over queries.
 
-    positions: [Q] of the captured queries; those of decoded tokens lie after the prompt
-
     Raises SpecprefillError when a score is NaN or infinite.
     """
-    rows = capture.layer(layers[0]).shape[1]
     total = torch.zeros(document[1] - document[0])
     for query_slice in query_slices(state, capture, prompt_tokens, layers[0]):
         best: Tensor | None = None
         for layer in layers:
-            for scores in group_scores(state, capture, layer, query_slice, positions, prompt_tokens):
+            for scores in group_scores(state, capture, layer, query_slice, prompt_tokens):
                 pooled = pool(scores.softmax(-1))[..., document[0] : document[1]].amax(0)
                 best = pooled if best is None else torch.maximum(best, pooled.to(best.device))
         if best is not None:
             total += best.sum(0).cpu()
-    return check_finite(total / rows)
+    return check_finite(total / len(capture.positions))
 
 
 def group_scores(
@@ -59,20 +51,19 @@ def group_scores(
     capture: QueryCapture,
     layer: int,
     query_slice: slice,
-    positions: Tensor,
     prompt_tokens: int,
     heads: Sequence[int] | None = None,
 ) -> Iterator[Tensor]:
     """Scores [group, q, prompt_tokens] in float32 for each key-value head in turn, with the query heads that share it.
 
-    query_slice: which of the captured queries, at positions [Q]; keys that they must not see score minus infinity
+    query_slice: which of the captured queries; keys that they must not see score minus infinity
     heads: the query heads that are scored, ascending; None: all
     """
-    keys = layer_keys(state, layer)[:, :prompt_tokens]
+    keys, positions = layer_keys(state, layer)[:, :prompt_tokens], capture.positions[query_slice]
     queries = capture.layer(layer)[:, query_slice].float() * capture.scaling[layer]
     # The queries come after the document: few keys come after the first query, and only these need a mask.
-    first_hidden = min(int(positions[query_slice].min()) + 1, prompt_tokens)
-    hidden = copy_to(torch.arange(first_hidden, prompt_tokens) > positions[query_slice, None], keys.device)
+    first_hidden = min(int(positions.min()) + 1, prompt_tokens)
+    hidden = copy_to(torch.arange(first_hidden, prompt_tokens) > positions[:, None], keys.device)
     size = len(queries) // len(keys)
     for kv_head, query_heads in groupby(range(len(queries)) if heads is None else heads, lambda head: head // size):
         scores = queries[list(query_heads)] @ keys[kv_head].float().T
@@ -154,7 +145,7 @@ def layer_attention(
     summed = torch.zeros(len(heads), document[1] - document[0], device=keys.device)
     for query_slice in query_slices(state, capture, total, layer):
         attention = []
-        for scores in group_scores(state, capture, layer, query_slice, positions, total, heads):
+        for scores in group_scores(state, capture, layer, query_slice, total, heads):
             if window is not None:
                 outside = positions[query_slice, None] - torch.arange(total) >= window
                 scores.masked_fill_(outside.to(keys.device), float("-inf"))

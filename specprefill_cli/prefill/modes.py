@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.adapter import prefill
-from specprefill_cli.models.running.cache import KvCacheState, layer_count
-from specprefill_cli.prefill.fates import GAP_SHARE, CompactPositions, Plan, full_plan, shorten_gaps
+from specprefill_cli.models.running.cache import layer_count
+from specprefill_cli.prefill.fates import GAP_SHARE, full_plan, shorten_gaps
 from specprefill_cli.prefill.prefix_cache import TARGET_PREFIX, cached_tokens, open_prefix
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import Mode, PrefillRequest, PrefillResult
@@ -64,8 +62,8 @@ class SelectMode(Mode):
             if request.positions != ORIGINAL:
                 room = min(request.prompt_room, (1 + GAP_SHARE) * len(kept))
                 compact = shorten_gaps(kept, request.prompt.length, room)
-            model, tokens = request.target.model, request.prompt.tokens
-            logits, state = sparse_prefill(model, tokens, selection.plan, request.prefill_chunk, compact)
+            tokens, positions = request.prompt.tokens[kept], kept if compact is None else compact.positions
+            logits, state = prefill(request.target.model, tokens, positions, request.prefill_chunk)
         return PrefillResult(
             logits=logits,
             state=state,
@@ -83,15 +81,3 @@ class SelectMode(Mode):
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         return expected_tokens(request)
-
-
-def sparse_prefill(
-    model: PreTrainedModel, tokens: Tensor, plan: Plan, pass_size: int, compact: CompactPositions | None = None
-) -> tuple[Tensor, KvCacheState]:
-    """Run the target over kept tokens; return the logits [V] of the last token, and their cache.
-
-    tokens: [M] the whole prompt; compact: positions of the kept tokens; None: their original positions; decoding then
-    goes on at position M, whatever was dropped
-    """
-    kept = plan.kept_positions()
-    return prefill(model, tokens[kept], kept if compact is None else compact.positions, pass_size)

@@ -176,6 +176,7 @@ class PrefillResult:
 
     @property
     def answer_position(self) -> int:
+        """Position of the answer's first token: after the whole prompt, whatever was dropped, unless gaps are shortened."""
         return self.plan.prompt_tokens if self.compact is None else self.compact.end
 
     @property
@@ -200,9 +201,9 @@ class Mode(ABC):
     def prefill(self, request: PrefillRequest) -> PrefillResult:
         """Prefill the target. Raises SpecprefillError where the pair does not allow this mode."""
 
-    def cost(self, request: PrefillRequest) -> float | None:
-        """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; None: unknown."""
-        return None
+    def cost(self, request: PrefillRequest) -> float:
+        """Expected FLOPs of the prefill, with the fixed costs of passes and without cached tokens; 0: unknown."""
+        return 0.0
 
     def new_cache_tokens(self, request: PrefillRequest) -> int:
         """Count the prompt tokens that the target's cache will hold and no earlier question left there."""

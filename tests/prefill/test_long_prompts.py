@@ -8,7 +8,6 @@ from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.importance import attention_importance, layer_attention
-from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.record import Fate
 from tests.helpers.architectures import build_model, random_tokens
 
@@ -36,10 +35,10 @@ def test_target_prefill_allocates_nothing_quadratic(name):
 
 def test_sparse_prefill_allocates_nothing_quadratic_in_kept_tokens():
     spans = [Span(start, start + 32, Fate.RECOMPUTE if start % 64 else Fate.DROP) for start in range(0, LENGTH, 32)]
-    plan = Plan(LENGTH, (0, LENGTH), tuple(spans))
+    kept = Plan(LENGTH, (0, LENGTH), tuple(spans)).kept_positions()
     model = build_model("llama")
     # Keeps half of the tokens. The passes are short, so that all but the first need a mask.
-    assert largest_allocation(lambda: sparse_prefill(model, IDS, plan, 256)) < (LENGTH // 2) ** 2
+    assert largest_allocation(lambda: prefill(model, IDS[kept], kept, 256)) < (LENGTH // 2) ** 2
 
 
 def test_draft_prefill_and_scoring_allocate_nothing_quadratic():
@@ -49,7 +48,7 @@ def test_draft_prefill_and_scoring_allocate_nothing_quadratic():
     def score():
         state, capture = new_state(LENGTH), QueryCapture(torch.arange(LENGTH - 12, LENGTH))
         prefill(model, IDS, torch.arange(LENGTH), CHUNK, state, last_layer=2, capture=capture)
-        attention_importance(state, capture, capture.positions, LENGTH, document, [0, 1, 2])
+        attention_importance(state, capture, LENGTH, document, [0, 1, 2])
         layer_attention(state, capture, 1, [0, 3], document)
 
     assert largest_allocation(score) < LENGTH**2

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.files import packaged_folder
+from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
 from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
-from specprefill_cli.prefill.modes import sparse_prefill
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers import heads as heads_module
 from specprefill_cli.prefill.scorers.parts import CoreScores, divide_document, normalise_cores
@@ -170,7 +170,8 @@ def test_select_computes_kept_tokens_at_compact_positions(random_session):
     assert result.compact.end == result.answer_position == min(2 * kept, 600 - 16)
     assert torch.equal(result.state.positions, result.compact.positions)
     assert torch.equal(result.seen_tokens, result.plan.kept_positions())
-    plain, _ = sparse_prefill(request.target.model, request.prompt.tokens, result.plan, 64, result.compact)
+    tokens = request.prompt.tokens[result.seen_tokens]
+    plain, _ = prefill(request.target.model, tokens, result.compact.positions, 64)
     torch.testing.assert_close(result.logits, plain, rtol=1e-3, atol=1e-3)
     assert result.compact.factor < 0.5
 

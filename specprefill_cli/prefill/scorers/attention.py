@@ -64,10 +64,8 @@ class AttentionScorer(Scorer):
         prompt = request.draft_prompt
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
-            layers, queries = self.layers(request), self.query_tokens(prompt)
-            decoded = capture.layer(layers[0]).shape[1] - len(queries)
-            positions = torch.cat([queries, torch.arange(prompt.length, prompt.length + decoded)])
-            importance = attention_importance(state, capture, positions, prompt.length, prompt.document, layers)
+            layers = self.layers(request)
+            importance = attention_importance(state, capture, prompt.length, prompt.document, layers)
         return importance, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
@@ -189,8 +187,9 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: KvCacheState, cap
         token = int(logits.argmax())
         if token in draft.stop_tokens:
             break
-        capture.positions = torch.tensor([request.draft_prompt.length + step])
+        position = torch.tensor([request.draft_prompt.length + step])
+        capture.positions = torch.cat([capture.positions, position])
         # Of the last token only the queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
         tokens = torch.tensor([token])
-        logits = run(draft.model, tokens, capture.positions, state, capture=capture, last_layer=last_layer)
+        logits = run(draft.model, tokens, position, state, capture=capture, last_layer=last_layer)

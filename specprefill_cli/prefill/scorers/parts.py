@@ -113,7 +113,7 @@ def score_core(
     start, end = prompt.document
     blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in query_slices(state, capture, prompt.length, layer):
-        scores = torch.cat(list(group_scores(state, capture, layer, rows, capture.positions, prompt.length, heads)))
+        scores = torch.cat(list(group_scores(state, capture, layer, rows, prompt.length, heads)))
         scores[..., start : core.start] = float("-inf")
         scores[..., core.stop : end] = float("-inf")
         largest = scores.amax(-1)
