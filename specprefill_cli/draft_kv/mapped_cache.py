@@ -51,21 +51,28 @@ def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int,
     return state
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """Attention mass and error of every document token, [layers, n] each; computed: exact prompt tokens."""
+@dataclass(frozen=True, kw_only=True)
+class MappedPrompt:
+    """A prompt before any chunk is recomputed.
 
+    state: the target's cache; computed: prompt tokens that are exact in it
+    mass, errors: attention mass and error of every document token, [layers, n] each; risks: [chunks]
+    """
+
+    scores: Scores
+    state: KvCacheState
+    computed: Tensor
     mass: Tensor
     errors: Tensor
-    computed: Tensor
+    risks: Tensor
 
 
 @torch.inference_mode()
-def inspect(request: PrefillRequest, state: KvCacheState, importance: Tensor) -> Inspection:
+def inspect(request: PrefillRequest, state: KvCacheState, scores: Scores) -> MappedPrompt:
     """Compute prefix, suffix and checkpoint tokens against the mapped cache, and compare mapped with computed KV."""
     prompt, model = request.prompt, request.target.model
     start, end = prompt.document
-    checkpoints = checkpoint_slots(prompt.document, importance)
+    checkpoints = checkpoint_slots(prompt.document, scores.importance)
     always = torch.arange(min(max(start, ALWAYS_EXACT), end))
     suffix = torch.arange(end, prompt.length)
     slots = torch.unique(torch.cat([torch.arange(start), always, checkpoints, suffix]))
@@ -78,7 +85,9 @@ def inspect(request: PrefillRequest, state: KvCacheState, importance: Tensor) ->
     errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
-    return Inspection(attention_mass(state, capture.at(suffix), prompt.document, windows), errors, slots)
+    mass = attention_mass(state, capture.at(suffix), prompt.document, windows)
+    risks = chunk_risks(mass, errors, request.chunk_size)
+    return MappedPrompt(scores=scores, state=state, computed=slots, mass=mass, errors=errors, risks=risks)
 
 
 @torch.inference_mode()
@@ -138,23 +147,11 @@ def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
     return reduced
 
 
-@dataclass(frozen=True, kw_only=True)
-class MappedPrompt:
-    """A prompt before any chunk is recomputed. state: the target's cache; risks: of its chunks."""
-
-    scores: Scores
-    state: KvCacheState
-    inspection: Inspection
-    risks: Tensor
-
-
 def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
     """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
     scores, state = score_and_map(request, kv_map)
     with request.clock.phase("checkpoints"):
-        inspection = inspect(request, state, scores.importance)
-        risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
-    return MappedPrompt(scores=scores, state=state, inspection=inspection, risks=risks)
+        return inspect(request, state, scores)
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:

@@ -64,7 +64,7 @@ class DraftKvMode(Mode):
         mapped = map_prompt(request, kv_map)
         with request.clock.phase("selection"):
             fates = self.choose_fates(request, mapped, limit)
-        scores = mapped.scores
+        importance = mapped.scores.importance
         if fates.gate.accepted or self.drops:
             prefilled = recompute_chunks(request, mapped, fates.chunks)
         else:
@@ -73,7 +73,7 @@ class DraftKvMode(Mode):
             prefilled = FullMode().prefill(request)
         return replace(
             prefilled,
-            importance=scores.importance,
+            importance=importance,
             draft_window=kv_map.window,
             warnings=(*prefilled.warnings, *fates.warnings),
             gate=fates.gate,
@@ -115,7 +115,7 @@ class HybridMode(DraftKvMode):
     def choose_fates(self, request: PrefillRequest, mapped: MappedPrompt, limit: RiskLimit) -> Fates:
         """Recompute what `select` would keep; drop useless chunks, and the riskiest until the limit holds; accept the rest."""
         # The first layer always holds the target's own values.
-        errors = chunk_scores(mapped.inspection.errors[1:].mean(0), request.chunk_size)
+        errors = chunk_scores(mapped.errors[1:].mean(0), request.chunk_size)
         selection = select_scored(request, replace(mapped.scores, whole_sentences=False, spread_limit=None))
         chunks = torch.where(errors < USELESS_ERROR, ACCEPT, DROP)
         chunks[selection.chunks] = RECOMPUTE
@@ -137,16 +137,15 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Tenso
         kept = torch.ones(prompt.length, dtype=torch.bool)
         kept[chunk_tokens(fates == DROP, size, prompt.document)] = False
         # Tokens that were computed already are exact whatever the fate of their chunk.
-        kept[mapped.inspection.computed] = True
+        kept[mapped.computed] = True
         if not kept.all():
             state = drop_slots(state, kept.nonzero()[:, 0])
         positions = chunk_tokens(fates == RECOMPUTE, size, prompt.document)
         logits = repair(request, state, torch.searchsorted(state.positions, positions))
     start, end = prompt.document
-    computed = mapped.inspection.computed
-    inside = computed[(computed >= start) & (computed < end)]
+    inside = mapped.computed[(mapped.computed >= start) & (mapped.computed < end)]
     # Tokens computed outside recomputed chunks.
     checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
     spans = fate_spans(fates, FATES, mapped.risks, size, prompt.document)
     plan = Plan(prompt.length, prompt.document, spans, checkpoints)
-    return PrefillResult(logits=logits, state=state, plan=plan, importance=mapped.scores.importance)
+    return PrefillResult(logits=logits, state=state, plan=plan)

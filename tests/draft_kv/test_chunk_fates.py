@@ -125,7 +125,7 @@ def test_errors_are_zero_for_native_kv_and_high_for_a_bad_map(random_session):
     request = request_for(random_session)
     scores, mapped = score_and_map(request, find_map(request, "draft-kv"))
     native = prefilled(random_session, "full").state
-    bad, none = (inspect(request, state, scores.importance) for state in (mapped, native))
+    bad, none = (inspect(request, state, scores) for state in (mapped, native))
     assert none.errors.shape == none.mass.shape == bad.errors.shape
     assert none.errors.abs().max() < 1e-5
     # The first layer is exact; a random map makes every other one wrong.

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.draft_kv.checkpoints import SlotKv, chunk_risks, copy_slots, relative_errors
+from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots, relative_errors
 from specprefill_cli.draft_kv.gate import RECOMPUTE, chunk_tokens, fates_by_risk, remaining_risk
-from specprefill_cli.draft_kv.mapped_cache import Inspection, inspect, score_and_map
+from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, inspect, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
@@ -71,10 +71,10 @@ def study_question(study: QuestionStudy, chooser: Session, wrong: SlotKv) -> Row
     add_layers(study, mapped, wrong)
     errors, mass = attention_errors(study, mapped)
     add_spans(study, mapped, mass)
-    inspection = study.timed("checkpoints", lambda: inspect(request, state, scores.importance))
+    inspected = study.timed("checkpoints", lambda: inspect(request, state, scores))
     important = add_selections(study, chooser, scores)
-    signals = add_repairs(study, copy_slots(state, slots), wrong, inspection, important)
-    computed = inspection.computed
+    signals = add_repairs(study, copy_slots(state, slots), wrong, inspected, important)
+    computed = inspected.computed
     checkpoints = computed[(computed >= len(study.exact)) & (computed < document[1])]
     checked = (controls.keep_slots(kv, checkpoints) for kv in (raw, copy_slots(state, slots)))
     signals["checkpoints' KV error"] = float(key_value_errors(*checked)[:, 1:].mean())
@@ -133,7 +133,7 @@ def add_spans(study: QuestionStudy, mapped: SlotKv, mass: Tensor) -> None:
 
 
 def add_repairs(
-    study: QuestionStudy, checked: SlotKv, wrong: SlotKv, inspection: Inspection, important: Tensor
+    study: QuestionStudy, checked: SlotKv, wrong: SlotKv, inspected: MappedPrompt, important: Tensor
 ) -> dict[str, float]:
     """Recompute part of the mapped cache, whose checkpoint tokens are computed; return signals of a changed answer.
 
@@ -142,10 +142,10 @@ def add_repairs(
     request = study.request
     (start, end), size = request.prompt.document, request.chunk_size
     before = study.seconds["draft and map"] + study.seconds["checkpoints"]
-    risks = chunk_risks(inspection.mass, inspection.errors, size)
+    risks = inspected.risks
     fates = fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=size, share=BUDGET)
     slots = chunk_tokens(fates == RECOMPUTE, size, request.prompt.document)
-    accepted = controls.accepted_slots(request, fates, inspection.computed)
+    accepted = controls.accepted_slots(request, fates, inspected.computed)
     study.add_repaired(RECOMPUTED, checked, slots, before)
     exchanged = controls.exchange_slots(checked, wrong, accepted)
     study.add_repaired(f"{RECOMPUTED}, rest another document's", exchanged, slots, before)
@@ -158,8 +158,8 @@ def add_repairs(
     study.add_repaired("chunks' first tokens recomputed", checked, borders, before)
     return {
         "remaining risk": remaining_risk(risks, fates),
-        "checkpoints' attention-output error": float(inspection.errors[1:].mean()),
-        "attention to accepted tokens": float(inspection.mass.mean(0)[accepted - start].sum()),
+        "checkpoints' attention-output error": float(inspected.errors[1:].mean()),
+        "attention to accepted tokens": float(inspected.mass.mean(0)[accepted - start].sum()),
         "small margin of the first token": -study.results[RECOMPUTED]["margin"],
         "small probability of the first token": -study.results[RECOMPUTED]["likeliest"],
     }

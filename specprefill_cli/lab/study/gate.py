@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.tasks import kl_divergence
-from specprefill_cli.draft_kv.checkpoints import chunk_risks
 from specprefill_cli.draft_kv.gate import RECOMPUTE, Gate, chunk_tokens, fates_by_risk, remaining_risk
 from specprefill_cli.draft_kv.mapped_cache import inspect, repair, score_and_map
 from specprefill_cli.draft_kv.modes import DraftKvMode
@@ -68,8 +67,7 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
     """A prompt's outcomes with every budget, which recomputes the riskiest chunks."""
     full = MODES[BASELINE].prefill(request).logits
     scores, state = score_and_map(request, find_map(request, DraftKvMode.name))
-    inspection = inspect(request, state, scores.importance)
-    risks = chunk_risks(inspection.mass, inspection.errors, request.chunk_size)
+    risks = inspect(request, state, scores).risks
     checked = copy_cache(state)
     outcomes = []
     for budget in BUDGETS:
