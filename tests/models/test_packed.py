@@ -26,14 +26,10 @@ def pass_behind(model, state, length, seed, **options):
     return ForwardInput(model=model, tokens=tokens, positions=positions, state=state, **options)
 
 
-def run_separately(step):
-    return run_pass(step)
-
-
 def assert_as_alone(packed, apart):
     """Packed passes give the logits of the same passes one by one."""
     for logits, step in zip(run_together(packed), apart, strict=True):
-        torch.testing.assert_close(logits, run_separately(step), **CLOSE)
+        torch.testing.assert_close(logits, run_pass(step), **CLOSE)
 
 
 def phases(model):
@@ -69,7 +65,7 @@ def test_a_pass_may_end_early_and_keep_queries():
     )
     assert [len(logits) for logits in run_together(packed)] == [0, 0]
     for step in apart:
-        run_separately(step)
+        run_pass(step)
     for ours, theirs in zip(captures[:2], captures[2:], strict=True):
         torch.testing.assert_close(ours.layer(1), theirs.layer(1), **CLOSE)
     assert [layer.get_seq_length() for layer in packed[0].state.layers] == [68, 68, 60]
@@ -120,8 +116,8 @@ def test_a_branch_may_outgrow_the_buffer_that_it_shares():
     model = build_model("llama")
     prefix = filled_state(model, 50)
     first, second = fork_prefix(prefix, 50), fork_prefix(prefix, 50)
-    expected = [run_separately(pass_behind(model, filled_state(model, 50), length, length)) for length in (400, 7)]
-    got = [run_separately(pass_behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
+    expected = [run_pass(pass_behind(model, filled_state(model, 50), length, length)) for length in (400, 7)]
+    got = [run_pass(pass_behind(model, state, length, length)) for state, length in ((first, 400), (second, 7))]
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
     assert layer_keys(first, 0).shape[1] == 450

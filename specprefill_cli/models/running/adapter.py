@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.models.running.cache import KvCacheState, device_of, layer_count, new_state, rollback
 from specprefill_cli.models.running.packed import forward, last_token_runs_apart, one_token_pass, pass_overhead
-from specprefill_cli.models.running.passes import ForwardInput, pause_before_pass
+from specprefill_cli.models.running.passes import BEFORE_PASS, ForwardInput
 
 Item = TypeVar("Item")
 
@@ -27,7 +27,8 @@ def run(model: PreTrainedModel, tokens: Tensor, positions: Tensor, state: KvCach
 
     Returns float32 logits: [V] of the last token, or [rows, V] of the last `rows` tokens; empty where the pass ends early.
     """
-    pause_before_pass()
+    if act := BEFORE_PASS.get():
+        act()
     return run_pass(ForwardInput(model=model, tokens=tokens, positions=positions, state=state, **options))
 
 

@@ -6,6 +6,7 @@ diagonal. All blocks share a mask and attend as a batch: that is faster than a c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specprefill_cli.models.running.attention_plan import AttentionDevice, AttentionPlan, Mask, Segment, band_block_size
-from specprefill_cli.models.running.passes import AttentionMetadata, PositionContext
+from specprefill_cli.models.running.passes import PositionContext, SequenceMetadata
 
 ATTENTION = "specprefill"
 # Most queries whose heads a CPU computes together.
@@ -36,28 +37,30 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    context: AttentionMetadata | None = None,
+    sequences: Sequence[SequenceMetadata] = (),
+    last_layer: int | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
     """Attention of the sequences of a pass, by position. Each sequence's new keys and values go to its own cache.
 
     query [1, heads, Q, d], key and value [1, kv_heads, Q, d] -> [1, Q, heads, d]
+    sequences: in order, with all tokens of the pass; last_layer: whose queries and keys end the pass (None: run to the end)
 
     Raises ValueError for a variant of attention that it does not compute.
     """
     unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
-    if context is None or attention_mask is not None or unsupported:
+    if not sequences or attention_mask is not None or unsupported:
         raise ValueError(f"specprefill's attention needs positions, and no mask or {', '.join(unsupported) or 'bias'}")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer, device = module.layer_idx, device_capabilities(query.device, query.dtype, query.shape[-1])
-    plans = [sequence.plan(sliding_window, device) for sequence in context.sequences]
+    plans = [sequence.plan(sliding_window, device) for sequence in sequences]
     outputs, states = [], (query, key, value)
-    for sequence, plan in zip(context.sequences, plans, strict=True):
+    for sequence, plan in zip(sequences, plans, strict=True):
         queries, new_keys, new_values = states if len(plans) == 1 else [part[:, :, sequence.span] for part in states]
         # Update directly before reading: sequences about the same document take turns in its buffer.
         keys, values = sequence.state.cache.update(new_keys, new_values, layer)
         sequence.capture_queries(layer, queries, scaling)
-        if context.last_layer != layer:
+        if last_layer != layer:
             outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
     if not outputs:
         raise LayerReached
@@ -111,7 +114,8 @@ def attend_segment(
         scale=scaling,
         enable_gqa=queries.shape[1] != key.shape[1],
     )
-    return join_blocks(output) if segment.mask is Mask.BANDED else output.reshape(query.shape)
+    # [blocks, heads, block, d] -> [1, heads, Q, d]
+    return output.transpose(0, 1).flatten(1, 2)[None] if segment.mask is Mask.BANDED else output.reshape(query.shape)
 
 
 def group_heads(query: Tensor, key: Tensor) -> Tensor:
@@ -143,11 +147,6 @@ def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> 
     windows = states[0, :, start:end].unfold(1, window + size, size).permute(1, 0, 3, 2)
     sink_states = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
     return torch.cat([sink_states, windows], dim=2)
-
-
-def join_blocks(outputs: Tensor) -> Tensor:
-    """[blocks, heads, block, d] -> [1, heads, Q, d]."""
-    return outputs.transpose(0, 1).flatten(1, 2)[None]
 
 
 @lru_cache(maxsize=64)

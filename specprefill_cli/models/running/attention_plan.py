@@ -100,11 +100,7 @@ class AttentionPlan:
 
 
 def plan_attention(
-    queries: Tensor,
-    keys: Tensor,
-    device: AttentionDevice,
-    window: int | None = None,
-    local_window: LocalWindow | None = None,
+    queries: Tensor, keys: Tensor, device: AttentionDevice, window: int | None, local_window: LocalWindow | None
 ) -> AttentionPlan:
     """Plan attention of queries at positions [Q] over keys at [K]: ascending, on the CPU, Q among K.
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from accelerate import init_empty_weights
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.initialization import no_init_weights
 
-from specprefill_cli.models.running.supported import model_class
+from specprefill_cli.models.running.attention import ATTENTION
+from specprefill_cli.models.running.supported import empty_model
 
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, UNPACKED = 16, "unpacked_samples"
@@ -160,15 +159,12 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
             model.set_submodule(name, packed)
 
 
-def load_written(
-    folder: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str
-) -> tuple[PreTrainedModel, list[str]]:
+def load_written(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
     """The model of a folder that this package wrote, in 8 bits or not, and the names of weights that the folder lacks.
 
     Its weights stay in the files until a pass reads them. dtype: of everything but packed matrices
     """
-    with init_empty_weights(include_buffers=False), no_init_weights():
-        model = model_class(config)._from_config(config, dtype=dtype, attn_implementation=attention)
+    model = empty_model(config, dtype=dtype, attn_implementation=ATTENTION)
     files = map(load_file, sorted(folder.glob("*.safetensors")))
     tensors = {name: tensor for file in files for name, tensor in file.items()}
     for name, module in list(model.named_modules()):

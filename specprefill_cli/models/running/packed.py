@@ -18,7 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specprefill_cli.models.running.attention import LayerReached, group_heads
 from specprefill_cli.models.running.cache import copy_to, device_of
-from specprefill_cli.models.running.passes import AttentionMetadata, ForwardInput, SequenceMetadata
+from specprefill_cli.models.running.passes import ForwardInput, SequenceMetadata
 
 # The fixed cost of a pass, in tokens computed in the same time: Python and kernel launches on a CPU (measured), and on a
 # GPU reading all weights (calculated from the bandwidth and arithmetic of current cards).
@@ -41,17 +41,17 @@ def forward(passes: Sequence[ForwardInput], slots: Sequence[Tensor] | None = Non
     model, last_layer = passes[0].model, passes[0].last_layer
     device = device_of(model.get_input_embeddings())
     if slots is None:
-        slots = [torch.arange(step.state.length - step.length, step.state.length) for step in passes]
-    edges = list(accumulate((step.length for step in passes), initial=0))
+        slots = [torch.arange(step.state.length - len(step.tokens), step.state.length) for step in passes]
+    edges = list(accumulate((len(step.tokens) for step in passes), initial=0))
     spans = [slice(*edge) for edge in pairwise(edges)]
-    places = zip(passes, slots, spans, strict=True)
-    context = AttentionMetadata([sequence_metadata(*place) for place in places], last_layer)
     inputs = {
         "input_ids": copy_to(torch.cat([step.tokens for step in passes])[None], device),
         "position_ids": copy_to(torch.cat([step.positions for step in passes])[None], device),
         "past_key_values": PackedCache(),
         "use_cache": True,
-        "context": context,
+        # For `attend`.
+        "sequences": list(map(sequence_metadata, passes, slots, spans)),
+        "last_layer": last_layer,
     }
     if last_layer is not None:
         with suppress(LayerReached):
@@ -147,7 +147,7 @@ def apply_norm(norm: Any, states: Tensor) -> Tensor:
 
 def one_token_pass(step: ForwardInput) -> OneTokenPass | None:
     """The quick pass of decoding, or None where transformers' modules must compute it."""
-    decodes = step.length == 1 and step.rows == 1 and step.capture is None and step.last_layer is None
+    decodes = len(step.tokens) == 1 and step.rows == 1 and step.capture is None and step.last_layer is None
     if not decodes:
         return None
     if step.model not in PREPARED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 class QueryCapture:
     """Keeps the queries of chosen tokens as attention sees them: after q-norm and rotary embedding.
 
-    positions: token indices in the prompt, ascending
+    positions: indices of the tokens, ascending; those of decoded tokens lie after the prompt
     queries: by layer, tensors [heads, rows, head_size] in the order of tokens; scaling: of its products
     """
 
@@ -79,11 +79,6 @@ class ForwardInput:
     rows: int | None = None
     local_window: LocalWindow | None = None
     announced: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    @property
-    def length(self) -> int:
-        """Tokens of the pass."""
-        return len(self.tokens)
 
 
 @dataclass(eq=False)
@@ -165,35 +160,17 @@ class SequenceMetadata(PositionContext):
             self.capture.append(layer, queries, self.copy_field("rows", queries.device), scaling)
 
 
-@dataclass(frozen=True)
-class AttentionMetadata:
-    """The sequences of a pass, in order; together they have all its tokens.
-
-    last_layer: the layer whose queries and keys end the pass (None: run to the end)
-    """
-
-    sequences: Sequence[SequenceMetadata]
-    last_layer: int | None = None
-
-
 # A generator that yields passes, is sent their logits, and returns a value.
 ForwardGenerator = Generator[ForwardInput, Tensor, Value]
 # Called before each pass of a prefill: here the engine lets other answers go on, and stops a cancelled question.
-_BEFORE_PASS: ContextVar[Callable[[], None] | None] = ContextVar("before_pass", default=None)
-
-
-def pause_before_pass() -> None:
-    """Let the engine do what is due before the next pass of a prefill."""
-    act = _BEFORE_PASS.get()
-    if act is not None:
-        act()
+BEFORE_PASS: ContextVar[Callable[[], None] | None] = ContextVar("before_pass", default=None)
 
 
 @contextmanager
 def before_each_pass(act: Callable[[], None] | None) -> Iterator[None]:
     """Inside the block, call a function before each pass of a prefill. None: for code that watches a model with hooks."""
-    token = _BEFORE_PASS.set(act)
+    token = BEFORE_PASS.set(act)
     try:
         yield
     finally:
-        _BEFORE_PASS.reset(token)
+        BEFORE_PASS.reset(token)

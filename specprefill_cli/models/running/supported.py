@@ -63,9 +63,9 @@ def model_class(config: PretrainedConfig) -> Any:
     raise ValueError(f"transformers has no causal language model for the type {config.model_type}")
 
 
-def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """A model without memory for its weights."""
+def empty_model(config: PretrainedConfig, **options: Any) -> PreTrainedModel:
+    """A model without memory for its weights. options: of transformers' `_from_config`, such as the dtype."""
     with init_empty_weights(include_buffers=False), no_init_weights():
-        model: PreTrainedModel = model_class(config)(config)
+        model: PreTrainedModel = model_class(config)._from_config(config, **options)
     model.tie_weights()
     return model
