@@ -23,8 +23,8 @@ from specprefill_cli.settings import AUTO, OFF, Settings
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import LoadedPair
 
-# Shortest and longest suffix of the answer that `lookup` searches for in the text.
-SHORTEST_MATCH, LONGEST_MATCH = 2, 8
+# Longest suffix of the answer that `lookup` searches for in the text; the shortest has two tokens.
+LONGEST_MATCH = 8
 
 
 class LookupProposer:
@@ -63,7 +63,7 @@ def continuation(text: np.ndarray, answer_length: int, count: int) -> np.ndarray
         match_ends = match_ends[text[match_ends - length + 1] == text[-length]]
         if len(match_ends) == 0:
             break
-        start = match_ends[-1] + 1 if length >= SHORTEST_MATCH else 0
+        start = match_ends[-1] + 1
     return np.resize(text[start : start + count], count) if start else text[:0]
 
 

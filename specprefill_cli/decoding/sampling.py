@@ -14,22 +14,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def distribution(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Probabilities [..., V] after temperature (above 0), then top-k (0: all), then top-p (arXiv 1904.09751)."""
-    # The largest becomes 0, so that no temperature makes it infinite.
-    scaled = (logits.float() - logits.float().amax(-1, keepdim=True)) / temperature
-    if 0 < top_k < scaled.shape[-1]:
-        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[..., -1:], float("-inf"))
-    probabilities = scaled.softmax(-1)
-    if top_p < 1:
-        ordered, places = probabilities.sort(descending=True, stable=True)
-        # A token stays while the mass before it is below top_p, so that the first token always stays.
-        outside = ordered.cumsum(-1) - ordered >= top_p
-        probabilities = probabilities.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
-        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
-    return probabilities
-
-
 def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     """Logarithms [k] of the model's own probabilities of k tokens, on the device of the logits [k, V]: nothing waits."""
     chosen = torch.stack([row[token] for row, token in zip(logits.float(), tokens, strict=True)])
@@ -50,8 +34,22 @@ class Sampler:
         return int(logits.argmax()) if self.greedy else self.draw(self.probabilities(logits).cpu())
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution [..., V] that tokens are drawn from, on the device of the logits."""
-        return distribution(logits, self.temperature, self.top_k, self.top_p)
+        """The distribution [..., V] that tokens are drawn from, on the device of the logits.
+
+        After temperature (above 0), then top-k (0: all), then top-p (arXiv 1904.09751).
+        """
+        # The largest becomes 0, so that no temperature makes it infinite.
+        scaled = (logits.float() - logits.float().amax(-1, keepdim=True)) / self.temperature
+        if 0 < self.top_k < scaled.shape[-1]:
+            scaled = scaled.masked_fill(scaled < scaled.topk(self.top_k).values[..., -1:], float("-inf"))
+        probabilities = scaled.softmax(-1)
+        if self.top_p < 1:
+            ordered, places = probabilities.sort(descending=True, stable=True)
+            # A token stays while the mass before it is below top_p, so that the first token always stays.
+            outside = ordered.cumsum(-1) - ordered >= self.top_p
+            probabilities = probabilities.masked_fill(torch.zeros_like(outside).scatter_(-1, places, outside), 0.0)
+            probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+        return probabilities
 
     def draw(self, probabilities: Tensor) -> int:
         """A token id from weights [V] on the CPU; they need not sum to 1."""

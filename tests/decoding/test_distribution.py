@@ -8,7 +8,7 @@ import torch
 from specprefill_cli.decoding import sampling
 from specprefill_cli.decoding.proposers import DraftProposer, LookupProposer
 from specprefill_cli.decoding.rounds import DecodeLog, decode
-from specprefill_cli.decoding.sampling import Sampler, distribution, positive_part
+from specprefill_cli.decoding.sampling import Sampler, positive_part
 from specprefill_cli.decoding.speculation import SpeculationState, Speculator
 from tests.helpers.scripted import TableReader
 
@@ -71,7 +71,7 @@ def draft(name, sampler):
 def test_output_follows_the_target_distribution(name, settings):
     sampler = Sampler(**settings, seed=7)
     tokens, log = sample(sampler, draft(name, sampler), 3)
-    assert chi_squared_p(tokens, distribution(TARGET, **settings)) > LIKELY
+    assert chi_squared_p(tokens, sampler.probabilities(TARGET)) > LIKELY
     rate = log.figures()["acceptance_rate"]
     assert {"always": rate == 1, "never": rate == 0, "sometimes": 0.05 < rate < 0.95}[name]
 
@@ -80,7 +80,7 @@ def test_lookup_proposals_preserve_the_distribution():
     sampler = Sampler(1.0, top_p=0.9, seed=3)
     seen = torch.randint(0, VOCABULARY, (200,), generator=torch.Generator().manual_seed(0))
     tokens, log = sample(sampler, LookupProposer(seen), 4)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0, top_p=0.9)) > LIKELY
+    assert chi_squared_p(tokens, sampler.probabilities(TARGET)) > LIKELY
     assert 0.05 < log.figures()["acceptance_rate"] < 0.9
 
 
@@ -90,7 +90,7 @@ def test_adaptive_proposals_preserve_the_distribution():
     proposer = draft("sometimes", sampler)
     proposer.token_passes = 0.1
     tokens, log = sample(sampler, proposer, None)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0)) > LIKELY
+    assert chi_squared_p(tokens, sampler.probabilities(TARGET)) > LIKELY
     assert len({completed.drafted for completed in log.rounds}) > 1
 
 
@@ -111,4 +111,4 @@ def test_detects_a_wrong_residual_distribution(broken, monkeypatch):
     monkeypatch.setattr(sampling, "positive_part", broken)
     sampler = Sampler(1.0, seed=7)
     tokens, _ = sample(sampler, draft("sometimes", sampler), 3)
-    assert chi_squared_p(tokens, distribution(TARGET, 1.0)) < 1e-6
+    assert chi_squared_p(tokens, sampler.probabilities(TARGET)) < 1e-6

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from specprefill_cli.decoding.sampling import Detokenizer, Sampler, StopFilter, distribution
+from specprefill_cli.decoding.sampling import Detokenizer, Sampler, StopFilter
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
 LETTERS = st.text("ab", max_size=12)
 
 
 def test_temperature_scales_the_softmax_and_zero_is_greedy():
-    torch.testing.assert_close(distribution(LOGITS, 0.5), (LOGITS * 2).softmax(-1))
+    torch.testing.assert_close(Sampler(0.5).probabilities(LOGITS), (LOGITS * 2).softmax(-1))
     assert [Sampler(0.0, seed=seed)(LOGITS) for seed in range(20)] == [0] * 20
-    assert distribution(LOGITS, 1e-40).tolist() == [1, 0, 0, 0]
+    assert Sampler(1e-40).probabilities(LOGITS).tolist() == [1, 0, 0, 0]
 
 
 def test_top_k_keeps_k_tokens_and_renormalises():
-    probabilities = distribution(LOGITS, 1.0, top_k=2)
+    probabilities = Sampler(1.0, top_k=2).probabilities(LOGITS)
     assert probabilities[2:].tolist() == [0, 0]
     torch.testing.assert_close(probabilities[:2], LOGITS[:2].softmax(-1))
 
@@ -29,7 +29,7 @@ def test_top_k_keeps_k_tokens_and_renormalises():
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (0.999, 4), (1.0, 4)])
 def test_top_p_keeps_the_smallest_sufficient_set(top_p, kept):
     # The probabilities are 0.644, 0.237, 0.087 and 0.032.
-    probabilities = distribution(LOGITS, 1.0, top_p=top_p)
+    probabilities = Sampler(1.0, top_p=top_p).probabilities(LOGITS)
     assert int((probabilities > 0).sum()) == kept
     assert probabilities.sum().item() == pytest.approx(1)
 
