@@ -1,6 +1,7 @@
 """Settings merge in the order defaults < file < environment < flags; errors name the source of a bad value."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,14 +10,28 @@ from specprefill_cli.errors import UsageError
 from specprefill_cli.settings import SETTINGS, Settings
 
 
-def test_flags_override_environment_and_file(tmp_path):
+@pytest.fixture
+def merge(tmp_path, monkeypatch):
+    """Merges flags, the variables of an environment, and the content of a config file."""
     file = tmp_path / "config.toml"
+    monkeypatch.delenv("SPECPREFILL_PAIR")
+    monkeypatch.setenv("SPECPREFILL_CONFIG", str(file))
+
+    def merge_sources(flags, environment, content=""):
+        file.write_text(content, encoding="utf-8")
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        return merge_settings(flags)
+
+    return merge_sources
+
+
+def test_flags_override_environment_and_file(merge):
     # A wrong value does no harm where another one overrides it, nor does a byte order mark.
-    file.write_text('keep = 0.5\nlook_ahead = 4\nmode = "fast"\n', encoding="utf-8-sig")
+    content = '\ufeffkeep = 0.5\nlook_ahead = 4\nmode = "fast"\n'
     environment = {"SPECPREFILL_LOOK_AHEAD": "6", "SPECPREFILL_MODE": "select"}
-    merged = merge_settings({"mode": "auto", "seed": None}, environment, file)
+    merged = merge({"mode": "auto", "seed": None}, environment, content)
     assert (merged.keep, merged.look_ahead, merged.mode, merged.seed) == (0.5, 6, "auto", 0)
-    assert merge_settings({}, {}, tmp_path / "none.toml") == Settings()
 
 
 @pytest.mark.parametrize(
@@ -29,8 +44,8 @@ def test_flags_override_environment_and_file(tmp_path):
         ("memory_cache", "0.5", 0.5),
     ],
 )
-def test_words_and_numbers_are_taken_alike(name, text, value):
-    assert getattr(merge_settings({name: text}, {}), name) == value
+def test_words_and_numbers_are_taken_alike(merge, name, text, value):
+    assert getattr(merge({name: text}, {}), name) == value
 
 
 @pytest.mark.parametrize(
@@ -58,9 +73,9 @@ def test_words_and_numbers_are_taken_alike(name, text, value):
         ({}, {"SPECPREFILL_OFFLINE": "maybe"}, "SPECPREFILL_OFFLINE: 'maybe' is not true or false"),
     ],
 )
-def test_rejects_bad_values_by_name(flags, environment, complaint):
+def test_rejects_bad_values_by_name(merge, flags, environment, complaint):
     with pytest.raises(UsageError, match=f"^{re.escape(complaint)}"):
-        merge_settings(flags, environment)
+        merge(flags, environment)
 
 
 @pytest.mark.parametrize(
@@ -73,47 +88,35 @@ def test_rejects_bad_values_by_name(flags, environment, complaint):
         ("keep = true", "'True' is not a number or 'auto'"),
     ],
 )
-def test_rejects_faulty_config_file(tmp_path, content, complaint):
-    file = tmp_path / "config.toml"
-    file.write_text(content)
+def test_rejects_faulty_config_file(merge, content, complaint):
     with pytest.raises(UsageError, match=rf"config\.toml: {complaint}"):
-        merge_settings({}, {}, file)
+        merge({}, {}, content)
 
 
-def test_the_config_variable_may_be_empty_but_not_name_a_missing_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("SPECPREFILL_CONFIG", "")
-    assert merge_settings({}, {"SPECPREFILL_CONFIG": ""}) == Settings()
-    missing = str(tmp_path / "typo.toml")
-    monkeypatch.setenv("SPECPREFILL_CONFIG", missing)
+def test_the_config_variable_may_be_empty_but_not_name_a_missing_file(merge, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "empty"))
+    assert merge({}, {"SPECPREFILL_CONFIG": ""}) == Settings()
     with pytest.raises(UsageError, match=r"typo\.toml does not exist"):
-        merge_settings({}, {"SPECPREFILL_CONFIG": missing})
+        merge({}, {"SPECPREFILL_CONFIG": str(tmp_path / "typo.toml")})
 
 
-def test_rejects_unreadable_config_file(tmp_path, monkeypatch):
-    file = tmp_path / "config.toml"
-    file.write_text("keep = 0.5")
-
-    def refuse(*_arguments, **_options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+def test_rejects_unreadable_config_file(merge, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.read_text", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UsageError, match=r"config.toml: cannot be read \(Permission denied\); check its permissions"):
-        merge_settings({}, {}, file)
+        merge({}, {})
 
 
-def test_pair_overrides_models_of_lower_priority_sources(tmp_path):
-    file = tmp_path / "config.toml"
-    file.write_text('pair = "qwen3-8b"\ndraft = "a"\ntarget = "b"\n')
-    assert merge_settings({}, {}, file).draft == "a"
-    named = merge_settings({"pair": "tiny"}, {}, file)
+def test_pair_overrides_models_of_lower_priority_sources(merge):
+    content = 'pair = "qwen3-8b"\ndraft = "a"\ntarget = "b"\n'
+    assert merge({}, {}, content).draft == "a"
+    named = merge({"pair": "tiny"}, {}, content)
     assert (named.pair, named.draft, named.target) == ("tiny", None, None)
-    named = merge_settings({"pair": "tiny", "target": "c"}, {}, file)
+    named = merge({"pair": "tiny", "target": "c"}, {}, content)
     assert (named.draft, named.target) == (None, "c")
     environment = {"SPECPREFILL_PAIR": "tiny", "SPECPREFILL_TARGET": "c"}
-    named = merge_settings({}, environment, file)
+    named = merge({}, environment, content)
     assert (named.draft, named.target) == (None, "c")
-    assert merge_settings({"pair": "tiny"}, environment, file).target is None
+    assert merge({"pair": "tiny"}, environment, content).target is None
 
 
 def test_variations_are_validated_copies():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specprefill_cli.declarations import ENVIRONMENT_PREFIX, flag
@@ -24,11 +23,9 @@ class Sourced:
     place: str | None = None
 
 
-def merge_settings(
-    flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: Path | None = None
-) -> Settings:
+def merge_settings(flags: Mapping[str, Any]) -> Settings:
     """Merge config file, environment and flags (None: not given). Raises UsageError, naming the place of a fault."""
-    sourced = sourced_values(environment, file)
+    sourced = sourced_values()
     if flags.get("pair") is not None:
         sourced = without_models(sourced, above="flag")
     parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
@@ -44,19 +41,19 @@ def without_models(sourced: Mapping[str, Sourced], above: str) -> dict[str, Sour
     return {**sourced, **dropped}
 
 
-def sourced_values(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, Sourced]:
+def sourced_values() -> dict[str, Sourced]:
     """Every setting by name, merged from defaults, config file and environment. Raises UsageError as `merge_settings`."""
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
-    path = file or config_path()
+    path = config_path()
     if path.exists():
         place, values = str(path), read_toml(path, str(path))
         parsed = {name: parse_setting(name, value, place) for name, value in values.items()}
         sourced |= {name: Sourced(value, "file", place) for name, value in parsed.items()}
-    elif file is None and environment.get(f"{ENVIRONMENT_PREFIX}CONFIG"):
+    elif os.environ.get(f"{ENVIRONMENT_PREFIX}CONFIG"):
         raise UsageError(f"{ENVIRONMENT_PREFIX}CONFIG: {path} does not exist; fix or unset the variable")
     for name, setting in SETTINGS.items():
-        if setting.variable in environment:
-            value = setting.parse(environment[setting.variable], setting.variable)
+        if setting.variable in os.environ:
+            value = setting.parse(os.environ[setting.variable], setting.variable)
             sourced[name] = Sourced(value, "environment", setting.variable)
     if sourced["pair"].source == "environment":
         sourced = without_models(sourced, above="environment")
