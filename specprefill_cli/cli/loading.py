@@ -121,15 +121,13 @@ def open_engine(
     session: Session, settings: Settings, concurrency: int | None = 1, read: ReadDocuments | None = None
 ) -> LocalEngine | EndpointEngine:
     """Open an engine for a session. concurrency: questions at once, None for the engine's default; read: reads documents."""
-    from specprefill_cli.documents.collect import read_collection
-
     if is_endpoint(settings.target):
         from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
 
-        return EndpointEngine(session, concurrency or CAPACITY, read or read_collection)
+        return EndpointEngine(session, concurrency or CAPACITY, read)
     from specprefill_cli.engine.local import LocalEngine
 
-    return LocalEngine(session, concurrency, read=read or read_collection)
+    return LocalEngine(session, concurrency, read=read)
 
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
@@ -208,5 +206,5 @@ class EngineOpener:
 
         engine = open_engine(session, self.settings, self.concurrency, read)
         if isinstance(engine, LocalEngine):
-            engine.start()
+            engine.thread.start()
         return engine

@@ -21,16 +21,15 @@ from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prompting import Template
-from specprefill_cli.record import BASELINE, Fate, Passage
+from specprefill_cli.record import BASELINE, PLANNED_MODE, Fate, Passage
 from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
 
-SELECT = "select"
 # Settings that need the target's weights, and their values besides the default that do not.
 WEIGHT_SETTINGS: dict[str, tuple[str, ...]] = {
-    **{"mode": (BASELINE, SELECT), "speculate": (OFF,)},
+    **{"mode": (BASELINE, PLANNED_MODE), "speculate": (OFF,)},
     **dict.fromkeys(("adapter", "quantization", "tensor_parallel", "confirm", "positions", "proposer"), ()),
 }
 # `auto` sends documents up to this many tokens in full: scoring them would take longer than prefilling them.
@@ -73,7 +72,7 @@ class Choice:
 
 def choose(session: Session, collection: Collection, question: str, settings: Settings) -> Choice:
     """Choose the text to send for a question. Raises PromptTooLong where the draft cannot read the documents."""
-    planned_mode = BASELINE if settings.mode == BASELINE else SELECT
+    planned_mode = BASELINE if settings.mode == BASELINE else PLANNED_MODE
     request = session.request(collection, question, settings.varied(mode=planned_mode))
     mode, reason = mode_by_length(settings.mode, request.document_tokens)
     prompt = request.prompt
@@ -97,7 +96,7 @@ def mode_by_length(mode: str, document_tokens: int) -> tuple[str, str | None]:
         return mode, None
     if document_tokens <= SHORT_TOKENS:
         return BASELINE, f"auto: {document_tokens:,} document tokens are few enough to send them all"
-    return SELECT, f"auto: {document_tokens:,} document tokens; up to {SHORT_TOKENS:,} are sent whole"
+    return PLANNED_MODE, f"auto: {document_tokens:,} document tokens; up to {SHORT_TOKENS:,} are sent whole"
 
 
 def whole_sentences(collection: Collection, plan: Plan, offsets: np.ndarray) -> list[Passage]:

@@ -14,9 +14,8 @@ from transformers import LlamaConfig
 from specprefill_cli.answering.session import Session
 from specprefill_cli.answering.text_stream import TextStream
 from specprefill_cli.documents.cleaning import clean_question
-from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import Collection, Document
-from specprefill_cli.endpoint.choosing import SELECT, Choice, chat_messages, check_possible, choose
+from specprefill_cli.endpoint.choosing import Choice, chat_messages, check_possible, choose
 from specprefill_cli.endpoint.client import Client, Reply
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece, ReadDocuments, RemoteEngine, Request, Started
 from specprefill_cli.models.loaded import ModelOutline
@@ -30,7 +29,7 @@ from specprefill_cli.prefill.importance import is_about_everything
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Template, load_template
-from specprefill_cli.record import NOT_FOUND, UPSTREAM, Record, Verdict
+from specprefill_cli.record import NOT_FOUND, PLANNED_MODE, UPSTREAM, Record, Verdict
 from specprefill_cli.settings import Settings
 
 # Rows in flight without --concurrency: servers batch this many without slowing each down much.
@@ -117,7 +116,7 @@ class EndpointStream(TextStream):
     def result(self) -> Record:
         request, choice = self.request, self.prefilled
         tokens = self.reply.completion_tokens or count_tokens(self.text)
-        selects = choice.mode == SELECT
+        selects = choice.mode == PLANNED_MODE
         draft_ran = selects and SCORERS[request.scorer].uses_draft
         return self.record(
             mode=choice.mode,
@@ -180,7 +179,7 @@ class EndpointEngine(RemoteEngine):
 
     session: Session
     capacity: int = CAPACITY
-    read: ReadDocuments = read_collection
+    read: ReadDocuments | None = None
 
     def ask(self, request: Request) -> Generator[Event, None, None]:
         """Yield the events of a question. Raises what `EndpointSession.ask` raises, EndpointError for a cut answer."""

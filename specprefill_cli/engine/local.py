@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import torch
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.engine.question import Ticket, run_passes
 from specprefill_cli.engine.request import (
     LAST,
@@ -45,19 +44,18 @@ class LocalEngine(Engine):
 
     concurrency: questions that run at once; None: the default of the device
     independent: whether answers and modes must not depend on earlier questions, as clients of a server expect
-    read: reads documents by name
+    read: reads documents by name; None: `read_collection`; thread: calls `run`, once it is started
     """
 
     session: Session
     concurrency: int | None = None
     independent: bool = False
-    read: ReadDocuments = read_collection
+    read: ReadDocuments | None = None
     waiting: deque[Ticket] = field(default_factory=deque, init=False)
     running: list[Ticket] = field(default_factory=list, init=False)
     prefilling: list[Ticket] = field(default_factory=list, init=False)
     changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     closing: bool = field(default=False, init=False)
-    thread: threading.Thread | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         pair = self.session.pair
@@ -70,6 +68,7 @@ class LocalEngine(Engine):
         # In bytes, for the running answers' KV and the largest pass. A question that runs alone may exceed it.
         self.memory_limit = kv_bytes(pair, self.session.settings.memory_cache) or kv_bytes(pair, AUTO)
         self.preparing = ThreadPoolExecutor(PREPARING, "prepare")
+        self.thread = threading.Thread(target=self.run, name="engine", daemon=True)
 
     @property
     def busy(self) -> bool:
@@ -193,8 +192,7 @@ class LocalEngine(Engine):
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error, or retry it once, alone and in short passes, if it lacked memory before any text."""
-        lacks_memory = isinstance(error, torch.OutOfMemoryError)
-        if not lacks_memory or ticket.delivered or ticket.cancelled or ticket.retried:
+        if not isinstance(error, torch.OutOfMemoryError) or ticket.delivered or ticket.cancelled or ticket.retried:
             return self.tell(ticket, Failed(error))
         self.drop(ticket)
         ticket.restart(error)
@@ -245,13 +243,9 @@ class LocalEngine(Engine):
             self.drop(ticket)
             ticket.on_event(failure)
 
-    def start(self) -> None:
-        self.thread = threading.Thread(target=self.run, name="engine", daemon=True)
-        self.thread.start()
-
     def close(self) -> None:
-        """Let `run` return once all requests are done; wait briefly for the thread of `start`."""
+        """Let `run` return once all requests are done; wait briefly for `thread`."""
         self.closing = True
         self.wake()
-        if self.thread is not None:
+        if self.thread.is_alive():
             self.thread.join(CLOSING)

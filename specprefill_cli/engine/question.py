@@ -47,7 +47,7 @@ class Ticket:
     encoded: the tokenised prompt (EncodedQuestion), or the documents if nothing is to be answered; characters: of documents
     prepared: the question with resolved settings, until it is prefilled
     bytes: estimated size of its KV, and of its largest pass until it is prefilled
-    steps: generator of the answer, which yields the passes it needs; next_pass: the pass that it waits for
+    steps: generator of the answer, which yields the passes it needs and is sent logits; next_pass: the pass that it waits for
     delivered: whether any text of the answer was delivered
     retried: whether the first attempt ran out of memory; the second attempt runs alone
     """
@@ -60,13 +60,13 @@ class Ticket:
     characters: int = 0
     bytes: int = 0
     stream: AnswerStream | None = None
-    steps: Generator[ForwardInput | str | Confirmation, Tensor, None] | None = None
+    steps: Generator[ForwardInput | str | Confirmation, Any, None] | None = None
     next_pass: ForwardInput | None = None
     cancelled: bool = False
     delivered: bool = False
     retried: bool = False
 
-    def encode(self, session: Session, read: ReadDocuments, independent: bool) -> EncodedQuestion | Collection:
+    def encode(self, session: Session, read: ReadDocuments | None, independent: bool) -> EncodedQuestion | Collection:
         """Read the documents and tokenise the prompt, in another thread than the engine's."""
         request, settings = self.request, self.request.settings
         if independent:
@@ -123,15 +123,12 @@ class Ticket:
         steps, stream = self.steps, self.stream
         assert steps is not None and stream is not None  # noqa: PT018
         try:
-            if isinstance(outcome, BaseException):
-                item = steps.throw(outcome)
-            else:
-                item = next(steps) if outcome is None else steps.send(outcome)
-            while not isinstance(item, ForwardInput):
-                self.delivered |= isinstance(item, str)
-                yield Piece(item) if isinstance(item, str) else Provisional()
-                item = next(steps)
-            self.next_pass = item
+            step = steps.throw(outcome) if isinstance(outcome, BaseException) else steps.send(outcome)
+            while not isinstance(step, ForwardInput):
+                self.delivered |= isinstance(step, str)
+                yield Piece(step) if isinstance(step, str) else Provisional()
+                step = next(steps)
+            self.next_pass = step
             return
         except StopIteration:
             pass

@@ -43,13 +43,14 @@ class Request:
     stop_texts: tuple[str, ...] = ()
     no_prefix_sharing: bool = False
 
-    def read_documents(self, read: ReadDocuments) -> Collection:
-        """Return the documents, read if necessary, or the shortlist of many. Raises DocumentError."""
+    def read_documents(self, read: ReadDocuments | None) -> Collection:
+        """Return the documents (named ones by `read`, else `read_collection`), or the shortlist of many. Raises DocumentError."""
+        from specprefill_cli.documents.collect import read_collection
         from specprefill_cli.prefill.shortlist import shortlist
 
         documents: Collection
         if isinstance(self.documents, tuple):
-            documents = read(self.documents)
+            documents = (read or read_collection)(self.documents)
         else:
             documents = self.documents() if callable(self.documents) else self.documents
         return shortlist(documents, self.question, self.settings)

@@ -6,6 +6,7 @@ import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,7 +39,7 @@ def run(session, rows, write=None, **options):
     written = []
     lines = [json.dumps(row).encode() + b"\n" for row in rows]
     with closing(LocalEngine(session, concurrency=4, read=lambda _names: COLLECTION)) as engine:
-        engine.start()
+        engine.thread.start()
         options |= {"engine": engine, "settings": SETTINGS, "documents": ("a.txt",), "write": write or written.append}
         Batch(**options).run(lines)
     assert not engine.thread.is_alive()
@@ -46,10 +47,8 @@ def run(session, rows, write=None, **options):
 
 
 def test_a_failed_device_ends_the_batch(session, monkeypatch):
-    def fail(*_arguments):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(Session, "prefill", fail)
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    monkeypatch.setattr(Session, "prefill", Mock(side_effect=error))
     with pytest.raises(BatchEnded, match=r"the device failed \(CUDA error.* --resume"):
         run(session, ROWS)
 
@@ -64,14 +63,10 @@ def test_an_engine_that_has_ended_ends_the_batch(session, monkeypatch):
 
 def test_the_end_does_not_wait_for_rows_that_nobody_wants(session, monkeypatch):
     monkeypatch.setattr(local, "CLOSING", 60.0)
-
-    def write(_record):
-        raise BrokenPipeError
-
     rows = [{**row, "max_new_tokens": 400} for row in ROWS]
     rows[0]["max_new_tokens"] = 1
     with pytest.raises(BrokenPipeError):
-        run(session, rows, write)
+        run(session, rows, Mock(side_effect=BrokenPipeError))
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Unix sockets")
