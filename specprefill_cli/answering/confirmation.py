@@ -20,9 +20,8 @@ from specprefill_cli.decoding.sampling import Detokenizer, Sampler
 from specprefill_cli.errors import first_line
 from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import ForwardInput
-from specprefill_cli.prefill.auto_mode import check_context
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
+from specprefill_cli.prefill.request import PhaseClock
 from specprefill_cli.record import BASELINE, UNCONFIRMED
 
 
@@ -90,9 +89,3 @@ def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor,
     detokenizer = Detokenizer(request.pair.target.tokenizer)
     stream.tokens, stream.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
     confirmation.seconds = time.perf_counter() - began
-
-
-def check_confirmable(request: PrefillRequest) -> None:
-    """Raise PromptTooLong if full prefill does not fit the context."""
-    tokens, remedy = request.prompt.length, "leave out --confirm, or give shorter documents"
-    check_context(request.target, tokens, tokens, request.max_new_tokens, remedy)

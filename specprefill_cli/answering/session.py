@@ -8,7 +8,6 @@ from functools import partial
 from threading import Lock
 
 from specprefill_cli.answering.confidence import FILE, MOST_READ, ConfidenceModel, load_answerable, load_confidence
-from specprefill_cli.answering.confirmation import check_confirmable
 from specprefill_cli.answering.resolve import ResolvedQuestion, loads_draft, resolve, resolve_request, resolve_scorer
 from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.decoding.proposers import check_proposer, proposer_warnings
@@ -24,7 +23,7 @@ from specprefill_cli.models.loading import load_pair
 from specprefill_cli.models.machine.placement import choose_placement, place_of_rank
 from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
-from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES
+from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES, check_context
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
 from specprefill_cli.prefill.importance import is_about_everything
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
@@ -146,7 +145,8 @@ class Session:
         """Resolve the settings for a tokenised prompt. Raises PromptTooLong if it does not fit the pair."""
         prepared = resolve(settings, resolve_request(settings, self.pair, encoded, self.cache), self.cold_choice)
         if settings.confirm and prepared.mode != BASELINE:
-            check_confirmable(prepared.request)
+            tokens, remedy = prepared.request.prompt.length, "leave out --confirm, or give shorter documents"
+            check_context(self.pair.target, tokens, tokens, settings.max_new_tokens, remedy)
         return prepared
 
     def request(self, collection: Collection, question: str, settings: Settings) -> PrefillRequest:
