@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ class Entry:
     used: float
 
 
-class DiskCache:
+class DiskCache(AbstractContextManager["DiskCache"]):
     """Values by key in an SQLite file in $SPECPREFILL_CACHE, or in the platform's folder for caches.
 
     Several threads and processes may use it. Its errors are none of the program's: a damaged file is removed, and
@@ -105,9 +105,6 @@ class DiskCache:
         """What is kept, by source."""
         rows = self.run("SELECT source, SUM(size), MAX(used) FROM entries GROUP BY source ORDER BY source")
         return [Entry(*row) for row in rows]
-
-    def __enter__(self) -> DiskCache:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self.stored_bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
@@ -106,7 +105,6 @@ def page_views(
             yield {"document": document.name, "number": page.number, "cells": range(first, last), "pieces": pieces}
 
 
-@lru_cache(maxsize=1)
 def environment() -> Environment:
     """Return the templates' environment; it makes control characters visible and escapes markup in every value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
