@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,11 +14,7 @@ from specprefill_cli.lab.commands.options import make_folder
 def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
     file = tmp_path / "a.toml"
     write_whole(file, "old\n")
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(SpecprefillError, match=r"a.toml: cannot be written \(No space left"):
         write_whole(file, "new\n")
     assert file.read_text() == "old\n"

@@ -69,11 +69,6 @@ def test_chat_template_parts_are_located_exactly(tokenizer, chat, monkeypatch):
     assert suffix == "<|eos|>\n<|bos|>assistant\n"
 
 
-def test_rejects_model_without_chat_template(tokenizer):
-    with pytest.raises(SpecprefillError, match="has no chat template; use --prompt tiny"):
-        encode_prompt(load_template("ask"), "x", "y", tokenizer)
-
-
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
@@ -124,7 +119,11 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
     assert load_template("~/mine.toml").name == "mine"
 
 
-def test_a_chat_template_that_fails_is_named(tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{% if %}")
-    with pytest.raises(SpecprefillError, match="the model's chat template failed"):
+@pytest.mark.parametrize(
+    ("chat", "words"),
+    [(None, "has no chat template; use --prompt tiny"), ("{% if %}", "the model's chat template failed")],
+)
+def test_a_chat_template_that_is_missing_or_fails_is_named(tokenizer, monkeypatch, chat, words):
+    monkeypatch.setattr(tokenizer, "chat_template", chat)
+    with pytest.raises(SpecprefillError, match=words):
         encode_prompt(load_template("ask"), "x", "y", tokenizer)

@@ -1,5 +1,7 @@
 """Confirmed answers equal those of full prefill, for any provisional answer; their events; a Ctrl-C that loses nothing."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -113,11 +115,8 @@ def test_prompts_beyond_full_prefill_are_refused_at_the_start(random_session):
 
 
 def test_a_lack_of_memory_keeps_the_provisional_answer(random_session, monkeypatch):
-    def fail(*_):
-        raise torch.OutOfMemoryError("no room")
-
     expected, _ = ask(random_session, make_document(), BASE.varied(confirm=False))
-    monkeypatch.setattr(FullMode, "prefill", fail)
+    monkeypatch.setattr(FullMode, "prefill", Mock(side_effect=torch.OutOfMemoryError("no room")))
     answer, _ = ask(random_session, make_document(), BASE)
     assert (answer.answer, answer.confirmed, answer.provisional_answer) == (expected.answer, None, expected.answer)
     assert answer.warnings[-1] == "out of memory (no room): full prefill has not confirmed the answer"

@@ -9,6 +9,7 @@ import sys
 import threading
 import tracemalloc
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -241,7 +242,7 @@ def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypat
     out = tmp_path / "out.jsonl"
     resume_batch([b"{bad\n", b"Who?\n"], out)
     before = out.read_bytes()
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(SpecprefillError, match="No space left"):
         resume_batch([b"{bad\n", b"Who?\n"], out, retry_failed=True)
     assert out.read_bytes() == before

@@ -123,24 +123,24 @@ def test_hybrid_drops_the_risky_chunks_and_keeps_the_others(random_session, monk
     ]
 
 
+@pytest.mark.parametrize(
+    ("refusing", "reason"),
+    [
+        (gate(0.0), "calibration found no draft KV of this pair"),
+        (
+            replace(gate(0.3), smallest_risks=SMALLEST_RISKS),
+            "with 15% recomputed, no prompt of the calibration had a risk below 0.4, and at most 0.3 may remain (first-token KL",
+        ),
+    ],
+    ids=["any budget", "a small budget"],
+)
 @pytest.mark.parametrize(("mode", "substitute"), [("draft-kv", "full"), ("hybrid", "select")])
-def test_where_nothing_can_be_accepted_nothing_is_mapped(random_session, mode, substitute):
-    set_map(random_session, gate=gate(0.0))
-    ours, expected = prefilled(random_session, mode), prefilled(random_session, substitute, keep=0.15)
-    assert torch.equal(ours.logits, expected.logits)
-    assert ours.plan == expected.plan
-    assert ours.warnings[-1].startswith(f"prefilled in mode {substitute}: calibration found no draft KV of this pair")
-    assert (ours.gate.risk, ours.gate.accepted) == (None, False)
-    assert prefilled(random_session, mode, accept_risk="off").gate.risk is not None
-
-
-@pytest.mark.parametrize(("mode", "substitute"), [("draft-kv", "full"), ("hybrid", "select")])
-def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_anything_is_mapped(
-    random_session, mode, substitute, monkeypatch
+def test_what_calibration_rules_out_is_refused_before_anything_is_mapped(
+    random_session, mode, substitute, refusing, reason, monkeypatch
 ):
     draft_passes = []
     random_session.pair.draft.model.model.register_forward_hook(lambda *_: draft_passes.append(1))
-    set_map(random_session, gate=replace(gate(0.3), smallest_risks=SMALLEST_RISKS))
+    set_map(random_session, gate=refusing)
     expected = prefilled(random_session, substitute, keep=0.15)
     scored = len(draft_passes)
     del draft_passes[:]
@@ -152,11 +152,10 @@ def test_a_budget_at_which_no_prompt_of_calibration_passed_is_refused_before_any
     assert len(draft_passes) == 2 * scored
     assert scored == 0 if substitute == "full" else scored > 0
     assert torch.equal(ours.logits, expected.logits)
-    assert ours.warnings[-1].startswith(
-        f"prefilled in mode {substitute}: with 15% recomputed, no prompt of the calibration had a risk below 0.4, and at "
-        "most 0.3 may remain (first-token KL"
-    )
-    assert (ours.gate.threshold, ours.gate.risk, ours.gate.accepted) == (0.3, None, False)
+    assert ours.plan == expected.plan
+    assert ours.warnings[-1].startswith(f"prefilled in mode {substitute}: {reason}")
+    assert (ours.gate.threshold, ours.gate.risk, ours.gate.accepted) == (refusing.threshold, None, False)
+    assert prefilled(random_session, mode, accept_risk="off").gate.risk is not None
 
 
 @pytest.mark.parametrize(

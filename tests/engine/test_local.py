@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -68,13 +69,6 @@ def asker(session):
     return make_asker(session)
 
 
-def raising(error):
-    def fail(*_):
-        raise error
-
-    return fail
-
-
 def answer_singly(session, question="Who?", settings=FULL, documents=DOCUMENT):
     return session.ask(documents, question, settings).finished()
 
@@ -137,7 +131,7 @@ def test_an_answer_comes_in_pieces_and_then_as_a_record(session, asker):
 
 def test_no_request_is_written_out_while_it_is_answered(session, monkeypatch):
     """The text of a request has all of its documents and models: it takes as long as many passes."""
-    monkeypatch.setattr(Ticket, "__repr__", raising(AssertionError("written out")))
+    monkeypatch.setattr(Ticket, "__repr__", Mock(side_effect=AssertionError("written out")))
     assert all(answer.generated_tokens for answer in answer_together(session, make_requests()))
 
 
@@ -413,7 +407,7 @@ def test_ctrl_c_at_the_end_of_an_answer_leaves_it_complete(session, monkeypatch)
 
 def test_ctrl_c_in_prefill_reaches_the_caller(session):
     engine, layer = LocalEngine(session), session.pair.target.model.model.layers[1].mlp
-    with pytest.raises(KeyboardInterrupt), layer.register_forward_pre_hook(raising(KeyboardInterrupt)):
+    with pytest.raises(KeyboardInterrupt), layer.register_forward_pre_hook(Mock(side_effect=KeyboardInterrupt)):
         list(engine.ask(REQUEST))
     assert not engine.busy
 
@@ -442,7 +436,7 @@ def test_nothing_is_left_when_the_device_fails_in_a_pass(session, asker):
     for name in "ab":
         asker.submit(name)
     layer = session.pair.target.model.model.layers[1].mlp
-    with layer.register_forward_pre_hook(raising(RuntimeError(DEVICE_ERROR))):
+    with layer.register_forward_pre_hook(Mock(side_effect=RuntimeError(DEVICE_ERROR))):
         asker.engine.run()
     for name in ("running", "a", "b"):
         assert DEVICE_ERROR in str(asker.last(name).error)

@@ -1,6 +1,7 @@
 """Small random models, one for each supported architecture."""
 
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -58,11 +59,5 @@ def random_tokens(count, seed=0):
 @contextmanager
 def failing(module, error):
     """In the block, a pass through the module raises an error of this type."""
-
-    def fail(*_):
-        raise error
-
-    handle = module.register_forward_pre_hook(fail)
-    with pytest.raises(error):
+    with module.register_forward_pre_hook(Mock(side_effect=error)), pytest.raises(error):
         yield
-    handle.remove()

@@ -2,6 +2,7 @@
 
 import socket
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -88,10 +89,7 @@ def test_an_endpoint_that_does_not_listen_is_not_reachable():
     (GatedRepoError("no access", response=SimpleNamespace(headers={}, request=None)), "gated; accept its terms at"),
 ])  # fmt: skip
 def test_a_failed_download_is_one_line(hub_answers, empty_cache, monkeypatch, error, words):
-    def fail(*_arguments, **_options):
-        raise error
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=error))
     with pytest.raises(SpecprefillError) as failure:
         hub.adapter_folder(NAME, offline=False)
     assert str(failure.value).startswith(f"{NAME}: {words}")

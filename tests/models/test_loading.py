@@ -1,6 +1,7 @@
 """Loading models from folders, and the errors for models that are not supported."""
 
 import types
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -54,9 +55,7 @@ def test_cudnn_attention_is_disabled_on_nvidia_gpus_only(monkeypatch, kind, hip,
 
 
 def test_cudnn_attention_is_disabled_before_weights_are_placed(llama, monkeypatch):
-    def refuse(_enabled):
-        raise SpecprefillError("cuDNN is disabled here")
-
+    refuse = Mock(side_effect=SpecprefillError("cuDNN is disabled here"))
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", refuse)
     monkeypatch.setattr(loading, "check_memory", lambda *_: None)
     with pytest.raises(SpecprefillError, match="cuDNN is disabled here"):
