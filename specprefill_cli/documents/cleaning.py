@@ -75,7 +75,7 @@ def superscript(text: str, raised: str) -> str:
 
 
 def shape(text: str) -> str:
-    """The beginning of a text with `0` for each number and without signs around it, as values of a kind share it."""
+    """The form of a text's beginning: `0` for each number, no signs around it; values of a kind have the same."""
     return re.sub(r"\d[\d.,\s]*", "0", re.sub(r"^\W+|\W+$", "", text[:SHAPE_CHARACTERS]))
 
 

@@ -43,7 +43,7 @@ def foreign_pages(file: SourceFile) -> Pages:
     kreuzberg = file.package("kreuzberg", "this format", ", or save the file as PDF, HTML, Markdown or UTF-8 text")
     config = kreuzberg.ExtractionConfig(use_cache=False, output_format="markdown")
     # The package reads RTF's no-break space as a tilde.
-    data = re.sub(rb"(?<!\\)\\~", rb"\'a0", file.data) if kind == "application/rtf" else file.data
+    data = re.sub(rb"(?<!\\)((?:\\\\)*)\\~", rb"\1\\u160?", file.data) if kind == "application/rtf" else file.data
     text = labelled_tables(kreuzberg.extract_bytes_sync(data, kind, config=config).content, is_sure=False)
     yield re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", html.unescape(text)).strip()
 

@@ -39,8 +39,8 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
             break
         yield row_text(dict.fromkeys(head.pop(0)))
     # Exports of pages repeat the names.
-    bodies = {count: [row for row in head[count:] if row not in head[:count]] for count in (1, 2)[: 2 - is_data(head)]}
-    named = (count for count, body in bodies.items() if body and is_header(column_names(head[:count]), body, has_names))
+    bodies = {n: [row for row in head[n:] if row not in head[:n]] for n in ((1,) if is_data(head) else (1, 2))}
+    named = (n for n, body in bodies.items() if body and is_header(column_names(head[:n]), body, has_names))
     count = marked or next(named, 0)
     names = column_names(head[:count])
     yield from map(row_text, head[:count])
@@ -119,25 +119,25 @@ def named_cells(names: Row, row: Row, *, can_merge: bool = False) -> Row:
 
 
 def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
-    """Whether the first row of a table names its columns: different words, over columns of other words or of numbers."""
+    """Whether the first row names its columns: different words, no labels (`Name:`), over other words or numbers."""
     filled, shapes = Counter(filter(None, names)), Counter(map(shape, names))
+    if 0 < 2 * sum(name.endswith(":") for name in names) <= len(names):
+        return False
     # Without the titles between the rows.
     body = [row for row in body if len(set(filter(None, row))) > 1] or body
     columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")]
     numbers = [bool(column) and all(map(is_number, column)) for column in columns]
-    is_form = 0 < 2 * sum(name.endswith(":") for name in names) <= len(names)  # labels beside values
     for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):
-        below = {shape(cell) for cell in column if is_number(cell)}
-        is_series = shapes[shape(name)] > 1 and len(below) == 1 and shape(name) not in ("0", *below)
-        # A name has words, even beside many digits, or is a year or of a series, as `Q1`, `Q2`, above other numbers.
+        number_shapes = {shape(cell) for cell in column if is_number(cell)}
+        is_series = shapes[shape(name)] > 1 and len(number_shapes) == 1 and shape(name) not in ("0", *number_shapes)
+        # A name has words, or is a year, or is one of a series such as `Q1`, `Q2` above other numbers.
         is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS and not is_series
         is_value = is_code and (not YEAR.fullmatch(name) or (column and all(map(YEAR.fullmatch, column))))
-        is_long = len(name) > LONGEST_NAME and not has_names
-        if is_form or is_long or is_value or (name and name in column):
+        if (len(name) > LONGEST_NAME and not has_names) or is_value or (name and name in column):
             return False
         # A column without a name is empty or has a few remarks; columns of numbers may share a name.
-        is_nameless = bool(place) and not name and 2 * len(column) > len(body)
-        if is_nameless or (filled[name] > 1 and not (names[0] and has_numbers and body[0][0])):
+        is_unclear = filled[name] > 1 and not (names[0] and has_numbers and body[0][0])
+        if is_unclear or (place and not name and 2 * len(column) > len(body)):
             return False
     if len(filled) > 1 and any(numbers):
         # A list of two columns may be names and values: it has a header only above several numbers of a kind.
@@ -159,7 +159,7 @@ def is_number(cell: str) -> bool:
 
 
 def is_amount(cell: str) -> bool:
-    """Whether a cell is a number without letters, and no year or date with a year."""
+    """Whether a cell is a number without letters, and no year or date with one."""
     return is_number(cell) and cell.lower() == cell.upper() and not YEAR.fullmatch(cell)
 
 

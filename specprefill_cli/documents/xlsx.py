@@ -46,7 +46,7 @@ def pages(file: SourceFile) -> Pages:
             file.warnings += [NO_VALUES] if UNCALCULATED.search(source) and NO_VALUES not in file.warnings else []
             # A sheet may declare any size; without it, rows are as long as their content.
             sheet.reset_dimensions()
-            tables = groupby(parted(sheet_rows(sheet, merged_cells(source))), key=any)
+            tables = groupby(without_spacers(sheet_rows(sheet, merged_cells(source))), key=any)
             lines = chain.from_iterable(table_lines(rows) for filled, rows in tables if filled)
             yield file.page_text(chain([f"# {sheet.title}"], lines))
 
@@ -79,21 +79,19 @@ def sheet_rows(sheet: Any, merged: Merged) -> Iterator[list[str]]:
         yield row
 
 
-def parted(rows: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Yield rows; empty ones part tables, and are left out where amounts in as many columns as before go on below."""
-    width, waiting = 0, list[list[str]]()
+def without_spacers(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield rows; empty ones separate tables, but are left out where amounts up to the same column follow."""
+    width, follows_gap = 0, False
     for row in rows:
         filled = [place for place, cell in enumerate(row, start=1) if cell]
-        if not filled or (waiting and len(filled) == 1):
-            waiting += [row] if filled or not waiting or any(waiting[-1]) else []
-            continue
         goes_on = len(filled) > 2 and filled[-1] == width and sum(map(is_amount, row)) > 1
-        yield from filter(any, waiting) if goes_on else waiting
-        if (waiting and not goes_on) or not width:
-            width = filled[-1] if len(filled) > 1 else 0
-        waiting = []
-        yield row
-    yield from waiting
+        if filled and follows_gap and not goes_on:
+            yield []
+            width = 0
+        if filled:
+            width = max(width, filled[-1])
+            yield row
+        follows_gap = not filled
 
 
 def cell_text(value: Any, number_format: str | None) -> str:

@@ -103,8 +103,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
         is_own = ModelRef(name).kind not in (Kind.FOLDER, Kind.HUB)
         is_packed = checkpoint_method(outline.config) == STORED["quant_method"]
         if is_packed or (is_own and placement.device_type == "cpu" and placement.shards == 1):
-            folder = Path(source["pretrained_model_name_or_path"])
-            model, missing = load_written(folder, outline.config, chosen_dtype)
+            model, missing = load_written(Path(source["pretrained_model_name_or_path"]), outline.config, chosen_dtype)
         else:
             model, report = model_class(outline.config).from_pretrained(
                 **source,

@@ -217,4 +217,5 @@ def name_documents(
     start = place.value.find(document)
     named = [LongText(place, start, start + len(document))] if document else []
     sent = [LongText(text, 0, len(text.value), read[id(text.holder)]) for text in texts if id(text.holder) in read]
-    return question[-SHORT_CHARACTERS:], sorted([*named, *sent], key=lambda long_text: texts.index(long_text.text))
+    places = {id(text): number for number, text in enumerate(texts)}
+    return question[-SHORT_CHARACTERS:], sorted([*named, *sent], key=lambda long_text: places[id(long_text.text)])

@@ -10,7 +10,7 @@ import re
 import sys
 import tomllib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
@@ -26,7 +26,7 @@ ASKED_CHARACTERS = 400
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
-# At either end of a text a sentence of up to this many bytes that asks nothing known may be a task.
+# At either end of a text a sentence of up to this many bytes (Chinese takes fewer characters) may be a task.
 TASK_BYTES = 60
 # Shorter pieces of a document are kept.
 SHORTEST_DOCUMENT = 100
@@ -65,9 +65,8 @@ def divide(text: str, is_system: bool) -> Division:
     questions = [text[start:end].strip() for start, end in labelled]
     if len(text) <= SHORT_CHARACTERS:
         asked = questions or asked_in([text])
-        is_task = is_system and pattern("rewriting").search(text)
-        is_known = is_system or any(map(is_clear, asked)) or pattern("closing").match(text)
-        return Division(asked=asked, is_unclear=bool(is_task) or not is_known)
+        is_known = any(map(is_clear, asked)) or pattern("closing").match(text)
+        return Division(asked=asked, is_unclear=sets_task([text]) if is_system else not is_known)
     forms, paragraphs = [form.span() for form in pattern("form").finditer(text)], paragraphs_of(text)
     marks = [mark for mark in marked_ranges(text) if not is_inside(mark[0], forms)]
     groups: list[list[Range]] = [[] for _ in paragraphs]
@@ -81,7 +80,7 @@ def divide(text: str, is_system: bool) -> Division:
     stated = [sentence for sentence in unmarked if not pattern("question_mark").search(sentence)]
     own = sum(bool(pattern("own_words").search(sentence) or pattern("request").match(sentence)) for sentence in stated)
     if is_rules or own > max(OUTER_SENTENCES, OWN_SHARE * len(sentences)):
-        return Division(asked=questions or asked_in(unmarked))
+        return Division(asked=questions or asked_in(unmarked), is_unclear=is_system and sets_task(unmarked))
     is_marked = [is_inside(start, marks) for start, _ in paragraphs]
     # What stands further inside may be rules, but its questions are mostly the document's.
     outer = outer_sentences(text, groups, paragraphs, is_marked, ASKED_CHARACTERS)
@@ -89,7 +88,8 @@ def divide(text: str, is_system: bool) -> Division:
     pieces = ([own] if own[1] - own[0] <= ASKED_CHARACTERS else parts for own, parts in zip(wholes, outer, strict=True))
     asked = questions or asked_in([text[start:end] for start, end in chain(*pieces)])
     clear = [*filter(is_clear, asked)]
-    is_unclear = not is_system and not questions and may_hide_task([text[start:end] for start, end in wholes], clear)
+    outer_texts = [text[start:end] for start, end in wholes]
+    is_unclear = sets_task(outer_texts) if is_system else not questions and may_hide_task(outer_texts, clear)
     most = min(OUTER_CHARACTERS, max(ASKED_CHARACTERS, len(text) // OUTER_PARTS))
     kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, most))}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
@@ -103,10 +103,15 @@ def divide(text: str, is_system: bool) -> Division:
     return Division(asked=asked, documents=documents, is_unclear=is_unclear)
 
 
-def may_hide_task(paragraphs: Sequence[str], clear: Sequence[str]) -> bool:
-    """Whether the first or last outer paragraph may be a task in unknown words: it is short, and asks for no one place.
+def sets_task(texts: Iterable[str]) -> bool:
+    """Whether a system's text has a task for all that the user sends, such as a translation."""
+    return any(map(pattern("rewriting").search, texts))
 
-    clear: what asks for one place. Where the other end or nothing does, only a sentence counts, not a title or a name.
+
+def may_hide_task(paragraphs: Sequence[str], clear: Sequence[str]) -> bool:
+    """Whether the first or last outer paragraph may be a task in unknown words: it is short and asks for no place.
+
+    clear: what asks for a place. If the other paragraph does, or nothing, only a sentence may be a task, no title or name.
     """
     asks = {text: any(question in text for question in clear) for text in paragraphs}
     ends = [text for text in paragraphs if asks[text] or not pattern("closing").match(text)]

@@ -11,12 +11,14 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
 from specprefill_cli.errors import SpecprefillError, UsageError
+from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models import loading
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.machine import placement
 from specprefill_cli.models.machine.placement import Placement, choose_dtype, choose_placement
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
+from specprefill_cli.models.running.int8 import load_written
 from specprefill_cli.models.running.supported import check_config, context_length
 from specprefill_cli.models.sources import pairs
 from specprefill_cli.models.sources.pairs import (
@@ -122,6 +124,24 @@ def test_rejects_checkpoint_with_missing_weights(llama, capfd):
     with pytest.raises(SpecprefillError, match=r"lacks 9 weights, such as model\.layers\.1\."):
         load_model(str(llama), CPU, "auto", offline=True)
     assert "\x1b" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bundled_models_are_those_that_transformers_loads_from_their_folder(dtype):
+    own, expected = (
+        load_model(name, CPU, dtype, offline=True).model for name in ("tiny:target", str(BUNDLED_FOLDER / "target"))
+    )
+    assert own.lm_head.weight.data_ptr() == own.model.embed_tokens.weight.data_ptr()
+    for name, weight in expected.state_dict().items():
+        assert torch.equal(own.state_dict()[name], weight)
+
+
+def test_a_written_folder_names_the_weights_that_it_lacks(llama):
+    weights = load_file(llama / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, llama / "model.safetensors", {"format": "pt"})
+    config = transformers.AutoConfig.from_pretrained(llama)
+    assert load_written(llama, config, torch.float32)[1] == ["model.norm.weight"]
 
 
 def test_rejects_damaged_weights(llama):

@@ -1,11 +1,12 @@
-"""Import torch and transformers without what a run does not need: a third less time before the first word."""
+"""Import torch and transformers without torch's compiler, and without `torch.distributed` for a single process."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,16 +14,16 @@ from typing import Any
 from specprefill_cli.distributed.launch import in_run
 
 COMPILER = "torch._dynamo"
+DECORATORS = frozenset({"allow_in_graph", "assume_constant_result", "disable"})
 
 
 def import_transformers(tensor_parallel: int) -> None:
     """Import torch and transformers; nothing happens if transformers is already imported.
 
-    tensor_parallel: processes that share the target; transformers leaves torch.distributed out for a single one
+    tensor_parallel: processes that share the target; for a single one transformers is told that torch.distributed is missing
     """
     if "transformers" in sys.modules:
         return
-    enabled = gc.isenabled()
     # Modules stay, and every collection would traverse all that they define.
     gc.disable()
     try:
@@ -30,22 +31,19 @@ def import_transformers(tensor_parallel: int) -> None:
         import transformers
         from transformers.utils.import_utils import is_torch_distributed_available
 
-        distributed = torch.distributed
         if tensor_parallel == 1 and not in_run():
             # transformers asks once and remembers the answer.
-            distributed.is_available, is_available = (lambda: False), distributed.is_available
-            is_torch_distributed_available()
-            distributed.is_available = is_available
+            with replaced(vars(torch.distributed), "is_available", lambda: False):
+                is_torch_distributed_available()
         with read_folders_once(Path(transformers.__file__).parent / "models"):
             import transformers.models
-        with without_compiler():
+        with nullcontext() if COMPILER in sys.modules else without_compiler():
             import torch.nn.attention.bias
             import transformers.generation.utils
             import transformers.modeling_utils
     finally:
         gc.freeze()
-        if enabled:
-            gc.enable()
+        gc.enable()
 
 
 @contextmanager
@@ -59,14 +57,28 @@ def without_compiler() -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[COMPILER], vars(torch)["_dynamo"]
+        if sys.modules[COMPILER] is stand_in:
+            del sys.modules[COMPILER], vars(torch)["_dynamo"]
 
 
-def undecorated(name: str) -> Callable[..., Any]:
-    """A decorator that does nothing, with or without arguments, for any public name."""
+def undecorated(name: str) -> Any:
+    """A decorator that does nothing, with or without arguments; anything else comes from the real compiler."""
+    if name in DECORATORS:
+        return lambda function=None, *_, **__: function or (lambda decorated: decorated)
     if name.startswith("__"):
         raise AttributeError(name)
-    return lambda function=None, *_, **__: function or (lambda decorated: decorated)
+    sys.modules.pop(COMPILER)
+    return getattr(import_module(COMPILER), name)
+
+
+@contextmanager
+def replaced(namespace: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """Replace a name of a module for a while."""
+    original, namespace[name] = namespace[name], value
+    try:
+        yield
+    finally:
+        namespace[name] = original
 
 
 @contextmanager
@@ -86,9 +98,5 @@ def read_folders_once(folder: Path) -> Iterator[None]:
     def define_once(path: str, prefix: str | None = None) -> Any:
         return listed if Path(path).parent == folder and prefix is None else define(path, prefix)
 
-    names = vars(import_utils)
-    names["define_import_structure"] = define_once
-    try:
+    with replaced(vars(import_utils), "define_import_structure", define_once):
         yield
-    finally:
-        names["define_import_structure"] = define

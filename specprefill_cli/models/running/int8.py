@@ -162,7 +162,7 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
 def load_written(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
     """The model of a folder that this package wrote, in 8 bits or not, and the names of weights that the folder lacks.
 
-    Its weights stay in the files until a pass reads them. dtype: of everything but packed matrices
+    Weights of its dtype stay in the files until a pass reads them. dtype: of everything but packed matrices
     """
     model = empty_model(config, dtype=dtype, attn_implementation=ATTENTION)
     files = map(load_file, sorted(folder.glob("*.safetensors")))

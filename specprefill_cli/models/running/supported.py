@@ -66,6 +66,7 @@ def model_class(config: PretrainedConfig) -> Any:
 def empty_model(config: PretrainedConfig, **options: Any) -> PreTrainedModel:
     """A model without memory for its weights. options: of transformers' `_from_config`, such as the dtype."""
     with init_empty_weights(include_buffers=False), no_init_weights():
-        model: PreTrainedModel = model_class(config)._from_config(config, **options)
+        build = model_class(config)
+        model: PreTrainedModel = build._from_config(config, **options) if options else build(config)
     model.tie_weights()
     return model
