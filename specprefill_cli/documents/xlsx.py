@@ -84,7 +84,7 @@ def without_spacers(rows: Iterable[list[str]]) -> Iterator[list[str]]:
     width, follows_gap = 0, False
     for row in rows:
         filled = [place for place, cell in enumerate(row, start=1) if cell]
-        goes_on = len(filled) > 2 and filled[-1] == width and sum(map(is_amount, row)) > 1
+        goes_on = follows_gap and len(filled) > 2 and filled[-1] == width and sum(map(is_amount, row)) > 1
         if filled and follows_gap and not goes_on:
             yield []
             width = 0

@@ -175,7 +175,7 @@ def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     names = ("whole", "rewriting", *("over_rows" for text in texts if pattern("rows").search(text.value)))
     pairs = [*zip(texts, divisions, strict=True)]
     users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
-    is_unclear = any(own.is_unclear for text, own in pairs if text.role != "user" or text.number == users[0])
+    is_unclear = any(division.is_unclear for text, division in pairs if text.role != "user" or text.number == users[0])
     for numbers in (*([number] for number in users), [text.number for text in texts if text.role != "user"]):
         own = [division for text, division in pairs if text.number in numbers]
         asked = [*chain(*(division.asked for division in own))]

@@ -109,9 +109,9 @@ def sets_task(texts: Iterable[str]) -> bool:
 
 
 def may_hide_task(paragraphs: Sequence[str], clear: Sequence[str]) -> bool:
-    """Whether the first or last outer paragraph may be a task in unknown words: it is short and asks for no place.
+    """Whether the first or last outer paragraph may be a task in unknown words: it is short and asks about no place.
 
-    clear: what asks for a place. If the other paragraph does, or nothing, only a sentence may be a task, no title or name.
+    clear: the questions about a place. Where the other paragraph asks for one, or none does, a title or a name is no task.
     """
     asks = {text: any(question in text for question in clear) for text in paragraphs}
     ends = [text for text in paragraphs if asks[text] or not pattern("closing").match(text)]
