@@ -31,6 +31,7 @@ def study(
     limit: Annotated[int, typer.Option(min=2, help="Questions to study, drawn at random.")] = 50,
     distractors: Distractors = 19,
     sample_seed: SampleSeed = 0,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Compare so many tokens of each answer, at most.")] = 12,
     *,
     settings: Settings,
     quiet: Quiet = False,
@@ -66,7 +67,7 @@ def study(
     for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
     with notes.progress("studying") as update:
-        rows = study_items(session, chooser, items, settings, out / "questions.jsonl", update)
+        rows = study_items(session, chooser, items, settings, out / "questions.jsonl", update, answer_tokens)
     pair = {"draft": session.pair.loaded_draft.name, "target": session.pair.target.name}
     record = {"schema": SCHEMA, "left_out": [item.identifier for item, _ in left_out], "pair": pair, **summary(rows)}
     write_whole(out / "study.json", json.dumps(record, indent=1) + "\n")

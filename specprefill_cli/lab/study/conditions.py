@@ -21,7 +21,7 @@ from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept
 from specprefill_cli.lab.study import controls
 from specprefill_cli.lab.study.journal import measure_items
-from specprefill_cli.lab.study.question import QuestionStudy, full_prefill
+from specprefill_cli.lab.study.question import ANSWER_TOKENS, QuestionStudy, full_prefill
 from specprefill_cli.lab.tables import Row
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.registry import SCORERS
@@ -42,10 +42,11 @@ def study_items(
     settings: Settings,
     path: Path,
     step: Callable[[str], None],
+    answer_tokens: int = ANSWER_TOKENS,
 ) -> list[Row]:
     """Study every question that has no row in the file yet; return the rows.
 
-    chooser: chooses the text of `select`; settings: of draft KV
+    chooser: chooses the text of `select`; settings: of draft KV; answer_tokens: greatest number of an answer
     """
     numbers = {item.identifier: number for number, item in enumerate(items)}
 
@@ -53,8 +54,8 @@ def study_items(
         other = controls.other_document(items, numbers[item.identifier])
         if other is None:
             raise SpecprefillError("study: all questions are about the same text; give questions about two or more")
-        wrong = full_prefill(session, other, settings, answered=False).native
-        return study_question(full_prefill(session, item, settings), chooser, wrong)
+        wrong = full_prefill(session, other, settings, answer_tokens=0).native
+        return study_question(full_prefill(session, item, settings, answer_tokens), chooser, wrong)
 
     return measure_items(path, items, measure, step)
 

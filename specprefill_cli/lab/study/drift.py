@@ -29,15 +29,20 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A cache against full prefill. kl: KL(full || this) in nats before each token; changed: whether a greedy choice differs.
+    """A cache against full prefill. kl: KL(full || this) in nats before each token; same: greedy choices before one differs.
 
     margin: as in `Answer`; likeliest: log-probability of the likeliest first token
     """
 
     kl: Sequence[float]
-    changed: bool
+    same: int
     margin: float
     likeliest: float
+
+    @property
+    def changed(self) -> bool:
+        """Whether a greedy choice differs."""
+        return self.same < len(self.kl)
 
 
 def greedy_answer(
@@ -70,9 +75,10 @@ def drift(answer: Answer, logits: Tensor) -> Drift:
     """Compare logits [T + 1, V], as `run_forced` returns them, with the answer of full prefill."""
     expected, other = answer.log_probabilities, logits.log_softmax(-1)
     first, second = other[0].topk(2).values.tolist()
+    equal = expected.argmax(-1) == other.argmax(-1)
     return Drift(
         kl=(expected.exp() * (expected - other)).sum(-1).clamp(min=0).tolist(),
-        changed=bool((expected.argmax(-1) != other.argmax(-1)).any()),
+        same=int(equal.long().cumprod(0).sum()),
         margin=first - second,
         likeliest=first,
     )

@@ -35,6 +35,13 @@ SIGNALS: Columns = {
     "changed": lambda row: f"{row['changed']} of {row['n']}",
     "AUROC [95 %]": interval("auroc", ".2f"),
 }
+DRIFT: Columns = {
+    "cache": figure("name"),
+    "tokens": figure("tokens"),
+    "n": figure("n"),
+    "answer differs by then, % [95 %]": interval("diverged", ".0f"),
+    "KL there": interval("kl", ".2f"),
+}
 # The lines of the plot of KL against time.
 LINES = {"select, bundled chooser": "select 0.", "draft KV": ("mapped", "riskiest recomputed")}
 
@@ -42,12 +49,12 @@ LINES = {"select, bundled chooser": "select 0.", "draft KV": ("mapped", "riskies
 def study_view(record: Row) -> Group:
     """The tables of a study, for a terminal."""
     title = f"{record['questions']:,} questions, prompts of about {record['prompt_tokens']:,.0f} tokens"
-    tables = [("conditions", CONDITIONS), ("choosers", CHOOSERS), ("signals", SIGNALS)]
+    tables = [("conditions", CONDITIONS), ("choosers", CHOOSERS), ("signals", SIGNALS), ("drift", DRIFT)]
     notes = [f"No verdicts: {TOO_FEW}."] if record["questions"] < FEWEST_QUESTIONS else []
     return Group(
         plain(title, "bold"),
         *map(plain, notes),
-        *(rich_table(list(columns), cells(record[name], columns), name) for name, columns in tables),
+        *(rich_table(list(columns), cells(record[name], columns), name) for name, columns in tables if record[name]),
     )
 
 

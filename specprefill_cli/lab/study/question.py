@@ -24,8 +24,8 @@ from specprefill_cli.models.running.passes import QueryCapture
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.settings import Settings
 
-# Tokens of an answer that are compared.
-LONGEST = 12
+# Tokens of an answer that are compared, if nothing else is asked for.
+ANSWER_TOKENS = 12
 FULL = "full"
 Value = TypeVar("Value")
 
@@ -35,6 +35,7 @@ class QuestionStudy:
     """Compares caches of a prompt with full prefill.
 
     native: the target's own KV of prefix and document; exact: slots that are always the target's own
+    answer_tokens: greatest number of tokens of an answer
     queries: of the suffix, in full prefill; seconds: of the steps, without other programs' share of the processor
     results: by condition; kept: by scorer and keep ratio, whether the kept text holds the answer, None where that is unknown
     """
@@ -44,6 +45,7 @@ class QuestionStudy:
     native: SlotKv
     exact: Tensor
     answer: Answer
+    answer_tokens: int
     queries: QueryCapture
     seconds: dict[str, float]
     results: dict[str, Row] = field(default_factory=dict)
@@ -63,14 +65,19 @@ class QuestionStudy:
         step = f"suffix of {name}"
         logits = self.timed(step, lambda: run_forced(model, state, suffix, place, self.answer))
         drifted = drift(self.answer, logits)
-        row: Row = {"kl": drifted.kl[0], "kl_answer": sum(drifted.kl) / len(drifted.kl)}
-        row |= {"changed": drifted.changed, "margin": drifted.margin, "likeliest": drifted.likeliest}
+        row: Row = {"kl": drifted.kl[0], "kl_answer": sum(drifted.kl) / len(drifted.kl), "kl_tokens": drifted.kl}
+        row |= {
+            "changed": drifted.changed,
+            "same": drifted.same,
+            "margin": drifted.margin,
+            "likeliest": drifted.likeliest,
+        }
         row["tokens"] = len(kv.slots)
         if seconds is not None:
             answer = self.answer
             if drifted.changed:
                 stop_tokens = request.target.stop_tokens
-                answer = greedy_answer(model, state, logits[0], prompt.length, stop_tokens, LONGEST)
+                answer = greedy_answer(model, state, logits[0], prompt.length, stop_tokens, self.answer_tokens)
             row |= {"seconds": seconds + self.seconds[step], "f1": 100 * f1(self.text(answer), self.item.answers)}
         self.results[name] = row
 
@@ -107,8 +114,8 @@ def timed(seconds: dict[str, float], step: str, wait: Callable[[], None], work: 
 
 
 @torch.inference_mode()
-def full_prefill(session: Session, item: Item, settings: Settings, answered: bool = True) -> QuestionStudy:
-    """Prefill a question in full and answer it, if it is to be `answered`: the reference of all other caches."""
+def full_prefill(session: Session, item: Item, settings: Settings, answer_tokens: int = ANSWER_TOKENS) -> QuestionStudy:
+    """Prefill a question in full and decode up to `answer_tokens`: the reference of all other caches."""
     request = session.request(item.collection, item.question, settings)
     prompt, model, seconds = request.prompt, request.target.model, dict[str, float]()
     (start, end), positions = prompt.document, torch.arange(prompt.length)
@@ -119,14 +126,14 @@ def full_prefill(session: Session, item: Item, settings: Settings, answered: boo
         request.clock.wait,
         lambda: prefill(model, prompt.tokens, positions, request.prefill_chunk, capture=capture),
     )
-    most = LONGEST if answered else 0
-    answer = greedy_answer(model, state, logits, prompt.length, request.target.stop_tokens, most)
+    answer = greedy_answer(model, state, logits, prompt.length, request.target.stop_tokens, answer_tokens)
     study = QuestionStudy(
         item=item,
         request=request,
         native=copy_slots(state, positions[:end]),
         exact=positions[: max(start, ALWAYS_EXACT)],
         answer=answer,
+        answer_tokens=answer_tokens,
         queries=capture,
         seconds=seconds,
     )

@@ -9,10 +9,12 @@ import numpy as np
 
 from specprefill_cli.lab.evaluation.statistics import auroc, mean_figures, percentile_interval, resample, share_figures
 from specprefill_cli.lab.study.conditions import RECOMPUTED
-from specprefill_cli.lab.study.question import FULL
+from specprefill_cli.lab.study.question import ANSWER_TOKENS, FULL
 from specprefill_cli.lab.tables import Row
 
 SELECT = "select 0."
+# Tokens of an answer after which its drift is told, if some answers are longer than the default.
+DRIFT_TOKENS = (1, 4, 16, 64)
 
 
 def summary(rows: Sequence[Row]) -> Row:
@@ -25,6 +27,7 @@ def summary(rows: Sequence[Row]) -> Row:
         "conditions": [condition_row(rows, name, [*curve, FULL]) for name in names],
         "choosers": [chooser_row(rows, name, keep) for name, kept in rows[0]["kept"].items() for keep in kept],
         "signals": [signal_row(rows, name) for name in rows[0]["signals"]],
+        "drift": drift_rows(rows),
         "errors": {
             part: [fmean(layer) for layer in zip(*(row["errors"][part] for row in rows), strict=True)]
             for part in rows[0]["errors"]
@@ -57,6 +60,24 @@ def condition_row(rows: Sequence[Row], name: str, curve: Sequence[str]) -> Row:
     full = [row["results"][FULL]["f1"] for row in rows] if is_timed else []
     figures |= mean_figures("f1", scores)
     return figures | mean_figures("f1_delta", [ours - theirs for ours, theirs in zip(scores, full, strict=True)])
+
+
+def drift_rows(rows: Sequence[Row]) -> list[Row]:
+    """How far answers of at least so many tokens drift, by condition that can be timed; none if all answers are short.
+
+    diverged: percentage that differ from `full` by then; kl: of the token there, forced on the answer of `full`, in nats
+    """
+    drifts, results = [], [row["results"] for row in rows]
+    for name in results[0]:
+        known = [result[name] for result in results if "kl_tokens" in result[name] and "seconds" in result[name]]
+        if all(len(drifted["kl_tokens"]) <= ANSWER_TOKENS + 1 for drifted in known):
+            continue
+        for tokens in DRIFT_TOKENS:
+            if long := [drifted for drifted in known if len(drifted["kl_tokens"]) >= tokens]:
+                figures = share_figures("diverged", [drifted["same"] < tokens for drifted in long])
+                figures |= mean_figures("kl", [drifted["kl_tokens"][tokens - 1] for drifted in long])
+                drifts.append({"name": name, "tokens": tokens, "n": len(long), **figures})
+    return drifts
 
 
 def chooser_row(rows: Sequence[Row], name: str, keep: str) -> Row:

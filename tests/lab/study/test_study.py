@@ -72,8 +72,10 @@ def test_drift_is_measured_on_the_answer_of_full_prefill(random_session):
     torch.testing.assert_close(logits.log_softmax(-1), study.answer.log_probabilities, atol=1e-3, rtol=1e-3)
     same = drift(study.answer, logits)
     assert max(same.kl) < 1e-4
-    assert (same.changed, same.margin) == (False, pytest.approx(study.answer.margin, abs=1e-3))
+    assert (same.changed, same.same, same.margin) == (False, len(same.kl), pytest.approx(study.answer.margin, abs=1e-3))
     assert drift(study.answer, logits.roll(1, -1)).changed
+    later = torch.cat([logits[:2], logits[2:].roll(1, -1)])
+    assert drift(study.answer, later).same == 2
 
 
 def test_wrong_document_is_never_the_same_text():
@@ -164,6 +166,20 @@ def test_summary_compares_with_select_at_equal_time():
     assert (kept["name"], kept["keep"], kept["n"], kept["kept"]) == ("paper", 0.1, 20, 50)
     assert (unknown["n"], unknown["kept"]) == (0, None)
     assert record["errors"] == {"keys": [0, pytest.approx(0.6)]}
+    assert record["drift"] == []
+
+
+def test_drift_counts_answers_that_are_long_enough():
+    rows = [row_with(0.5, 30, True, 1) for _ in range(4)]
+    for same, row in zip((1, 10, 20, 20), rows, strict=True):
+        row["results"][RECOMPUTED] |= {"same": same, "kl_tokens": [0.1] * 15 + [same / 10] * 5}
+    rows[3]["results"][RECOMPUTED]["kl_tokens"] = [0.1] * 3
+    told = {row["tokens"]: (row["n"], row["diverged"], round(row["kl"], 6)) for row in summary(rows)["drift"]}
+    assert told == {
+        1: (4, 0, 0.1),
+        4: (3, pytest.approx(100 / 3), 0.1),
+        16: (3, pytest.approx(200 / 3), round(3.1 / 3, 6)),
+    }
 
 
 @pytest.mark.slow
