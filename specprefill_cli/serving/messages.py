@@ -147,7 +147,7 @@ def find_document(body: Mapping[str, Any], document: str = "") -> tuple[str, lis
 def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     """Find the question, and the texts of user and system that are surely document, in order.
 
-    The question is asked by the last user message; where that holds none, by an earlier one, or by the system.
+    The question is asked by the last user message; where that holds none, by an earlier one.
 
     Raises Untouched for tools, without a clear question, for a question that needs the whole document, and where no clear
     majority of the text is surely document.
@@ -176,18 +176,17 @@ def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     pairs = [*zip(texts, divisions, strict=True)]
     users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
     is_unclear = any(division.is_unclear for text, division in pairs if text.role != "user" or text.number == users[0])
-    for numbers in (*([number] for number in users), [text.number for text in texts if text.role != "user"]):
-        own = [division for text, division in pairs if text.number in numbers]
-        asked = [*chain(*(division.asked for division in own))]
+    for number in users:
+        asked = [*chain(*(division.asked for text, division in pairs if text.number == number))]
         if any(pattern(name).search(text) for name in names for text in asked):
             raise Untouched("the question needs everything")
         clear = [text for text in asked if is_clear(text)]
         if clear and not is_unclear and not any(map(pattern("production").match, asked)):
-            before = chain(*(d.asked for text, d in pairs if text.role == "user" and text.number < numbers[0]))
+            before = chain(*(d.asked for text, d in pairs if text.role == "user" and text.number < number))
             # `Why?` after an answer is about the question before it.
             known = [text for text in [*before][-1:] if is_clear(text)]
             earlier = [text for text in known if not any(pattern(name).search(text) for name in names)]
-            if not earlier and numbers[0] in users[:-1] and all(map(pattern("follow_up").match, clear)):
+            if not earlier and number != users[-1] and all(map(pattern("follow_up").match, clear)):
                 raise Untouched("no clear question")
             return "\n".join(dict.fromkeys([*earlier, *clear]))[-SHORT_CHARACTERS:]
         if asked or is_unclear:
