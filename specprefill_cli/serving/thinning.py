@@ -96,7 +96,10 @@ def divide(text: str, is_system: bool) -> Division:
     # Many requests inside are the document's own, as in a list of questions and answers; without answers they are asked.
     if len(inner) <= MOST_INNER_QUESTIONS or len(inner) > len(sentences) / 2:
         kept |= {*chain(*inner)}
-    whole = [*labelled, *forms]
+    # Behind a label at the end, and beside a marked document that is most of the text, all may be asked.
+    whole = [*labelled, *forms, *((start, len(text)) for start, _ in labelled[-1:] if start > len(text) * 3 // 4)]
+    if sum(end - start for start, end in marks) > len(text) / 2:
+        kept |= {own for own in sentences if not is_inside(own[0], marks)}
     kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in whole)}
     runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
     documents = [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]
