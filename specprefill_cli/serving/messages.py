@@ -9,13 +9,14 @@ from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Document, one_page_document
+from specprefill_cli.documents.language import PREFIX, WordForms, language_of
 from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.body import read_entry
 from specprefill_cli.serving.guard import ApiError
 from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Division, divide, is_clear, pattern
 
-# The share of all characters that has to be surely document.
-CLEAR_MAJORITY = 0.6
+# The share of all characters that has to be surely document; bytes of a question that has to share a word with it.
+CLEAR_MAJORITY, SHORT_QUESTION = 0.6, 24
 # The header with the reason why nothing was thinned.
 REASON = "x-specprefill-reason"
 # Roles whose messages may hold documents, and types of content parts that are documents.
@@ -167,7 +168,16 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     total = sum(len(text.value) for text in all_texts)
     if sum(text.end - text.start for text in long_texts) < CLEAR_MAJORITY * total:
         raise Untouched("short" if total <= SHORT_CHARACTERS else "mostly not document")
+    if not any(is_about(question, own.document.text) for own in long_texts):
+        raise Untouched("no clear question")
     return question, long_texts
+
+
+def is_about(question: str, document: str) -> bool:
+    """Whether a question is longer, or a word of it begins like one of a document; without spaces, a pair of characters."""
+    forms = WordForms(language_of(document))
+    words = tuple(word[:PREFIX] for word in forms.question_words(question) if len(word) > 1)
+    return len(question.encode()) > SHORT_QUESTION or any(form.startswith(words) for _, form in forms.words(document))
 
 
 def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:

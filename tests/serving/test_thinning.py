@@ -10,7 +10,7 @@ from specprefill_cli.serving.messages import Untouched, find_document, texts_of
 from specprefill_cli.serving.thinning import SHORT_CHARACTERS
 from tests.helpers.message_shapes import LANGUAGES, shapes
 
-PARAGRAPH = "The harbour is open from nine to five, and the kiosk sells rope. " * 6
+PARAGRAPH = "The berths are open from nine to five, and the kiosk sells rope. " * 6
 REPORT = "\n\n".join([PARAGRAPH.strip()] * 16)
 QUESTION = "What does a berth cost?"
 REQUESTS = tomllib.loads((Path(__file__).parents[1] / "data" / "requests.toml").read_text(encoding="utf-8"))
