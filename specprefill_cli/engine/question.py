@@ -96,9 +96,7 @@ class Ticket:
             self.session.warm_up(self.request.settings)
             self.prepared = self.session.resolve(encoded, self.request.settings)
             self.bytes = self.prepared.kv_bytes + self.prepared.pass_bytes
-        if self.prepared is None or not running:
-            return True
-        return sum(ticket.bytes for ticket in (self, *running)) <= memory_limit
+        return self.prepared is None or not running or sum(ticket.bytes for ticket in (self, *running)) <= memory_limit
 
     def prefill(self) -> None:
         """Prefill the question and choose the first token of its answer."""
@@ -115,8 +113,8 @@ class Ticket:
 
     def retrieve(self) -> Retrieval:
         """Find the passages for the question."""
-        request = self.request
-        return retrieve(self.session, self.encoded.result(), request.question, request.settings, request.top)
+        request, documents = self.request, self.encoded.result()
+        return retrieve(self.session, documents, request.question, request.settings, request.top)
 
     def advance(self, outcome: Tensor | BaseException | None = None) -> Iterator[Event]:
         """Yield events up to the next pass or the end; outcome: the last pass's logits, or the error that it raised."""

@@ -39,6 +39,7 @@ def check_error(call, line, code, words, stdin=b""):
 
 @pytest.mark.parametrize(("line", "words"), [
     ("ask named.pdf Who?", "not a .pdf file"), ("ask missing.pdf Who?", "missing.pdf"), ("ask - Who?", "stdin"),
+    ("passages missing.pdf Who?", "missing.pdf: cannot be read"), ("ask '' Who?", "not a file name"),
     ("ask HANDBOOK Who? --max-new-tokens 16380", "does not fit tiny:target's context of 16,384"),
     ("ask HANDBOOK Who? --target some/model", "some/model: not in the model cache"),
     ("ask HANDBOOK Who? --adapter some/adapter", "some/adapter: not in the model cache"),

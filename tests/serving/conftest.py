@@ -33,7 +33,9 @@ class RunningServer:
 
     @property
     def environment(self):
-        variables = {name: value for name, value in os.environ.items() if name != "SPECPREFILL_SERVER"}
+        # With calibrations of its own a command would not use the server.
+        left_out = ("SPECPREFILL_SERVER", "SPECPREFILL_CALIBRATION")
+        variables = {name: value for name, value in os.environ.items() if name not in left_out}
         return {**variables, "XDG_RUNTIME_DIR": str(self.folder)}
 
     @property
