@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import astuple
-from itertools import takewhile
 from pathlib import Path
 
 from specprefill_cli.caches import DiskCache
@@ -43,11 +42,12 @@ def expand_source(source: str) -> tuple[list[Path], list[str]]:
     # For a parent without permission, os.path returns False and pathlib raises; opening the file gives the reason.
     if os.path.isdir(source):
         return expand_folder(source)
-    if os.path.lexists(source) or PATTERN_CHARACTERS.isdisjoint(source):
-        return [Path(source)], []
     parts = Path(source).parts
-    fixed_parts = list(takewhile(PATTERN_CHARACTERS.isdisjoint, parts))
-    files = match_pattern(Path(*fixed_parts), parts[len(fixed_parts) :])
+    # What exists is no pattern, whatever characters its name has.
+    fixed = max(count for count in range(len(parts) + 1) if os.path.lexists(Path(*parts[:count])))
+    if PATTERN_CHARACTERS.isdisjoint("".join(parts[fixed:])):
+        return [Path(source)], []
+    files = match_pattern(Path(*parts[:fixed]), parts[fixed:])
     if not files:
         remedy = "check it; quotes keep the shell from expanding it"
         raise document_error(source, "no file matches this pattern", remedy)

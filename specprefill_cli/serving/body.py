@@ -22,7 +22,7 @@ from specprefill_cli.documents.collect import URL
 from specprefill_cli.documents.document import Collection, Document, one_page_document
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
-from specprefill_cli.errors import DocumentError
+from specprefill_cli.errors import DocumentError, one_line
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import Settings
 
@@ -178,9 +178,9 @@ def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collect
 
     Raises ApiError for a relative path without a folder and for a special file, DocumentError for an unreadable document.
     """
-    paths = [name if URL.match(name) else os.path.join(folder, name) for name in names]
+    paths = [os.path.join(folder, name) if name and not URL.match(name) else name for name in names]
     for path in paths:
-        if not (os.path.isabs(path) or URL.match(path)):
+        if path and not (os.path.isabs(path) or URL.match(path)):
             raise ApiError(400, f"{path}: the server runs in another folder; give an absolute path")
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise ApiError(400, f"{path}: no file or folder; send its content as base64")
@@ -188,10 +188,10 @@ def read_paths(names: Sequence[str], folder: str, settings: Settings) -> Collect
     try:
         collection = read_once(paths, settings.strict, not settings.no_cache)
     except DocumentError as error:
-        raise DocumentError(str(error).replace(base, "")) from error
+        raise DocumentError(str(error).replace(one_line(base), "")) from error
     documents = (
         document if document.name.startswith(absolute) else replace(document, name=document.name.removeprefix(base))
         for document in collection.documents
     )
-    skipped = tuple(text.replace(base, "") for text in collection.skipped)
+    skipped = tuple(text.replace(one_line(base), "") for text in collection.skipped)
     return replace(collection, documents=tuple(documents), skipped=skipped)

@@ -41,6 +41,9 @@ def refusal(*sources: str) -> str:
 
 def test_a_pattern_names_its_matches(folder: Path) -> None:
     assert names("docs/**/*.txt") == ["docs/a.txt", "docs/sub/c.txt", "docs/z.txt"]
+    os.rename("docs/sub", "docs/[s*b]")
+    assert names("docs/[s*b]/*.txt", "docs/[s*b]") == ["docs/[s*b]/c.txt"]
+    assert refusal("docs/[s*b]/missing.txt").startswith("docs/[s*b]/missing.txt: cannot be read")
     assert names("docs/*") == ["docs/B.MD", "docs/a.txt", "docs/notes.bin", "docs/z.txt"]
 
 
