@@ -32,6 +32,11 @@ def check_can_write(path: Path, option: str) -> None:
         raise UsageError(f"{option} {path}: no permission to write there; give another place")
 
 
+def only_read_here(name: str) -> bool:
+    """Whether only this process can read a document: from standard input, a pipe or another of its open files."""
+    return name == STANDARD_INPUT or name.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/")) or is_device(Path(name))
+
+
 def same_file(path: Path, other: Path) -> bool:
     """Whether two paths lead to the same existing file."""
     return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
@@ -49,8 +54,8 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
 
 def is_device(path: Path) -> bool:
-    """Whether a path exists and is not a regular file: a device or a pipe, such as /dev/stdout."""
-    return os.path.exists(path) and not os.path.isfile(path)
+    """Whether a path exists and is neither a regular file nor a folder: a device or a pipe, such as /dev/stdout."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

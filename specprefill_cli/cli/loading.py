@@ -15,7 +15,7 @@ from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
 from specprefill_cli.engine.request import Engine, ReadDocuments, Request
 from specprefill_cli.errors import UsageError
-from specprefill_cli.files import STANDARD_INPUT, check_can_write, same_file, write_whole
+from specprefill_cli.files import check_can_write, only_read_here, same_file, write_whole
 from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
 from specprefill_cli.models.sources.hub import fetch_gguf, may_download
 from specprefill_cli.models.sources.pairs import chosen_pair
@@ -186,8 +186,8 @@ class EngineOpener:
 
     def open(self, notes: Notes, no_server: bool = True) -> Engine:
         """Use the running server if it can answer the rows, or load the models and warm them up."""
-        # A server cannot read our standard input.
-        if not no_server and STANDARD_INPUT not in self.documents:
+        # What can be read only here was read already, and only once.
+        if not no_server and not any(map(only_read_here, self.documents)):
             from specprefill_cli.serving.control import server_for
 
             if server := server_for(self.settings, notes.line):

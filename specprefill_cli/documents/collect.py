@@ -133,27 +133,25 @@ def read_collection(
     return Collection(tuple(documents.values()), tuple(dict.fromkeys(skipped)), kept=keep)
 
 
-def read_standard_input() -> bytes:
-    """Read standard input, at most a byte more than the size limit. Raises DocumentError if it is empty."""
-    # A program without a console has no standard input.
-    data = sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b""
-    if not data:
+def content_of(path: Path | None) -> bytes:
+    """Read a file, or standard input, at most a byte more than the size limit. Raises DocumentError if that fails."""
+    if path is None:
+        # A program without a console has no standard input.
+        if data := sys.stdin.buffer.read(LIMITS.max_bytes + 1) if sys.stdin else b"":
+            return data
         raise document_error("stdin", "standard input is empty", "pipe a document into it")
-    return data
+    try:
+        with path.open("rb") as stream:
+            return stream.read(LIMITS.max_bytes + 1)
+    except OSError as error:
+        cause = f"cannot be read: {error.strerror or error}"
+        raise document_error(path.as_posix(), cause, "check its name and its permissions") from error
 
 
 def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache | None) -> Document:
     """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
-    if path is None:
-        return read_document(read_standard_input(), "stdin")
-    name = path.as_posix()
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(LIMITS.max_bytes + 1)
-    except OSError as error:
-        cause = f"cannot be read: {error.strerror or error}"
-        raise document_error(name, cause, "check its name and its permissions") from error
-    if cache is None:
+    name, data = "stdin" if path is None else path.as_posix(), content_of(path)
+    if path is None or cache is None:
         return read_document(data, name, step=step)
     key = f"text {VERSION} {can_recognise()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
     with suppress(TypeError, ValueError):

@@ -17,7 +17,7 @@ import dacite
 
 from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, RemoteEngine, Request, Started
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.files import STANDARD_INPUT
+from specprefill_cli.files import STANDARD_INPUT, only_read_here
 from specprefill_cli.record import Fate, Record, Retrieval
 from specprefill_cli.settings import AUTO, SETTINGS
 
@@ -87,7 +87,7 @@ def body_of(request: Request) -> dict[str, Any]:
     overrides = {name: getattr(request.settings, name) for name, setting in SETTINGS.items() if setting.per_question}
     return {
         "question": request.question,
-        "documents": [document_of(name) for name in request.documents],
+        "documents": [document_of(name) for name in dict.fromkeys(request.documents)],
         "folder": os.getcwd(),
         "stream": request.task == ANSWER,
         "top": request.top,
@@ -96,12 +96,13 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def document_of(name: str) -> dict[str, str]:
-    """A document in the server's format: its path, or the content of standard input."""
-    if name != STANDARD_INPUT:
+    """A document in the server's format: its path, or the content of what only this process can read."""
+    if not only_read_here(name):
         return {"path": os.path.expanduser(name)}
-    from specprefill_cli.documents.collect import read_standard_input
+    from specprefill_cli.documents.collect import content_of
 
-    return {"base64": base64.b64encode(read_standard_input()).decode("ascii"), "name": "stdin"}
+    name, path = ("stdin", None) if name == STANDARD_INPUT else (name, Path(name))
+    return {"base64": base64.b64encode(content_of(path)).decode("ascii"), "name": name}
 
 
 def server_sent(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:

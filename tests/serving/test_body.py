@@ -1,10 +1,14 @@
 """Bodies of `POST /v1/ask`: the files that they name."""
 
+import os
+
 import pytest
 
 from specprefill_cli.batching import rows
+from specprefill_cli.engine.http import document_of
 from specprefill_cli.errors import DocumentError
 from specprefill_cli.serving.body import read_paths
+from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
 from specprefill_cli.settings import Settings
 
 
@@ -23,6 +27,15 @@ def test_names_are_those_of_the_request(tmp_path):
     for name, words in (("c*", r"^c\*: no file"), ("", "not a file name"), ("https://a.org/a?b", "URLs are not read")):
         with pytest.raises(DocumentError, match=words):
             read_names([name], tmp_path)
+
+
+@pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="commands use no server")
+def test_what_only_the_command_can_read_is_sent():
+    reader, writer = os.pipe()
+    os.write(writer, b"The gate")
+    os.close(writer)
+    assert document_of(f"/dev/fd/{reader}") == {"base64": "VGhlIGdhdGU=", "name": f"/dev/fd/{reader}"}
+    os.close(reader)
 
 
 def test_a_strict_request_skips_no_file(tmp_path):
