@@ -61,13 +61,12 @@ class Setting:
         return parsed
 
     def _convert(self, value: Any) -> Any:
-        if value in self.words:
+        if value in self.words or (value is None and self.optional):
             return None if self.optional else value
         if self.type is bool:
             return value if isinstance(value, bool) else BOOLEANS[value.lower()]
-        if isinstance(value, bool) or (self.type is int and isinstance(value, float)):
-            raise TypeError
-        if self.type is str and not isinstance(value, str):
+        fits = {int: not isinstance(value, float) or value.is_integer(), str: isinstance(value, str)}
+        if isinstance(value, bool) or not fits.get(self.type, True):
             raise TypeError
         return self.type(value)
 

@@ -120,7 +120,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, declared in SETTINGS.items():
-            declared.check(getattr(self, name), declared.flag)
+            object.__setattr__(self, name, declared.parse(getattr(self, name), declared.flag))
         if self.confirm and self.temperature > 0:
             raise UsageError(
                 f"--confirm: a sampled answer cannot be confirmed; leave out --confirm, or --temperature {self.temperature:g}"
@@ -135,10 +135,8 @@ def _declared_settings() -> dict[str, Setting]:
     hints, settings = get_type_hints(Settings), {}
     for declared in fields(Settings):
         name, types = declared.name, set(get_args(hints[declared.name]) or (hints[declared.name],))
-        value_type = next(candidate for candidate in (bool, int, float, str) if candidate in types)
-        settings[name] = Setting(
-            name=name, default=declared.default, type=value_type, optional=NoneType in types, **declared.metadata
-        )
+        kind, optional = next(kind for kind in (bool, int, float, str) if kind in types), NoneType in types
+        settings[name] = Setting(name=name, default=declared.default, type=kind, optional=optional, **declared.metadata)
     return settings
 
 

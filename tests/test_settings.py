@@ -41,6 +41,7 @@ def test_flags_override_environment_and_file(merge):
         ("keep", "0.25", 0.25),
         ("speculate", "off", "off"),
         ("speculate", "5", 5),
+        ("seed", 5.0, 5),
         ("memory_cache", "0.5", 0.5),
     ],
 )
@@ -124,6 +125,9 @@ def test_variations_are_validated_copies():
     assert settings.varied(mode="full") == Settings(keep=0.2, mode="full")
     with pytest.raises(UsageError, match="--keep 2: must be above 0"):
         settings.varied(keep=2.0)
+    assert settings.varied(keep="auto") == Settings()
+    with pytest.raises(UsageError, match=r"--max-new-tokens: '5.5' is not a whole number"):
+        settings.varied(max_new_tokens=5.5)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

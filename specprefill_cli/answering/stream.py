@@ -63,8 +63,9 @@ class AnswerStream(TextStream):
         return self.resolved.request
 
     def __iter__(self) -> Generator[str, None, None]:
-        """Yield pieces of the (provisional) answer as they are decoded; Ctrl-C ends it and keeps the text so far."""
-        yield from (item for item in items_of(self.steps()) if isinstance(item, str))
+        """Yield pieces of the (provisional) answer as they are decoded, once; Ctrl-C ends it and keeps the text so far."""
+        items = () if self.tokens or self.pieces else items_of(self.steps())
+        yield from (item for item in items if isinstance(item, str))
 
     def steps(self) -> Generator[ForwardInput | str | Confirmation, Tensor, None]:
         """Yield pieces of text, and the passes that they need, with logits sent back; then the same for the confirmation.

@@ -19,6 +19,7 @@ from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
 from specprefill_cli.files import STANDARD_INPUT
 
+Source = str | os.PathLike[str]
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
@@ -78,14 +79,15 @@ def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
     return files, [one_line(f"{unknown} {subject} in {folder} {verb} not read")] if unknown else []
 
 
-def read_documents(sources: Sequence[str], *, strict: bool = False) -> list[Document]:
+def read_documents(sources: Source | Sequence[Source], *, strict: bool = False) -> list[Document]:
     """Read the documents that `sources` name, in order; a file that is named several times is read once.
 
     A source is a file, a folder (recursively, sorted, known suffixes only), a pattern or `-` for stdin.
     An unreadable file of a folder or pattern gives a Python warning, or an error with `strict`.
     Raises DocumentError for the first source that cannot be read.
     """
-    collection = read_collection(sources, strict=strict)
+    named = [sources] if isinstance(sources, str | os.PathLike) else sources
+    collection = read_collection([os.fspath(name) for name in named], strict=strict)
     for skipped in collection.skipped:
         warnings.warn(skipped, stacklevel=2)
     return list(collection.documents)

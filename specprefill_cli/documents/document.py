@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from specprefill_cli.documents.language import language_of
-from specprefill_cli.errors import one_line
+from specprefill_cli.errors import UsageError, one_line
 
 SEPARATOR = "\n\n"
 # Memory, in bytes, for documents kept for further questions.
@@ -93,6 +93,10 @@ class Collection:
     skipped: tuple[str, ...] = ()
     left_out: int = 0
     kept: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.documents or not all(isinstance(document, Document) for document in self.documents):
+            raise UsageError("no documents; give those that `read_documents` returns")
 
     @cached_property
     def text(self) -> str:

@@ -98,6 +98,7 @@ def test_warns_when_the_answer_is_cut(random_session):
     answer = stream.finished()
     assert (len(stream.tokens), answer.stopped) == (2, "length")
     assert any("cut at 2 tokens" in warning for warning in answer.warnings)
+    assert list(stream) == []
 
 
 def test_rejects_nan_logits(random_session):

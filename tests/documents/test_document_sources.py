@@ -9,7 +9,7 @@ import pytest
 
 from specprefill_cli.documents import collect
 from specprefill_cli.documents.collect import expand_source, read_collection, read_documents
-from specprefill_cli.errors import DocumentError
+from specprefill_cli.errors import DocumentError, UsageError
 from tests.helpers.document_files import make_pdf
 
 
@@ -110,7 +110,9 @@ def test_lock_files_are_ignored_and_skipped_kinds_are_reported(folder: Path) -> 
 def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder / "docs"))
     monkeypatch.setenv("USERPROFILE", str(folder / "docs"))
-    assert read_documents(["~/a.txt"])[0].text == "text of a.txt"
+    assert read_documents("~/a.txt")[0].text == read_documents([Path("~/a.txt")])[0].text == "text of a.txt"
+    with pytest.raises(UsageError, match="no documents"):
+        read_documents([])
 
 
 BAD = "skipped docs/bad.pdf: not a .pdf file: it is of another kind, or lost its beginning; rename it"

@@ -106,7 +106,8 @@ def calibrate(
     folder = out or calibration_folder(pair)
     make_folder(folder, "--out" if out else "the calibration's folder")
     draw = partial(read_items, limit=limit, distractors=distractors, seed=sample_seed)
-    texts = [document.text for document in read_collection([str(path) for path in text or ()], strict=True).documents]
+    paths = [str(path) for path in text or ()]
+    texts = [document.text for document in read_collection(paths, strict=True).documents] if paths else []
     items = [] if heads is None else draw(heads)
     if heads is not None or text:
         with output.notes.progress("loading the models"):

@@ -3,7 +3,6 @@ import re
 import numpy as np
 import pytest
 
-from specprefill_cli.documents.document import Collection
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures, likely_text
 from specprefill_cli.prefill.fates import Plan, Span
@@ -14,7 +13,7 @@ from tests.helpers.samples import collection_of
 
 def answered_item(answer, references, passage, confidence):
     passages = [Passage(document="d", page=1, start=0, end=1, text=passage, importance=1.0)] if passage else []
-    item = Item("1", "q", references, Collection(()), (0, 0))
+    item = Item("1", "q", references, collection_of("text"), (0, 0))
     return item, make_answer(answer=answer, passages=passages, confidence=confidence)
 
 
