@@ -22,7 +22,7 @@ from specprefill_cli.batching.rows import unknown_keys
 from specprefill_cli.engine.http import PATHS
 from specprefill_cli.engine.request import ANSWER, Done, Event, Piece
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.record import Record
+from specprefill_cli.record import SCHEMA, Record, Retrieval
 from specprefill_cli.serving.body import KEYS, json_body, parse_question
 from specprefill_cli.serving.context import ServerContext, to_api_error, while_connected
 from specprefill_cli.serving.guard import ApiError, AsciiResponse, log_line
@@ -127,7 +127,7 @@ async def ask(request: Request, context: ServerContext) -> Response:
     if body.get("stream") is True and task == ANSWER:
         return await event_stream(request, context.events(question), partial(encode_events, body=body))
     done = await context.answer(request, question)
-    return AsciiResponse(record(done.result, body) if task == ANSWER else asdict(done.result))
+    return AsciiResponse(record(done.result, body))
 
 
 async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -> AsyncIterator[str]:
@@ -143,8 +143,10 @@ async def encode_events(events: AsyncIterator[Event], body: Mapping[str, Any]) -
         yield encode("error", json.dumps(error.body))
 
 
-def record(answer: Record, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of `ask`: the record with the id in the body, and a warning for each unknown key of the body."""
+def record(answer: Record | Retrieval, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of `ask`, with the id in the body, or of `passages`, with warnings of unknown keys of the body."""
     ignored = [f"key '{key}' of the request is unknown and was ignored" for key in unknown_keys(body, KEYS)]
-    identifier = "" if body.get("id") is None else str(body["id"])
-    return replace(answer, id=identifier, warnings=[*answer.warnings, *ignored]).to_json()
+    answer = replace(answer, warnings=[*answer.warnings, *ignored])
+    if isinstance(answer, Retrieval):
+        return {"schema": SCHEMA, **asdict(answer)}
+    return replace(answer, id="" if body.get("id") is None else str(body["id"])).to_json()

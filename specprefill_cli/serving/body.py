@@ -24,7 +24,7 @@ from specprefill_cli.documents.registry import read_document
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import DocumentError, one_line
 from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import SETTINGS, Settings
 
 MAX_BODY_BYTES = 32 * 2**20
 # The key of a chat request's body that holds what no other server knows.
@@ -112,16 +112,16 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
     Raises ApiError or SpecprefillError with the name of a wrong or missing key.
     """
     identifier_in(body)
-    documents, folder, top = body.get("documents") or [], body.get("folder"), body.get("top")
-    if not isinstance(documents, list):
+    documents, folder, top = body.get("documents"), body.get("folder"), body.get("top")
+    if not isinstance(documents, list | None) or body.get("document") is not None:
         raise ApiError(400, f"documents must be a list of {SHAPES}")
-    if not paths_allowed and any(path_of(entry) is not None for entry in documents):
+    if not paths_allowed and any(path_of(entry) is not None for entry in documents or ()):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     return Question(
-        documents=SentDocuments(documents, folder if isinstance(folder, str) else "", settings),
+        documents=SentDocuments(documents or (), folder if isinstance(folder, str) else "", settings),
         question=question_in(body),
         settings=override_settings(settings, body),
-        top=top if isinstance(top, int) and top > 0 else None,
+        top=None if top is None else replace(SETTINGS["max_new_tokens"], name="top").parse(top, "the request"),
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
 

@@ -1,4 +1,4 @@
-"""Bodies of `POST /v1/ask`: the files that they name."""
+"""Bodies of `POST /v1/ask` and `/v1/passages`: their fields, and the files that they name."""
 
 import os
 
@@ -6,9 +6,10 @@ import pytest
 
 from specprefill_cli.batching import rows
 from specprefill_cli.engine.http import document_of
-from specprefill_cli.errors import DocumentError
-from specprefill_cli.serving.body import read_paths
+from specprefill_cli.errors import DocumentError, UsageError
+from specprefill_cli.serving.body import parse_question, read_paths
 from specprefill_cli.serving.control import HAS_UNIX_SOCKETS
+from specprefill_cli.serving.guard import ApiError
 from specprefill_cli.settings import Settings
 
 
@@ -27,6 +28,15 @@ def test_names_are_those_of_the_request(tmp_path):
     for name, words in (("c*", r"^c\*: no file"), ("", "not a file name"), ("https://a.org/a?b", "URLs are not read")):
         with pytest.raises(DocumentError, match=words):
             read_names([name], tmp_path)
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"documents": {}}, "documents must be a list"), ({"document": {"text": "x"}}, "documents must be a list"),
+    ({"top": 0}, "the request: top 0: must be at least 1"), ({"top": True}, "'True' is not a whole number"),
+])  # fmt: skip
+def test_wrong_fields_are_refused_by_name(fields, words):
+    with pytest.raises((ApiError, UsageError), match=words):
+        parse_question({"question": "Who?", **fields}, Settings(), False)
 
 
 @pytest.mark.skipif(not HAS_UNIX_SOCKETS, reason="commands use no server")

@@ -28,8 +28,9 @@ def test_ask_over_the_socket_reads_paths_text_and_bytes(server):
             record = client.post("/v1/ask", json={"id": "a", "question": QUESTION, "documents": [document]}).json()
             assert (record["id"], record["answer"]) == ("a", "42 pence")
             assert record["citations"][0]["document"] == name
-        record = client.post("/v1/ask", json={"question": "Which color?", "documents": [GATE], "kep": 1}).json()
-        assert "'kep'" in record["warnings"][-1]
+        for path in ("/v1/ask", "/v1/passages"):
+            reply = client.post(path, json={"question": "Which color?", "documents": [GATE], "kep": 1}).json()
+            assert (reply["schema"], "'kep'" in reply["warnings"][-1]) == (1, True)
 
 
 def test_stream_has_the_pieces_and_then_the_record(server):
