@@ -34,8 +34,8 @@ from specprefill_cli.settings import SETTINGS
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that are not supported, each with the values that change nothing.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
+    **dict.fromkeys(("tools", "functions"), (None, [])),
+    **dict.fromkeys(("tool_choice", "function_call"), (None, "none", "auto")),
     "response_format": (None, {"type": "text"}),
     "logprobs": (None, False),
     "logit_bias": (None, {}),
@@ -124,19 +124,18 @@ def check_fields(body: Mapping[str, Any]) -> None:
     """Raises ApiError for a field that is not supported."""
     for name, neutral_values in REFUSED.items():
         if body.get(name) not in neutral_values:
-            raise ApiError(400, f"{name}: not supported; this server answers with text, and calls no tools")
+            raise ApiError(400, f"{name}: not supported; leave it out, because this server only answers with text")
     if not isinstance(body.get("stream_options"), dict | None):
         raise ApiError(400, "stream_options must be an object")
 
 
 def answer_limit(body: Mapping[str, Any]) -> int | None:
     """The most tokens of the answer; None for the server's own limit. Raises UsageError with the client's own field."""
-    name = next((name for name in LIMITS if body.get(name)), None)
+    name = next((name for name in LIMITS if body.get(name) is not None), None)
     # Some clients write -1 for no limit.
     if name is None or body[name] == -1:
         return None
-    limit: int = replace(SETTINGS["max_new_tokens"], name=name).parse(body[name], "the request")
-    return limit
+    return replace(SETTINGS["max_new_tokens"], name=name).parse(body[name], "the request")
 
 
 def stop_texts_in(body: Mapping[str, Any]) -> tuple[str, ...]:

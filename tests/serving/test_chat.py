@@ -4,9 +4,9 @@ from base64 import b64encode
 
 import pytest
 
-from specprefill_cli.errors import DocumentError
+from specprefill_cli.errors import DocumentError, UsageError
 from specprefill_cli.prompting import Template, chat_parts
-from specprefill_cli.serving.chat import Chat, chat_of, chat_template, check_fields
+from specprefill_cli.serving.chat import Chat, answer_limit, chat_of, chat_template, check_fields
 from specprefill_cli.serving.guard import ApiError
 from specprefill_cli.serving.messages import find_document
 
@@ -112,8 +112,11 @@ def test_messages_without_text_are_refused(messages):
 
 def test_fields_that_change_nothing_are_accepted():
     check_fields({"n": 1, "tools": [], "frequency_penalty": 0.0, "response_format": {"type": "text"}, "user": "me"})
-    with pytest.raises(ApiError, match="response_format"):
-        check_fields({"response_format": {"type": "json_object"}})
+    for name, value in (("response_format", {"type": "json_object"}), ("functions", [{"name": "f"}])):
+        with pytest.raises(ApiError, match=f"^{name}: not supported; leave it out"):
+            check_fields({name: value})
+    with pytest.raises(UsageError, match="the request: max_tokens 0: must be at least 1"):
+        answer_limit({"max_tokens": 0})
     check_fields({"stream_options": None})
     with pytest.raises(ApiError, match="stream_options must be an object"):
         check_fields({"stream_options": "x"})
