@@ -108,11 +108,12 @@ async def forward_request(
     relayed = StreamingResponse(relay(response), response.status_code)
     headers = ((name.lower(), value) for name, value in response.headers.raw)
     relayed.raw_headers = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
-    if location := relayed.headers.get("location"):
-        base, own = upstream.url.removesuffix(USUAL_PATH), str(request.base_url).rstrip("/")
-        # A redirect within the upstream.
-        if location.startswith(base) and location[len(base) :][:1] in ("", "/", "?"):
-            relayed.headers["location"] = own + location[len(base) :]
+    base, location = upstream.url.removesuffix(USUAL_PATH), relayed.headers.get("location", "")
+    # A redirect within the upstream.
+    if location.startswith(base) and location[len(base) :][:1] in ("", "/", "?"):
+        relayed.headers["location"] = str(request.base_url).rstrip("/") + location[len(base) :]
+    # A server of ours has reasons of its own.
+    del relayed.headers[REASON]
     relayed.headers.update(headers_added)
     return relayed
 

@@ -213,12 +213,12 @@ def test_wrong_settings_are_refused_by_name(client, upstream, handbook, override
     [("GET", "/v1/models", b""), ("POST", "/v1/embeddings", b"{}"), ("GET", "/api/tags", b"")],
 )
 def test_other_paths_pass_through(client, upstream, method, path, content):
-    upstream.script = lambda _body: reply_with(418, "tea", "text/plain", x_own="kept")
+    upstream.script = lambda _body: reply_with(418, "tea", "text/plain", x_own="kept", x_specprefill_reason="own")
     reply = client.request(method, path, content=content)
     assert upstream.requests[0][:2] == (method, path)
     assert upstream.requests[0][3] == content
     assert (reply.status_code, reply.text, reply.headers["x-own"]) == (418, "tea", "kept")
-    assert reply.headers["x-specprefill-kept"] == "untouched"
+    assert (reply.headers["x-specprefill-kept"], "x-specprefill-reason" in reply.headers) == ("untouched", False)
 
 
 def test_a_stream_arrives_as_it_was_sent(client, upstream, handbook):
