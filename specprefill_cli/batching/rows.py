@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.collect import expand_source, read_collection
 from specprefill_cli.documents.document import KEPT_BYTES, Collection
-from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.settings import SETTINGS, Settings, parse_setting
 
@@ -80,7 +80,7 @@ def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
     except RowError as error:
         return replace(row, error=error)
     except (ValueError, RecursionError) as error:
-        return replace(row, error=RowError(f"not JSON in UTF-8 ({str(error).splitlines()[0]})"))
+        return replace(row, error=RowError(f"not JSON in UTF-8 ({first_line(error)}); correct it, or save it as UTF-8"))
 
 
 def hash_of(values: Any) -> str:
@@ -102,7 +102,7 @@ def hashes_in(stream: BinaryIO, has_documents: bool) -> list[str] | None:
 def settings_with(settings: Settings, overrides: Mapping[str, Any], place: str) -> Settings:
     """Apply overrides to settings. Raises UsageError, beginning with `place`, for a wrong value."""
     settings = settings.varied(**{name: parse_setting(name, value, place) for name, value in overrides.items()})
-    check_names(settings)
+    check_names(settings, place)
     return settings
 
 

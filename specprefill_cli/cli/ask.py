@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ from specprefill_cli.cli.options import (
     with_settings,
 )
 from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request
-from specprefill_cli.errors import INTERRUPTED, SpecprefillError
+from specprefill_cli.errors import INTERRUPTED, SpecprefillError, UsageError
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
@@ -157,6 +157,7 @@ def passages(
     ] = None,
     *,
     settings: Settings,
+    given: Mapping[str, Any],
     json: Json = False,
     quiet: Quiet = False,
     no_server: NoServer = False,
@@ -168,6 +169,8 @@ def passages(
 
       specprefill passages docs/ "Who signed?" --json | jq -r '.passages[].text'
     """
+    if top is not None and "keep" in given:
+        raise UsageError(f"--top {top}: replaces the share of --keep; leave out one of them")
     request = new_request("passages", documents, question, settings, task=PASSAGES, top=top)
     notes = Notes(quiet)
     events, _ = send(request, notes, no_server)

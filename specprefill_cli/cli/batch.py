@@ -129,7 +129,7 @@ def batch(
 def check_streams(questions: BinaryIO, documents: tuple[str, ...], out: Path | None, resume: bool) -> None:
     """Raise UsageError for inputs and an output that exclude each other."""
     if resume and out is None:
-        raise UsageError("--resume needs --out: it skips the rows that this file holds")
+        raise UsageError("--resume and --retry-failed need --out: they skip rows that this file holds")
     is_standard_input = questions is sys.stdin.buffer
     if is_standard_input and "-" in documents:
         raise UsageError("standard input cannot be both the questions and a document; give one of them as a file")

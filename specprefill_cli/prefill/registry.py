@@ -67,10 +67,10 @@ def check_name(setting: str, value: str, label: str) -> None:
         check_choice(value, (AUTO, *REGISTRIES[setting]), label)
 
 
-def check_names(settings: Settings) -> None:
-    """Raises UsageError for a mode or scorer that is not registered; called before anything is loaded."""
+def check_names(settings: Settings, place: str = "") -> None:
+    """Raises UsageError, with a place if given, for a mode or scorer that is not registered, before anything is loaded."""
     for name in REGISTRIES:
-        check_name(name, getattr(settings, name), flag(name))
+        check_name(name, getattr(settings, name), f"{place}: {name}" if place else flag(name))
 
 
 def runs_draft(mode: str, scorer: str) -> bool:

@@ -82,7 +82,7 @@ def test_parses_objects_and_plain_questions(line, documents, row):
     [
         (b"Who?", False, 5, "a plain question needs --document"),
         (b'{"question": "Who?"', True, 5, "not JSON"),
-        (b"\xff\xfe", True, 5, "not JSON in UTF-8"),
+        (b"\xff\xfe", True, 5, "; correct it, or save it as UTF-8"),
         (b'{"id": "x", "question": " "}', True, "x", "question must be a string"),
         (b'{"id": [1], "question": "Who?"}', True, 5, "id must be"),
         (b'{"id": 3, "question": "Who?"}', False, 3, "no documents"),

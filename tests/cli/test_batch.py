@@ -64,7 +64,7 @@ def test_failed_rows_become_error_rows_and_overrides_apply(call, tmp_path):
     lost, mode, keep = (row["error"] for row in rows_written[1:4])
     assert (lost["type"], mode["type"], keep["type"]) == ("DocumentError", "UsageError", "UsageError")
     assert "missing.pdf" in lost["message"]
-    assert "fast" in mode["message"]
+    assert "row mode: mode fast: unknown" in mode["message"]
     assert "row keep: keep 7" in keep["message"]
     assert "key 'kep' of the row" in rows_written[4]["warnings"][-1]
     written = out.read_bytes()
