@@ -18,11 +18,13 @@ UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
 COMPOUNDING, SHORTEST_PART, PREFIX = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4, 5
 # Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
+# Words with which the n-grams of a text tell its language.
+TELLING = 20
 
 
 @lru_cache(16)
 def language_of(text: str, otherwise: str = ENGLISH) -> str:
-    """The language of a text as an ISO 639-1 code; `otherwise` where neither script nor frequent words tell."""
+    """The language of a text as an ISO 639-1 code; `otherwise` where neither script, frequent words nor n-grams tell."""
     sample = text[:SAMPLE]
     scripts, letters = load_lists()["scripts"], sum(map(str.isalpha, sample))
     for language, script in scripts.items():
@@ -38,7 +40,13 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
     best = max(counts, key=lambda language: (counts[language], language == otherwise))
     different = len(frequent[best] & words.keys())
     enough = counts[best] >= SHARE * words.total() and different >= min(DIFFERENT, SHARE * words.total())
-    return best if enough else otherwise
+    if enough or words.total() < TELLING:
+        return best if enough else otherwise
+    import py3langid
+
+    # Longer codes stand for no language, or for one that tables and code are taken for.
+    code, _ = py3langid.classify(sample)
+    return code if len(code) == len(ENGLISH) else otherwise
 
 
 @cache

@@ -24,9 +24,20 @@ from specprefill_cli.documents.language import WordForms, language_of, says_not_
         ("lamp | yes | no\n" * 50, "en", "en"),
         ("int main(void) { return 0; }", "en", "en"),
         ("Fee of the Rue de la Paix clinic?", "en", "en"),
+        # Words that are frequent nowhere: n-grams tell.
+        (
+            "A bérlő köteles megfizetni a bérleti díjat. A felmondási idő három hónap, a kerítés javítása közös. " * 2,
+            "en",
+            "hu",
+        ),
+        (
+            "Najmoprimac je dužan platiti najamninu do desetog dana u mjesecu. Otkazni rok iznosi tri mjeseca. " * 2,
+            "en",
+            "hr",
+        ),
     ],
 )
-def test_language_of_short_texts(text, otherwise, language):
+def test_language_of_a_text(text, otherwise, language):
     assert language_of(text, otherwise) == language
 
 
