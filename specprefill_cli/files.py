@@ -90,7 +90,7 @@ BUNDLED_FOLDER = _PACKAGE / "bundled" / "tiny"
 SMOLLM2_FOLDER = _PACKAGE / "bundled" / "smollm2"
 # The sentence encoder that ships with the package.
 ENCODER_FOLDER = _PACKAGE / "bundled" / "encoder"
-GLOSSARY_FOLDER = _PACKAGE / "bundled" / "glossary"
+MULTILINGUAL_FOLDER = _PACKAGE / "bundled" / "multilingual"
 
 
 def own_path(variable: str, kind: str, name: str = "") -> Path:

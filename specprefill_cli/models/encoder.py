@@ -1,4 +1,6 @@
-"""The sentence encoder that ships with the package: all-MiniLM-L6-v2, a BERT of six layers, tuned to find answers' chunks.
+"""The sentence encoders that ship with the package, tuned to find answers' chunks: all-MiniLM-L6-v2 and multilingual-e5-small.
+
+Both are BERTs of one width; the first, of six layers, reads English, the second, of twelve, every language.
 
 Chunks of a document are encoded late (arXiv 2409.04701): the encoder reads overlapping stretches of text, and a chunk's vector
 is the mean of its tokens' final states, so that it reflects the text around the chunk. Single tokens have a short vector too:
@@ -24,7 +26,7 @@ from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
-LAYERS, HEADS, WIDTH = 6, 12, 384
+LAYERS, MULTILINGUAL_LAYERS, HEADS, WIDTH = 6, 12, 12, 384
 # The projection of final states to the vectors of single tokens, and the width of these.
 TOKENS, TOKEN_WIDTH = "tokens", 64
 # Tokens of a question that are compared with a document's at once.
@@ -35,6 +37,8 @@ STRETCH, OVERLAP = 256, 32
 CPU_BATCH, GPU_BATCH = 4, 64
 # The suffix of the name of a matrix's scales, and columns of a 4-bit matrix that share a scale.
 SCALE, GROUP = ".scale", 32
+# The table of word vectors.
+WORDS = "words"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +108,13 @@ class Encoder:
         return QuestionVectors(whole=whole, tokens=self.token_vectors(states[1:-1]))
 
     @torch.inference_mode()
-    def document_vectors(self, text: str, starts: np.ndarray, places: np.ndarray | None = None) -> DocumentVectors:
+    def document_vectors(self, text: str, starts: np.ndarray) -> DocumentVectors:
         """The vectors of a text's chunks and tokens, float16.
 
         starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
-        places: [len(text)] the character of another text that each character stands for, where chunks are of that text
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         token_starts = torch.tensor([start for start, _ in encoding.offsets], dtype=torch.long)
-        if places is not None:
-            token_starts = torch.from_numpy(places)[token_starts]
         chunk_of = range_of_tokens(starts, token_starts)
         sums, tokens = torch.zeros(len(starts), WIDTH), torch.zeros(len(chunk_of), TOKEN_WIDTH, dtype=torch.float16)
         ids = torch.tensor(encoding.ids, dtype=torch.long)
@@ -147,10 +148,8 @@ class Encoder:
         """The final states [rows, tokens, WIDTH] of rows of token ids [rows, tokens] without padding."""
         weights = self.weights
         rows, tokens = ids.shape
-        ids = ids.to(weights["words"].device)
-        hidden = F.embedding(ids, weights["words"]) + weights["positions"][:tokens]
-        hidden = self.norm(hidden, "norm")
-        for number in range(LAYERS):
+        hidden = self.norm(self.embedded(ids.to(weights[WORDS].device)) + weights["positions"][:tokens], "norm")
+        for number in range(sum(name.endswith("qkv") for name in weights)):
             layer = f"layers.{number}."
             projected = self.linear(hidden, f"{layer}qkv").view(rows, tokens, 3, HEADS, WIDTH // HEADS)
             queries, keys, values = projected.permute(2, 0, 3, 1, 4)
@@ -159,6 +158,11 @@ class Encoder:
             wide = F.gelu(self.linear(hidden, f"{layer}up"))
             hidden = self.norm(hidden + self.linear(wide, f"{layer}down"), f"{layer}last_norm")
         return hidden
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """The vectors [rows, tokens, WIDTH] of token ids; the table stays packed, because a text needs few of its rows."""
+        words, scale = self.weights[WORDS][ids], self.weights.get(f"{WORDS}{SCALE}")
+        return unpacked(words, None if scale is None else scale[ids]).to(self.weights["positions"].dtype)
 
     def linear(self, hidden: Tensor, name: str) -> Tensor:
         return F.linear(hidden, self.weights[name], self.weights[f"{name}.bias"])
@@ -181,16 +185,16 @@ def divide(tokens: int) -> list[tuple[slice, slice]]:
     return [(slice(start, start + size), slice(low - start, high - start)) for start, (low, high) in cores]
 
 
-def encoder_flops(tokens: int) -> float:
+def encoder_flops(tokens: int, layers: int = LAYERS) -> float:
     """FLOPs of encoding a document of `tokens` tokens: 2 per weight and token; a token is about a word piece."""
-    weights = LAYERS * 12 * WIDTH**2
-    attention = LAYERS * 4 * STRETCH * WIDTH
+    weights = layers * 12 * WIDTH**2
+    attention = layers * 4 * STRETCH * WIDTH
     return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """The bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
+    """A bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     half = device != "cpu" or cpu_has_bfloat16()
@@ -202,19 +206,21 @@ def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
 
 
 def unpack_weights(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights in a data type, as `training/encoder.py` packs them.
+    """The weights in a data type, as `training/encoder.py` packs them; the table of words stays packed.
 
     Vectors are in float16, matrices in int8 with a scale for each row, the table of words in pairs of 4-bit numbers with a
     scale for each `GROUP` columns.
     """
-    weights = {}
-    for name, tensor in tensors.items():
-        if name.endswith(SCALE):
-            continue
-        coded = tensor
-        if tensor.dtype == torch.uint8:
-            coded = torch.stack([tensor // 16, tensor % 16], -1).unflatten(1, (-1, GROUP // 2)).flatten(-2).float() - 8
-        scale = tensors.get(f"{name}{SCALE}")
-        scaled = coded.float() if scale is None else coded.float() * scale.float()
-        weights[name] = scaled.reshape(len(tensor), -1).to(dtype) if tensor.ndim > 1 else scaled.to(dtype)
-    return weights
+    table = {name: tensor for name, tensor in tensors.items() if name.startswith(WORDS)}
+    names = [name for name in tensors if name not in table and not name.endswith(SCALE)]
+    return table | {name: unpacked(tensors[name], tensors.get(f"{name}{SCALE}")).to(dtype) for name in names}
+
+
+def unpacked(coded: Tensor, scale: Tensor | None) -> Tensor:
+    """A packed tensor [..., columns] in float32; scale: [..., groups, 1] of 4-bit numbers, else [..., 1], if any."""
+    if scale is None:
+        return coded.float()
+    if coded.dtype == torch.uint8:
+        numbers = torch.stack([coded // 16, coded % 16], -1).flatten(-2).unflatten(-1, (-1, GROUP)).float() - 8
+        return (numbers * scale.float()).flatten(-2)
+    return coded.float() * scale.float()

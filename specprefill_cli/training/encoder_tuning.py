@@ -3,13 +3,15 @@
 all-MiniLM-L6-v2 learned to compare whole sentences. Here it learns what the scorer `embedding` asks of it: of the vectors of a
 document's chunks, encoded late (arXiv 2409.04701), the answer's chunk shall be nearest to the question's vector. Documents are
 neighbouring contexts of a question set, or whole written documents; the other chunks of the document are the negatives.
+The encoder of all languages learns it from documents in several languages, too.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,14 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.models.encoder import (
     STRETCH,
     TOKEN_WIDTH,
     TOKENS,
+    WEIGHTS,
     WIDTH,
+    WORDS,
     DocumentVectors,
     Encoder,
     QuestionVectors,
@@ -32,7 +37,7 @@ from specprefill_cli.models.encoder import (
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
-from specprefill_cli.training.encoder import WORDS, packed
+from specprefill_cli.training.encoder import packed
 from specprefill_cli.training.synthesis import Block, Question
 from specprefill_cli.training.updates import Schedule, run_updates
 
@@ -43,14 +48,16 @@ QUESTIONS = 24
 # Documents of an update, and the share of written ones.
 DOCUMENTS, WRITTEN = 4, 0.7
 # Documents whose tokens determine the first projection.
-PROJECTION_DOCUMENTS = 25
+PROJECTION_DOCUMENTS, FOREIGN_SAMPLES = 25, 10
 # For measuring: shares of the chunks, and tokens of a chunk.
 MEASURED_RATIOS, MEASURED_CHUNK = (0.05, 0.1), 32
 
 
-def neighbouring_contexts(groups: Sequence[ContextQuestions], rng: random.Random) -> Block:
+def neighbouring_contexts(
+    groups: Sequence[ContextQuestions], rng: random.Random, characters_between: tuple[int, int] = CHARACTERS
+) -> Block:
     """A document of consecutive contexts of the same set, with some of their questions."""
-    size, place = rng.uniform(*CHARACTERS), rng.randrange(len(groups))
+    size, place = rng.uniform(*characters_between), rng.randrange(len(groups))
     source, contexts, characters = groups[place].source, [], 0
     while characters < size and place < len(groups) and groups[place].source == source:
         group = groups[place]
@@ -104,7 +111,7 @@ def question_probabilities(encoder: Encoder, document: Block, chunk_tokens: int)
 def question_vectors(encoder: Encoder, question: str) -> QuestionVectors:
     """`Encoder.question_vectors`, with its gradient."""
     ids = encoder.tokenizer.encode(question, add_special_tokens=False).ids[: STRETCH - 2]
-    states = states_of(encoder, encoder.framed(torch.tensor([ids])))[0]
+    states = states_of(encoder, encoder.framed(torch.tensor([ids], dtype=torch.long)))[0]
     return QuestionVectors(whole=F.normalize(states.mean(0), dim=-1), tokens=encoder.token_vectors(states[1:-1]))
 
 
@@ -149,30 +156,45 @@ def training_document(groups: Sequence[ContextQuestions], written: Sequence[Bloc
 
 
 def tune_encoder(
-    data: Path, written: Sequence[Block], held_out: Sequence[Block], schedule: Schedule, folder: Path
+    data: Path,
+    written: Sequence[Block],
+    held_out: Sequence[Block],
+    schedule: Schedule,
+    folder: Path,
+    source: Path = ENCODER_FOLDER,
+    foreign: Sequence[Callable[[random.Random], Block]] = (),
 ) -> None:
-    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder."""
+    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder.
+
+    source: the folder of the encoder to begin with; foreign: makers of documents in other languages, one an update from each
+    """
     groups, _ = question_groups(data, dev_grams(data))
     rng = random.Random(schedule.seed)
     measured = {
         "written": [answerable(document) for document in held_out],
         "sets": [neighbouring_contexts(groups, rng) for _ in range(25)],
     }
-    weights = {name: tensor.float().clone() for name, tensor in load_encoder("cpu").weights.items()}
-    encoder = Encoder(weights=weights, tokenizer=load_encoder("cpu").tokenizer)
-    if TOKENS not in weights:
-        weights[TOKENS] = principal_directions(encoder, written)
+    loaded = load_encoder("cpu", source)
     # The table of words ships in 4 bits, so that small changes to it would be lost.
-    trained = {name: tensor.requires_grad_() for name, tensor in weights.items() if name != WORDS}
+    table = {name: tensor for name, tensor in loaded.weights.items() if name.startswith(WORDS)}
+    trained = {name: tensor.float().clone() for name, tensor in loaded.weights.items() if name not in table}
+    encoder = replace(loaded, weights=table | trained)
+    if TOKENS not in trained:
+        samples = [*written[:PROJECTION_DOCUMENTS], *(make(rng) for make in foreign for _ in range(FOREIGN_SAMPLES))]
+        centre(encoder, samples)
+        encoder.weights[TOKENS] = trained[TOKENS] = principal_directions(encoder, samples)
+    for tensor in trained.values():
+        tensor.requires_grad_()
 
     def losses(rng: random.Random, _progress: float) -> Iterator[Tensor]:
-        for _ in range(DOCUMENTS):
-            document = training_document(groups, written, rng)
+        english: Callable[[random.Random], Block] = partial(training_document, groups, written)
+        for make in (*[english] * (DOCUMENTS - len(foreign)), *foreign):
+            document = make(rng)
             yield loss_of(encoder, document, rng.randint(*CHUNK_TOKENS)) / DOCUMENTS
 
     def save() -> None:
-        tensors = {name: tensor.detach() for name, tensor in weights.items()}
-        save_file(packed(tensors), folder / "encoder.safetensors")
+        tensors = packed({name: tensor.detach() for name, tensor in trained.items()})
+        save_file(tensors | table, folder / WEIGHTS)
 
     def measure() -> dict[str, list[float]]:
         return {name: recalls(encoder, documents) for name, documents in measured.items()}
@@ -182,10 +204,21 @@ def tune_encoder(
 
 
 @torch.no_grad()
+def centre(encoder: Encoder, documents: Sequence[Block]) -> None:
+    """Move the mean of all final states to 0, by the last offset: where all vectors are near to each other, little is learned."""
+    stretches = [encoder.tokenizer.encode(document.text, add_special_tokens=False).ids for document in documents]
+    ids = torch.tensor([stretch[: STRETCH - 2] for stretch in stretches if len(stretch) >= STRETCH - 2])
+    last = max(
+        (name for name in encoder.weights if name.endswith("last_norm.bias")), key=lambda name: int(name.split(".")[1])
+    )
+    encoder.weights[last] -= states_of(encoder, encoder.framed(ids))[:, 1:-1].mean((0, 1))
+
+
+@torch.no_grad()
 def principal_directions(encoder: Encoder, documents: Sequence[Block]) -> Tensor:
     """The directions [TOKEN_WIDTH, WIDTH] in which the final states of tokens differ most: the projection to begin with."""
     products = torch.zeros(WIDTH, WIDTH)
-    for document in documents[:PROJECTION_DOCUMENTS]:
+    for document in documents:
         ids = encoder.tokenizer.encode(document.text, add_special_tokens=False).ids
         rows = torch.stack([torch.tensor(ids[stretch]) for stretch, _ in divide(len(ids))])
         states = F.normalize(states_of(encoder, encoder.framed(rows))[:, 1:-1].flatten(0, 1), dim=-1)

@@ -88,7 +88,7 @@ def test_a_passage_in_another_language_is_found(tiny_session, question, fillers)
     assert not scores.warnings
 
 
-def test_a_language_without_a_glossary_keeps_more_and_says_so(tiny_session):
+def test_a_language_without_measurements_keeps_more_and_says_so(tiny_session):
     text = "Nyckeln finns hos vaktmästaren och hyran ska betalas av den som bor här till föreningen. " * 20
     request = request_for(tiny_session, text, "Var finns nyckeln?", mode="select", scorer="blend")
     scores = SCORERS["blend"].score(request)

@@ -1,8 +1,8 @@
 """Scorers `embedding`, how near the meaning of each place is to the question's, and `blend`, which adds the heads.
 
 The heads find what a question says in the document's words, the encoder what it says in other words: the more of
-its words stand together, the more the heads count. Other languages than English are compared word by word in
-English, and by their own words; where none is English, the bundled draft, which reads nothing else, does not run.
+its words stand together, the more the heads count. An encoder of its own reads other languages than English; where
+no document is in English, the bundled draft, which reads nothing else, does not run, and words count instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ from torch import Tensor
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.models.encoder import DocumentVectors, encoder_flops, load_encoder, range_of_tokens
-from specprefill_cli.models.glossary import gloss, gloss_documents, has_glossary
-from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier, word_scores
-from specprefill_cli.prefill.importance import blend, to_distribution
+from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
+from specprefill_cli.models.encoder import (
+    LAYERS,
+    MULTILINGUAL_LAYERS,
+    DocumentVectors,
+    Encoder,
+    encoder_flops,
+    load_encoder,
+    range_of_tokens,
+)
+from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier
+from specprefill_cli.prefill.importance import blend
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores, lexical_importance
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
@@ -35,16 +43,18 @@ PIECE = 32
 # Factors of the similarities of pieces (as in the encoder's training) and of sentences before the softmax.
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
-# Part of their keys on disk: raise it with another encoder or glossary.
-VERSION = 2
+# Part of their keys on disk: raise it with another encoder.
+VERSION = 3
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
 # With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
 AUTO_BUDGET = AutoBudget(share=0.6, tokens=2_048)
-WEAK = "the documents' language ({language}) has no glossary: chosen by words alone, and --keep auto keeps more"
+WEAK = "the choice of text was never measured in the documents' language ({language}): --keep auto keeps more"
+# The languages, beside English, in which the choice was measured.
+MEASURED = frozenset("de es fr it ja nl pl pt ru zh".split())
 # For other languages than English, where the choice is less sure; with it, an eighth of some 3,000 tokens is kept.
 FOREIGN_BUDGET = AutoBudget(share=0.7, tokens=2_048)
-# For languages without a glossary, in which the choice is by words alone.
+# For languages in which the choice was never measured.
 WEAK_BUDGET = AutoBudget(share=0.8, tokens=4_096)
 
 
@@ -71,7 +81,7 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
         return torch.zeros(0)
     cache, compute = request.draft_prefixes, partial(document_vectors, request)
     vectors = compute() if cache is None else cache.embeddings.find_or(identity(request), compute)
-    question = load_encoder(request.pair.target.device).question_vectors(english_question(request))
+    question = encoder_of(request).question_vectors(request.question)
     sentence_starts = sentences_of(request.collection.text)[:, 0]
     pieces = (SHARPNESS * vectors.chunk_similarity(question)).softmax(0).repeat_interleave(PIECE)[: len(offsets)]
     if not len(sentence_starts):
@@ -83,22 +93,27 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
 
 def document_vectors(request: PrefillRequest) -> DocumentVectors:
     """The vectors of a document's pieces and words, from the disk if they are kept there."""
-    encoder, english = load_encoder(request.pair.target.device), gloss_documents(request.collection)
-    starts, kept = request.prompt.offsets[::PIECE, 0], request.collection.kept
-    passage = (request.collection.text, starts) if english is None else (english.text, starts, english.places)
-    key = f"vectors {VERSION} {encoder.weights['words'].dtype} {identity(request)}"
+    encoder, kept = encoder_of(request), request.collection.kept
+    key = f"vectors {VERSION} {encoder.weights['positions'].dtype} {identity(request)}"
     with DiskCache() if kept else nullcontext() as disk:
         with suppress(SafetensorError, TypeError):
             return DocumentVectors(**load((disk and disk.find(key)) or b""))
-        vectors = encoder.document_vectors(*passage)
+        vectors = encoder.document_vectors(request.collection.text, request.prompt.offsets[::PIECE, 0])
         if disk is not None:
             disk.store(key, save(vars(vectors)), os.path.realpath(request.collection.documents[0].name))
     return vectors
 
 
-def english_question(request: PrefillRequest) -> str:
-    """The English of a question."""
-    return gloss(request.question, language_of(request.question, language_of(request.collection.text))).text
+def reads_all_in_english(request: PrefillRequest) -> bool:
+    """Whether documents and question are in English, so that the English encoder reads them."""
+    language = language_of(request.question, language_of(request.collection.text))
+    return {*request.collection.languages, language} == {ENGLISH}
+
+
+def encoder_of(request: PrefillRequest) -> Encoder:
+    """The encoder that reads documents and question."""
+    folder = ENCODER_FOLDER if reads_all_in_english(request) else MULTILINGUAL_FOLDER
+    return load_encoder(request.pair.target.device, folder)
 
 
 def has_vectors(request: PrefillRequest) -> bool:
@@ -107,16 +122,17 @@ def has_vectors(request: PrefillRequest) -> bool:
 
 
 def identity(request: PrefillRequest) -> str:
-    """What determines the vectors: the text, and where its pieces begin."""
+    """What determines the vectors: the text, where its pieces begin, and the encoder."""
     starts = np.ascontiguousarray(request.prompt.offsets[::PIECE, 0], dtype=np.int64)
     digest = hashlib.sha256(request.collection.text.encode("utf-8", "surrogatepass"))
     digest.update(starts.tobytes())
-    return digest.hexdigest()
+    return f"{digest.hexdigest()} {reads_all_in_english(request)}"
 
 
 def embedding_flops(request: PrefillRequest) -> float:
     """FLOPs of the encoder; 0 where a cache holds the vectors."""
-    return 0.0 if has_vectors(request) else encoder_flops(request.document_tokens)
+    layers = LAYERS if reads_all_in_english(request) else MULTILINGUAL_LAYERS
+    return 0.0 if has_vectors(request) else encoder_flops(request.document_tokens, layers)
 
 
 class BlendScorer(HeadsScorer):
@@ -132,7 +148,7 @@ class BlendScorer(HeadsScorer):
             with request.clock.phase("scoring"):
                 importance = self.finish(request, None)
             scores = Scores(importance=importance, neighbours=self.neighbours, auto_budget=self.general_budget(request))
-        weak = sorted(language for language in set(languages) - {ENGLISH} if not has_glossary(language))
+        weak = sorted(set(languages) - MEASURED - {ENGLISH})
         warnings = (*scores.warnings, *(WEAK.format(language=language) for language in weak))
         reused = (*scores.reused, VECTORS) if cached else scores.reused
         return replace(scores, whole_sentences=True, warnings=warnings, reused=reused)
@@ -147,7 +163,6 @@ class BlendScorer(HeadsScorer):
             mixed = blend(meaning, lexical_importance(request), covered)
         else:
             mixed = blend(meaning, super().finish(request, importance), HEADS_WEIGHT * covered)
-        mixed = with_english_words(request, mixed)
         # Chunks with a rare identifier of the question come first: `B077` and `B078` mean the same.
         holds = request.of_tokens(hold_rare_identifier(request.question, request.collection.text, request.chunk_starts))
         return mixed + holds * mixed.topk(min(request.chunk_size, len(mixed))).values.mean()
@@ -156,7 +171,7 @@ class BlendScorer(HeadsScorer):
         foreign = set(request.collection.languages) - {ENGLISH}
         if not foreign:
             return AUTO_BUDGET
-        return FOREIGN_BUDGET if all(map(has_glossary, foreign)) else WEAK_BUDGET
+        return FOREIGN_BUDGET if foreign <= MEASURED else WEAK_BUDGET
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         by_heads = super().cost(request, with_overhead) if reads_english(request) else 0.0
@@ -166,12 +181,3 @@ class BlendScorer(HeadsScorer):
 def reads_english(request: PrefillRequest) -> bool:
     """Whether the bundled draft runs: a document is in English, or there is none."""
     return ENGLISH in (request.collection.languages or (ENGLISH,))
-
-
-def with_english_words(request: PrefillRequest, importance: Tensor) -> Tensor:
-    """Importance [n] mixed with that by the English words of documents in other languages."""
-    english = gloss_documents(request.collection)
-    if english is None:
-        return importance
-    passages = english_question(request), english.text, english.starts(request.chunk_starts), ENGLISH
-    return importance + coverage(*passages) * to_distribution(request.of_tokens(word_scores(*passages)))
