@@ -49,14 +49,6 @@ def test_every_mode_answers_on_every_architecture(random_session, mode):
     assert answer.kept_ratio == 1 if mode == "full" else answer.kept_ratio <= 0.5 + 32 / answer.prompt_tokens
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {SLIDING_WINDOW_ONLY}), indirect=True)
-def test_keep_ratio_of_one_equals_full_prefill(random_session):
-    kept, _, _ = ask(random_session, mode="select", keep=1.0)
-    plain, _, _ = ask(random_session, mode="full")
-    assert torch.equal(kept.prefilled.logits, plain.prefilled.logits)
-
-
 def test_the_bundled_pair_answers_in_the_data_types_of_any_processor(processor_dtype):
     session = open_session(Settings(dtype=processor_dtype))
     for loaded in (session.pair.loaded_target, session.pair.loaded_draft):

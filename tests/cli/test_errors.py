@@ -42,6 +42,8 @@ def check_error(call, line, code, words, stdin=b""):
     ("passages missing.pdf Who?", "missing.pdf: cannot be read"), ("ask '' Who?", "not a file name"),
     ("ask HANDBOOK Who? --max-new-tokens 16380", "does not fit tiny:target's context of 16,384"),
     ("ask HANDBOOK Who? --target some/model", "some/model: not in the model cache"),
+    ("ask HANDBOOK Who? --target ./absent", "./absent: no such folder, and no name on the hub; check the path"),
+    ("ask HANDBOOK Who? --target absent.gguf", "absent.gguf: no such file; give the path of a GGUF file"),
     ("ask HANDBOOK Who? --adapter some/adapter", "some/adapter: not in the model cache"),
     ("ask HANDBOOK Who? --quantization nf4 --devices cpu", "nf4 needs a CUDA device"),
     ("batch --document nothing.pdf", "nothing.pdf"),
@@ -97,6 +99,9 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
     ("serve --upstream http://localhost:1/v1 --http 127.0.0.1:0 x.pdf", "no documents"),
     ("serve --upstream localhost:1 --http 127.0.0.1:0", "--upstream localhost:1: names no host"),
     ("serve --upstream http://a:k@host/v1 --http 127.0.0.1:0", "--upstream: an address with a user"),
+    ("serve --http 127.0.0.1:0 --allow-origin http://page.example/", "--allow-origin http://page.example/: no origin"),
+    ("bench prefill --llama-cpp", "tiny:target is no GGUF file"),
+    ("bench prefill --llama-cpp --shapes tiny:tiny", "leave out --shapes"),
 ])  # fmt: skip
 def test_wrong_usage_is_one_line_and_exits_with_2(call, bad_inputs, monkeypatch, line, words):
     monkeypatch.setattr("specprefill_cli.models.loading.load_model", None)

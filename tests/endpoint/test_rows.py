@@ -8,7 +8,7 @@ import pytest
 from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
 from specprefill_cli.engine.request import LAST, Cancelled, Request
 from specprefill_cli.settings import Settings
-from tests.helpers.upstream import piece, says, stay_silent, stream_parts
+from tests.helpers.upstream import piece, says, stream_parts
 
 
 @pytest.fixture
@@ -56,22 +56,6 @@ def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
     answered = dict(outcomes.get() for _ in range(CAPACITY))
     assert {question: done.result.answer for question, done in answered.items()} == dict.fromkeys(answered, "42")
     assert len(answered) == CAPACITY
-
-
-def test_a_row_that_is_given_up_holds_nothing_up(ask, upstream, outcomes):
-    received = threading.Event()
-
-    def hang(handler):
-        received.set()
-        stay_silent(handler)
-
-    upstream.script = lambda body: hang if "hangs" in body["messages"][-1]["content"] else says("42")
-    cancel = ask("What hangs?")
-    assert received.wait(60)
-    ask("What answers?")
-    question, done = outcomes.get()
-    assert (question, done.result.answer) == ("What answers?", "42")
-    cancel()
 
 
 def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes):

@@ -120,15 +120,6 @@ def test_questions_share_what_was_computed_of_their_document(random_session):
         assert reused == [False, True, True, True]
 
 
-def test_an_answer_comes_in_pieces_and_then_as_a_record(session, asker):
-    asker.submit("a")
-    asker.finish()
-    first, *pieces, last = asker.events("a")
-    assert first == Started()
-    assert len(pieces) > 1
-    assert asker.text("a") == last.result.answer == answer_singly(session).answer
-
-
 def test_no_request_is_written_out_while_it_is_answered(session, monkeypatch):
     """The text of a request has all of its documents and models: it takes as long as many passes."""
     monkeypatch.setattr(Ticket, "__repr__", Mock(side_effect=AssertionError("written out")))

@@ -8,6 +8,7 @@ from specprefill_cli.models.running.adapter import prefill, run, window_layers
 from specprefill_cli.models.running.attention import ATTENTION
 from specprefill_cli.models.running.attention_plan import LocalWindow
 from specprefill_cli.models.running.cache import new_state, rollback
+from specprefill_cli.models.running.packed import SUPPORTED_TYPES
 from tests.helpers.architectures import WINDOW, failing, random_tokens
 from tests.helpers.visibility import visibility
 
@@ -66,10 +67,20 @@ def test_decoding_after_gapped_prefill_continues_at_full_prompt_length(model):
     _, state = prefill(model, ids, positions, 1_000)
     following = random_tokens(5, seed=1)
     for step, token in enumerate(following):
-        logits = run(model, token[None], torch.tensor([150 + step]), state)
+        logits = run(model, token[None], torch.tensor([150 + step]), state, rows=1)
     everything = torch.cat([positions, torch.arange(150, 155)])
-    expected = dense_logits(model, torch.cat([ids, following]), everything)[-1]
+    expected = dense_logits(model, torch.cat([ids, following]), everything)[-1:]
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_known_architectures_are_decoded_without_modules_of_transformers(model):
+    calls = []
+    _, state = prefill(model, torch.arange(3, 9), torch.arange(6), 100)
+    for layer in model.get_decoder().layers:
+        layer.register_forward_hook(lambda *_: calls.append(1))
+    run(model, torch.tensor([3]), torch.tensor([6]), state, rows=1)
+    is_supported = model.config.model_type in SUPPORTED_TYPES and not any(window_layers(model.config))
+    assert len(calls) == (0 if is_supported else len(model.get_decoder().layers))
 
 
 def test_cache_grows_and_crops_without_losing_tokens(model):

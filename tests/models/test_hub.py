@@ -72,11 +72,6 @@ def test_bundled_models_and_folders_need_no_hub(empty_cache, hub_answers, tmp_pa
     assert all(source_of(name, offline=False)["local_files_only"] for name in ("tiny:draft", str(tmp_path)))
 
 
-def test_a_path_that_is_no_folder_is_named():
-    with pytest.raises(SpecprefillError, match=r"^\./absent: no such folder, and no name on the hub; check the path$"):
-        source_of("./absent", offline=False)
-
-
 def test_an_endpoint_that_does_not_listen_is_not_reachable():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -7,7 +7,6 @@ from specprefill_cli.models.running.adapter import prefill, run, run_pass, run_t
 from specprefill_cli.models.running.attention import ATTENTION
 from specprefill_cli.models.running.attention_plan import LocalWindow
 from specprefill_cli.models.running.cache import fork_prefix, layer_keys, new_state, rollback
-from specprefill_cli.models.running.packed import forward
 from specprefill_cli.models.running.passes import ForwardInput, QueryCapture, before_each_pass
 from tests.helpers.architectures import build_model, failing, random_tokens
 
@@ -168,17 +167,6 @@ def test_last_layer_queries_are_captured():
     full_pass(model, ids, torch.arange(LENGTH), capture=reference)
     last = model.config.num_hidden_layers - 1
     torch.testing.assert_close(capture.layer(last), reference.layer(last), atol=1e-5, rtol=1e-5)
-
-
-def test_recomputing_in_a_filled_cache_gives_the_last_tokens_logits():
-    model, ids = build_model("llama"), random_tokens(LENGTH)
-    expected, state = full_pass(model, ids, torch.arange(LENGTH))
-    slots = torch.arange(40, LENGTH)
-    for layer in state.cache.layers:
-        layer.slots = slots
-    (logits,) = forward([ForwardInput(model=model, tokens=ids[slots], positions=slots, state=state)], [slots])
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
-    assert state.length == LENGTH
 
 
 def test_model_with_unknown_layer_names_runs_in_chunks():

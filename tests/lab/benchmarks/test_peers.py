@@ -130,14 +130,6 @@ def test_bench_prefill_measures_llama_cpp_and_the_modes(call, requests, monkeypa
     assert requests[0][0].n_ctx >= 300 + DECODED
 
 
-@pytest.mark.parametrize(
-    ("options", "words"), [((), "tiny:target is no GGUF file"), (("--shapes", "tiny:tiny"), "leave out --shapes")]
-)
-def test_llama_cpp_needs_a_file(call, options, words):
-    code, _, err = call("bench", "prefill", "--llama-cpp", *options)
-    assert (code, words in err) == (2, True)
-
-
 def test_missing_llama_cpp_error_names_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(SpecprefillError, match=r"xllamacpp; install it with .* -m pip install "):
