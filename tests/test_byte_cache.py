@@ -1,6 +1,7 @@
 """The cache that counts bytes."""
 
 from specprefill_cli.caches import ByteCache
+from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 
 def test_the_least_recently_used_values_go_and_the_latest_stays_whatever_its_size():
@@ -34,8 +35,6 @@ def test_a_cache_without_room_keeps_nothing():
 
 
 def test_texts_count_by_their_size(tiny_session):
-    from specprefill_cli.prefill.prefix_cache import DocumentCache
-
     cache = DocumentCache()
     tokenizer = tiny_session.pair.target.tokenizer
     cache.encode(tokenizer, "short")

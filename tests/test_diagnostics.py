@@ -10,6 +10,7 @@ from specprefill_cli.models.loaded import ModelOutline
 from specprefill_cli.models.loading import load_outline
 from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
 from specprefill_cli.models.machine.placement import Placement
+from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.prompting import load_template
 from tests.helpers.architectures import ARCHITECTURES, build_model
 
@@ -62,8 +63,6 @@ def test_a_quantised_checkpoint_is_counted_with_its_own_bits():
 
 
 def test_the_cache_of_a_model_is_counted(tokenizer):
-    from specprefill_cli.models.running.adapter import prefill
-
     model = build_model("llama")
     _, state = prefill(model, torch.arange(10), torch.arange(10), 10)
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in state.cache.layers)

@@ -103,21 +103,16 @@ def test_paths_in_inline_code_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_their_options_exist(page):
     for call in commands(page):
-        check_command(call)
-
-
-def check_command(call):
-    """Check that the command of a call and its options exist."""
-    # Shell variables stay unexpanded; shlex only splits the call into words.
-    words = shlex.split(call.replace("...", ""), comments=True)
-    command = COMMANDS
-    options = {"--install-completion", "--help"}
-    while words and words[0] in getattr(command, "commands", {}):
+        # Shell variables stay unexpanded; shlex only splits the call into words.
+        words = shlex.split(call.replace("...", ""), comments=True)
+        command = COMMANDS
+        options = {"--install-completion", "--help"}
+        while words and words[0] in getattr(command, "commands", {}):
+            options |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+            command = command.commands[words.pop(0)]
+        assert command.name != "specprefill" or not words or words[0].startswith("--"), call
         options |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        command = command.commands[words.pop(0)]
-    assert command.name != "specprefill" or not words or words[0].startswith("--"), call
-    options |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word for word in words if word.startswith("--")} <= options, call
+        assert {word for word in words if word.startswith("--")} <= options, call
 
 
 @pytest.mark.slow

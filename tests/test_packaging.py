@@ -11,6 +11,7 @@ from pathlib import Path
 import grimp
 
 import specprefill_cli
+from specprefill_cli.documents.collect import read_documents
 from specprefill_cli.errors import pip_command
 from specprefill_cli.files import packaged_folder
 
@@ -63,8 +64,6 @@ def test_bundled_pair_is_complete_and_at_most_32_mib():
 
 
 def test_sample_answers_appear_on_their_stated_pages():
-    from specprefill_cli.documents.collect import read_documents
-
     folder = packaged_folder("sample_docs")
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 30

@@ -7,6 +7,7 @@ import pytest
 
 from specprefill_cli.cli.sources import merge_settings
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models.machine.quantization import AUTO, BYTES_PER_WEIGHT, NONE
 from specprefill_cli.settings import SETTINGS, Settings
 
 
@@ -141,6 +142,4 @@ def test_every_default_is_valid_and_documented(name):
 
 
 def test_choices_match_the_models_package():
-    from specprefill_cli.models.machine.quantization import AUTO, BYTES_PER_WEIGHT, NONE
-
     assert SETTINGS["quantization"].choices == (AUTO, NONE, *BYTES_PER_WEIGHT)

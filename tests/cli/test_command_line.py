@@ -15,7 +15,7 @@ from specprefill_cli.answering import stream as answer_stream
 from specprefill_cli.lab.benchmarks.prefill import QUESTION, prompt_of_length
 from specprefill_cli.lab.evaluation import runner
 from specprefill_cli.settings import Settings
-from tests.helpers.samples import HANDBOOK, write_jsonl
+from tests.helpers.samples import HANDBOOK, read_jsonl, write_jsonl
 
 PHASES = "tokenize draft_prefill look_ahead scoring selection mapping checkpoints target_prefill first_token".split()
 
@@ -79,14 +79,14 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, call_json, tmp_path):
     answers = tmp_path / "answers.jsonl"
     options = ("--keep", "0.3,auto", "--scorer", "question,random", "--answers", str(answers))
     record = call_json("evaluate", questions, *options)
-    assert {json.loads(line)["id"] for line in answers.read_text().splitlines()} == set("abc")
+    earlier = read_jsonl(answers.read_text())
+    assert {row["id"] for row in earlier} == set("abc")
     assert [row["mode"] for row in record["rows"]] == ["full"] + ["select"] * 4
     assert set(record["rows"][1]) >= set(
         "mode keep scorer n em f1 f1_low f1_high f1_delta f1_delta_low f1_delta_high ttft_seconds ttft_ratio kept_ratio "
         "answer_kept answer_kept_low answer_kept_high".split()
     )
     assert record["rows"][0]["answer_kept"] == 100
-    earlier = [json.loads(line) for line in answers.read_text().splitlines()]
     # The earlier run took a thousand times as long, and gave another first answer.
     changed = [{**row, "ttft_seconds": 1_000 * row["ttft_seconds"]} for row in earlier]
     changed[0]["answer"] = "another"
@@ -203,15 +203,13 @@ def test_a_signal_ends_ask_with_its_code_and_prints_its_object(call, monkeypatch
     assert "interrupted: the answer is incomplete" in record["warnings"]
 
 
-def test_questions_may_hold_lone_surrogates(call, tmp_path):
+def test_questions_may_hold_lone_surrogates(call_json, tmp_path):
     (tmp_path / "a.txt").write_text("The gate is green. " * 20)
     for command in ("ask", "plan"):
-        code, out, _ = call(command, str(tmp_path / "a.txt"), "Which colour \ud83d?", "--json")
-        assert (code, json.loads(out)["schema"]) == (0, 1)
+        assert call_json(command, str(tmp_path / "a.txt"), "Which colour \ud83d?")["schema"] == 1
     row = {"context": "The \ud83d gate is green.", "question": "Who \ud83d?", "answers": ["green"]}
     questions = write_jsonl(tmp_path / "rows.jsonl", row)
-    code, out, _ = call("evaluate", questions, "--modes", "full", "--json", "--max-new-tokens", "2")
-    assert (code, json.loads(out)["rows"][0]["n"]) == (0, 1)
+    assert call_json("evaluate", questions, "--modes", "full", "--max-new-tokens", "2")["rows"][0]["n"] == 1
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from torch.distributed import HashStore
 
 from specprefill_cli import distributed
 from specprefill_cli.distributed import ALONE, Ranks, end_process, launch
@@ -26,8 +27,6 @@ def test_no_control_character_of_a_log_reaches_the_terminal(capsys):
 
 
 def test_failure_on_rank_0_alone_ends_the_run(monkeypatch, capsys):
-    from torch.distributed import HashStore
-
     monkeypatch.setattr(Ranks, "broadcast", lambda _ranks, value: value)
     with pytest.raises(SystemExit), Ranks(0, 2, store=HashStore()).run_on_all_ranks(print):
         raise MemoryError("no room left")

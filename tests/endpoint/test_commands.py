@@ -101,15 +101,14 @@ def test_compare_shows_both_with_the_tokens_sent(call, upstream):
     assert "first-token KL" not in out
 
 
-def test_evaluate_asks_the_endpoint(call, upstream, tmp_path):
+def test_evaluate_asks_the_endpoint(call_json, upstream, tmp_path):
     context = "The gate is open from nine to five. " * 40 + "The fee is 42 pence a mile. " + "Dogs are welcome. " * 40
     row = {"id": "a", "context": context, "question": "What is the fee?", "answers": ["42 pence"]}
     questions = write_jsonl(tmp_path / "questions.jsonl", row)
-    code, out, _ = call("evaluate", questions, "--target", upstream.target, "--json")
-    rows = {row["mode"]: row for row in json.loads(out)["rows"]}
-    assert code == 0
-    assert (rows["select"]["em"], rows["select"]["scorer"], rows["select"]["answer_kept"]) == (100.0, "blend", 100.0)
-    assert rows["select"]["kept_ratio"] < 0.5
+    rows = call_json("evaluate", questions, "--target", upstream.target)["rows"]
+    (select,) = (row for row in rows if row["mode"] == "select")
+    assert (select["em"], select["scorer"], select["answer_kept"]) == (100.0, "blend", 100.0)
+    assert select["kept_ratio"] < 0.5
 
 
 def test_without_the_package_the_message_names_the_extra(call, upstream, monkeypatch):

@@ -237,10 +237,9 @@ def test_a_draft_with_other_ids_does_not_lend_its_tokenizer(pair, tokenizer):
     assert agreed_tokenizer(pair.target, target_tokenizer, extended) is target_tokenizer
 
 
-def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):
-    code, out, _ = call("doctor", "--draft", pair.draft, "--target", pair.target, "--prompt", "tiny", "--json")
-    states = {check["name"]: check["state"] for check in json.loads(out)["checks"]}
-    assert (code, states["tokenizer"]) == (0, "ok")
+def test_doctor_judges_by_the_tokenizer_that_is_used(call_json, pair):
+    record = call_json("doctor", "--draft", pair.draft, "--target", pair.target, "--prompt", "tiny")
+    assert {check["name"]: check["state"] for check in record["checks"]}["tokenizer"] == "ok"
 
 
 @pytest.mark.slow
@@ -248,8 +247,3 @@ def test_doctor_judges_by_the_tokenizer_that_is_used(call, pair):
 def test_ask_answers_from_a_file(call, pair, options):
     models = ("--draft", pair.draft, "--target", pair.target, "--prompt", "tiny")
     assert call("ask", HANDBOOK, QUESTION, *models, *options, "--quiet") == (0, "42 pence\n", "")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(SpecprefillError, match=r"absent\.gguf: no such file; give the path of a GGUF file"):
-        load_model(str(tmp_path / "absent.gguf"), Placement(None), "float32", offline=True)

@@ -10,8 +10,9 @@ import transformers
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
+from specprefill_cli.documents.collect import read_documents
 from specprefill_cli.errors import SpecprefillError, UsageError
-from specprefill_cli.files import BUNDLED_FOLDER
+from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.models import loading
 from specprefill_cli.models.loading import load_model
 from specprefill_cli.models.machine import placement
@@ -164,9 +165,6 @@ def test_rejects_model_larger_than_memory(llama, monkeypatch):
 
 
 def test_tiktoken_matches_the_bundled_tokenizer(tokenizer):
-    from specprefill_cli.documents.collect import read_documents
-    from specprefill_cli.files import packaged_folder
-
     texts = [document.text for document in read_documents([str(packaged_folder("sample_docs"))])]
     texts += ["".join(map(chr, range(32, 3_000))), "  \n\n\t x  12345,67\r\n ", "naïve \N{GRINNING FACE} 東京"]
     for text in texts:

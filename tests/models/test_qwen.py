@@ -1,7 +1,5 @@
 """The pair of Qwen2.5-Coder on its official GGUF files, where they are in the hub's cache."""
 
-import json
-
 import pytest
 
 from specprefill_cli.models.sources.refs import ModelRef
@@ -19,16 +17,13 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("options", [(), ("--quantization", "none"), ("--speculate", "4", "--proposer", "draft")])
-def test_the_handbook_is_answered_in_each_form(call, options):
-    code, out, _ = call("ask", HANDBOOK, QUESTION, "--pair", PAIR, "--json", *options)
-    answer = json.loads(out)
-    assert (code, answer["mode"]) == (0, "select")
+def test_the_handbook_is_answered_in_each_form(call_json, options):
+    answer = call_json("ask", HANDBOOK, QUESTION, "--pair", PAIR, *options)
+    assert answer["mode"] == "select"
     assert "42 pence" in answer["answer"]
     assert answer["kept_ratio"] < 0.2
 
 
-def test_what_the_handbook_does_not_say_is_not_found(call):
-    code, out, _ = call("ask", HANDBOOK, "What is the wifi password of the canteen?", "--pair", PAIR, "--json")
-    answer = json.loads(out)
-    assert code == 0
+def test_what_the_handbook_does_not_say_is_not_found(call_json):
+    answer = call_json("ask", HANDBOOK, "What is the wifi password of the canteen?", "--pair", PAIR)
     assert answer["answerable"] is False

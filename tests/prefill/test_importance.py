@@ -51,17 +51,12 @@ def naive_importance(request, query_indices, decoded):
 
 @pytest.mark.parametrize("random_pair", sorted(set(ARCHITECTURES) - {"mistral"}), indirect=True)
 @pytest.mark.parametrize("chunk", [10_000, 64])
-def test_paper_scores_equal_the_naive_implementation(random_session, chunk):
-    request = request_for(random_session, prefill_chunk=chunk)
-    ours = SCORERS["paper"].score(request).importance
-    expected = naive_importance(request, [request.prompt.length - 1], 7)
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_question_scores_equal_the_naive_implementation(random_session):
-    request = request_for(random_session, look_ahead=3)
-    ours = SCORERS["question"].score(request).importance
-    expected = naive_importance(request, range(*request.prompt.question), 3)
+@pytest.mark.parametrize(("scorer", "settings", "decoded"), [("paper", {}, 7), ("question", {"look_ahead": 3}, 3)])
+def test_scores_equal_the_naive_implementation(random_session, chunk, scorer, settings, decoded):
+    request = request_for(random_session, prefill_chunk=chunk, **settings)
+    ours = SCORERS[scorer].score(request).importance
+    queries = range(*request.prompt.question) if scorer == "question" else [request.prompt.length - 1]
+    expected = naive_importance(request, queries, decoded)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
