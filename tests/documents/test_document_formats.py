@@ -3,11 +3,11 @@
 import codecs
 import gzip
 import sys
+from unittest.mock import Mock
 
 import pytest
 
 from specprefill_cli.documents import registry
-from specprefill_cli.documents.reader import SourceFile
 from specprefill_cli.documents.registry import read_document
 from tests.helpers.document_files import make_pdf, refusal
 
@@ -109,10 +109,7 @@ def test_text_that_starts_like_a_signature_is_text(text: str) -> None:
 
 @pytest.mark.parametrize("error", [KeyError("x"), MemoryError(), AssertionError("odd\nmarkup")])
 def test_whatever_a_parser_raises_is_one_document_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(file: SourceFile) -> None:
-        raise error
-
-    monkeypatch.setattr(registry.html, "pages", fail)
+    monkeypatch.setattr(registry.html, "pages", Mock(side_effect=error))
     assert "a: the file is damaged or of another kind" in refusal(b"<html>x", "a")
 
 

@@ -2,6 +2,7 @@
 
 from threading import Event
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pypdf
@@ -124,15 +125,12 @@ EXTRACT = pypdf.PageObject.extract_text
 
 
 def fail_on_page(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
-    def refuse(data: bytes) -> None:
-        raise PdfiumError("damaged")
-
     def fail(page: pypdf.PageObject) -> str:
         if page.page_number == number - 1:
             raise error
         return EXTRACT(page)
 
-    monkeypatch.setattr("pypdfium2.PdfDocument", refuse)
+    monkeypatch.setattr("pypdfium2.PdfDocument", Mock(side_effect=PdfiumError("damaged")))
     monkeypatch.setattr(pypdf.PageObject, "extract_text", fail)
 
 

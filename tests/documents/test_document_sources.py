@@ -4,6 +4,7 @@ import io
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,10 +90,8 @@ def test_unusable_sources_are_refused(folder: Path, source: str, words: str) -> 
 
 
 def test_a_file_without_permission_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deny(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", deny)  # Root ignores file modes.
+    # Root ignores file modes.
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert refusal("docs/a.txt") == "docs/a.txt: cannot be read: Permission denied; check its name and its permissions"
 
 

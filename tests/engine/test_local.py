@@ -213,7 +213,6 @@ def test_concurrency_limits_running_questions_and_keeps_their_order(session):
     asker = make_asker(session, concurrency=1)
     tickets = [asker.submit(name) for name in "abc"]
     asker.step_until("a", Piece)
-    assert len(asker.engine.waiting) == 2
     assert [ticket in asker.engine.waiting for ticket in tickets] == [False, True, True]
     with pytest.raises(QueueFull):
         asker.submit("d", limit=2)

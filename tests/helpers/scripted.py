@@ -43,9 +43,6 @@ class StubReader:
         yield from ()
         return self.logits(rows)
 
-    def read_now(self, tokens, rows=1):
-        return result_of(self.read(tokens, rows))
-
     def rollback(self, length):
         del self.tokens[length:]
 

@@ -139,7 +139,6 @@ def test_memory_estimate_packs_projections_but_not_embeddings():
     unpacked = empty_model(config).num_parameters() - projections
     assert weight_bytes(config, torch.bfloat16, "int8") == projections + 2 * unpacked
     assert weight_bytes(config, torch.bfloat16, "nf4") == pytest.approx(0.516 * projections + 2 * unpacked, rel=1e-3)
-    assert weight_bytes(config, torch.bfloat16) == 2 * (projections + unpacked)
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
