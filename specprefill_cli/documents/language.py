@@ -18,8 +18,9 @@ UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
 COMPOUNDING, SHORTEST_PART, PREFIX = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4, 5
 # Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
-# Words with which the n-grams of a text tell its language.
-TELLING = 20
+# Words with which the n-grams of a text tell its language, and how much likelier, in nats, than as English it must be: tables
+# and code are hardly likelier in any.
+TELLING, MARGIN = 20, 100
 
 
 @lru_cache(16)
@@ -44,9 +45,10 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
         return best if enough else otherwise
     import py3langid
 
-    # Longer codes stand for no language, or for one that tables and code are taken for.
-    code, _ = py3langid.classify(sample)
-    return code if len(code) == len(ENGLISH) else otherwise
+    scores = dict(py3langid.rank(sample))
+    code = max(scores, key=scores.__getitem__)
+    # Longer codes stand for no language, or for one that code is taken for.
+    return code if len(code) == len(ENGLISH) and scores[code] > scores[ENGLISH] + MARGIN else otherwise
 
 
 @cache

@@ -22,6 +22,7 @@ from specprefill_cli.documents.language import WordForms, language_of, says_not_
         ("Fenwick 4471", "ru", "en"),
         ("", "en", "en"),
         ("lamp | yes | no\n" * 50, "en", "en"),
+        ("lamp | 23.5 | AB-12\n" * 99, "en", "en"),
         ("int main(void) { return 0; }", "en", "en"),
         ("Fee of the Rue de la Paix clinic?", "en", "en"),
         # Words that are frequent nowhere: n-grams tell.
