@@ -18,9 +18,9 @@ UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
 COMPOUNDING, SHORTEST_PART, PREFIX = frozenset({"de", "nl", "sv", "da", "fi", "hu"}), 4, 5
 # Characters of a text that tell its language; the share of its frequent words, and how many must differ.
 SAMPLE, SHARE, DIFFERENT = 20_000, 0.12, 5
-# Words with which the n-grams of a text tell its language, and how much likelier, in nats, than as English it must be: tables
-# and code are hardly likelier in any.
-TELLING, MARGIN = 20, 100
+# Fewest words whose n-grams tell a language, and how much likelier, in nats, than as English the text must be: tables and code
+# are hardly likelier in any.
+FEWEST_WORDS, MARGIN = 20, 100
 
 
 @lru_cache(16)
@@ -40,8 +40,10 @@ def language_of(text: str, otherwise: str = ENGLISH) -> str:
     counts = {language: sum(map(words.__getitem__, listed)) for language, listed in frequent.items()}
     best = max(counts, key=lambda language: (counts[language], language == otherwise))
     different = len(frequent[best] & words.keys())
-    enough = counts[best] >= SHARE * words.total() and different >= min(DIFFERENT, SHARE * words.total())
-    if enough or words.total() < TELLING:
+    # A short question may hold a name or a word of another language.
+    telling = different >= max(2, min(DIFFERENT, SHARE * words.total())) or 2 * counts[best] >= words.total()
+    enough = counts[best] >= SHARE * words.total() and telling
+    if enough or words.total() < FEWEST_WORDS:
         return best if enough else otherwise
     import py3langid
 

@@ -114,12 +114,14 @@ class Encoder:
         starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        token_starts = torch.tensor([start for start, _ in encoding.offsets], dtype=torch.long)
+        # A token may begin with the space before it, which belongs to the sentence before.
+        starts_of = [start + text[start : start + 1].isspace() for start, _ in encoding.offsets]
+        token_starts = torch.tensor(starts_of, dtype=torch.long)
         chunk_of = range_of_tokens(starts, token_starts)
         sums, tokens = torch.zeros(len(starts), WIDTH), torch.zeros(len(chunk_of), TOKEN_WIDTH, dtype=torch.float16)
         ids = torch.tensor(encoding.ids, dtype=torch.long)
         stretches = divide(len(ids))
-        size = CPU_BATCH if self.weights["words"].device.type == "cpu" else GPU_BATCH
+        size = CPU_BATCH if self.weights[WORDS].device.type == "cpu" else GPU_BATCH
         done = 0
         for place in range(0, len(stretches), size):
             batch = stretches[place : place + size]

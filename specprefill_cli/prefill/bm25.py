@@ -104,18 +104,18 @@ def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
     return INDEXES.find_or((text, starts.tobytes(), forms), build)
 
 
-def word_scores(question: str, text: str, starts: np.ndarray, language: str | None = None) -> np.ndarray:
+def word_scores(question: str, text: str, starts: np.ndarray) -> np.ndarray:
     """BM25 of passages [n] of a text, from `starts` [n] on, by the stems of the question's content words."""
-    forms = WordForms(language or language_of(text))
+    forms = WordForms(language_of(text))
     # Without content words all words count, as they are.
     if not forms.question_words(question):
         forms = WordForms("")
     return bm25(question, [(forms, word_index(text, starts, forms))])
 
 
-def coverage(question: str, text: str, starts: np.ndarray, language: str | None = None) -> float:
+def coverage(question: str, text: str, starts: np.ndarray) -> float:
     """The largest share of a question's content words, by rarity, near a passage: 0 to 1."""
-    forms = WordForms(language or language_of(text))
+    forms = WordForms(language_of(text))
     index = word_index(text, starts, forms)
     total, covered = 0.0, np.zeros(len(starts))
     for word in forms.question_words(question):

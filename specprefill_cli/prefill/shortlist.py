@@ -24,7 +24,7 @@ AUTO_CHARACTERS, AUTO_FROM, SECTION = 60_000, 400_000, 1000
 # Characters beside a part within which it begins or ends at a blank.
 NEAR = 100
 # Part of the key of a document's words: raise it when words are found or compared in another way.
-VERSION = 1
+VERSION = 2
 
 
 def shortlist(collection: Collection, question: str, settings: Settings) -> Collection:

@@ -117,11 +117,13 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
         raise ApiError(400, f"documents must be a list of {SHAPES}")
     if not paths_allowed and any(path_of(entry) is not None for entry in documents or ()):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
+    # A whole number from 1, as `max_new_tokens`.
+    whole = replace(SETTINGS["max_new_tokens"], name="top")
     return Question(
         documents=SentDocuments(documents or (), folder if isinstance(folder, str) else "", settings),
         question=question_in(body),
         settings=override_settings(settings, body),
-        top=None if top is None else replace(SETTINGS["max_new_tokens"], name="top").parse(top, "the request"),
+        top=None if top is None else whole.parse(top, "the request"),
         no_prefix_sharing=bool(body.get("cache_salt")),
     )
 

@@ -174,10 +174,12 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
 
 
 def is_about(question: str, document: str) -> bool:
-    """Whether a question is longer, or a word of it begins like one of a document; without spaces, a pair of characters."""
+    """Whether a question is not short, or a word of it begins like one of the document; without spaces, a pair of characters."""
+    if len(question.encode()) > SHORT_QUESTION:
+        return True
     forms = WordForms(language_of(document))
-    words = tuple(word[:PREFIX] for word in forms.question_words(question) if len(word) > 1)
-    return len(question.encode()) > SHORT_QUESTION or any(form.startswith(words) for _, form in forms.words(document))
+    words = tuple(word[:PREFIX] for word in forms.question_words(question) if len(word) > 1 or word.isdigit())
+    return any(form.startswith(words) for _, form in forms.words(document))
 
 
 def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:

@@ -116,6 +116,8 @@ def encoder(
     held_out = documents[::hold_out]
     training = [document for document in documents if document not in held_out]
     schedule = Schedule(updates=updates, rate=rate, cooldown=updates, seed=seed)
+    if (multilingual is None) != (squad is None):
+        raise typer.BadParameter("--multilingual and --squad go together")
     foreign = (message_documents(data / "languages"), context_documents(squad)) if multilingual and squad else ()
     tune_encoder(data, training, held_out, schedule, run, multilingual or ENCODER_FOLDER, foreign)
 

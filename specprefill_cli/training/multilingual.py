@@ -48,12 +48,12 @@ UNSPACED_CONTEXTS = (900, 3_000)
 class SourceFile:
     """The file of the package, of which only the parts that are read are unpacked.
 
-    pieces: of the tokenizer with their log-probabilities, by id; places: type, number of values and offset by tensor
+    pieces: of the tokenizer with their log-probabilities, by id; places: number of values and offset by tensor
     """
 
     content: bytes
     pieces: Sequence[tuple[str, float]]
-    places: dict[str, tuple[int, int, int]]
+    places: dict[str, tuple[int, int]]
 
     @classmethod
     def read(cls, path: Path) -> SourceFile:
@@ -75,18 +75,18 @@ class SourceFile:
         for _ in range(tensors):
             (length,) = struct.unpack_from("<H", content, place)
             name = content[place + 2 : place + 2 + length].decode()
-            kind, values, offset, _ = struct.unpack_from("<BIQQ", content, place + 2 + length)
-            places[name], place = (kind, values, offset), place + 23 + length
+            values, offset = struct.unpack_from("<IQ", content, place + 3 + length)
+            places[name], place = (values, offset), place + 23 + length
         return cls(content, list(zip(pieces, scores.tolist(), strict=True)), places)
 
     def vector(self, name: str) -> Tensor:
         """A float32 tensor [values]."""
-        _, values, offset = self.places[name]
+        values, offset = self.places[name]
         return torch.frombuffer(bytearray(self.content[offset : offset + 4 * values]), dtype=torch.float32)
 
     def blocks(self, name: str, columns: int) -> tuple[Tensor, Tensor]:
         """A matrix in 4 bits: numbers [rows, columns] from 0 to 15, of which 8 is zero, and scales [rows, columns / 32]."""
-        _, values, offset = self.places[name]
+        values, offset = self.places[name]
         stored = np.frombuffer(self.content, np.uint8, values // GROUP * 18, offset).reshape(-1, 18)
         numbers = np.concatenate([stored[:, 2:] & 15, stored[:, 2:] >> 4], 1).reshape(-1, columns)
         scales = stored[:, :2].copy().view(np.float16).reshape(len(numbers), -1)

@@ -26,7 +26,7 @@ def test_blocks_of_four_bits_are_unpacked_in_order():
         np.float16(scale).tobytes() + bytes(row[:16] | row[16:] << 4)
         for scale, row in zip((0.5, -2.0), numbers.astype(np.uint8), strict=True)
     )
-    file = SourceFile(b"...." + content, [], {"a": (1, 64, 4)})
+    file = SourceFile(b"...." + content, [], {"a": (64, 4)})
     expected = torch.from_numpy(numbers - 8.0) * torch.tensor([[0.5], [-2.0]])
     torch.testing.assert_close(file.matrix("a", 32), expected.float())
 

@@ -20,7 +20,7 @@ from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept
 from specprefill_cli.lab.study import controls
-from specprefill_cli.lab.study.journal import measure_items
+from specprefill_cli.lab.study.journal import measure_items, read_journal
 from specprefill_cli.lab.study.question import ANSWER_TOKENS, QuestionStudy, full_prefill
 from specprefill_cli.lab.tables import Row
 from specprefill_cli.prefill.fates import Plan
@@ -48,6 +48,8 @@ def study_items(
 
     chooser: chooses the text of `select`; settings: of draft KV; answer_tokens: greatest number of an answer
     """
+    if any(row.get("answer_tokens", ANSWER_TOKENS) != answer_tokens for row in read_journal(path)):
+        raise SpecprefillError(f"{path}: holds answers of another --answer-tokens; give another --out")
     numbers = {item.identifier: number for number, item in enumerate(items)}
 
     def measure(item: Item) -> Row:
@@ -81,6 +83,7 @@ def study_question(study: QuestionStudy, chooser: Session, wrong: SlotKv) -> Row
     signals["checkpoints' KV error"] = float(key_value_errors(*checked)[:, 1:].mean())
     keys, values = key_value_errors(mapped, study.native)[:, :, slice(*document)].mean(-1).tolist()
     row: Row = {"id": study.item.identifier, "tokens": request.prompt.length, "answer": study.text(study.answer)}
+    row["answer_tokens"] = study.answer_tokens
     row |= {"results": study.results, "seconds": study.seconds, "signals": signals, "kept": study.kept}
     return row | {"errors": {"keys": keys, "values": values, "attention output": errors}}
 

@@ -65,14 +65,16 @@ class QuestionStudy:
         step = f"suffix of {name}"
         logits = self.timed(step, lambda: run_forced(model, state, suffix, place, self.answer))
         drifted = drift(self.answer, logits)
-        row: Row = {"kl": drifted.kl[0], "kl_answer": sum(drifted.kl) / len(drifted.kl), "kl_tokens": drifted.kl}
-        row |= {
+        row: Row = {
+            "kl": drifted.kl[0],
+            "kl_answer": sum(drifted.kl) / len(drifted.kl),
+            "kl_tokens": drifted.kl,
             "changed": drifted.changed,
             "same": drifted.same,
             "margin": drifted.margin,
             "likeliest": drifted.likeliest,
+            "tokens": len(kv.slots),
         }
-        row["tokens"] = len(kv.slots)
         if seconds is not None:
             answer = self.answer
             if drifted.changed and self.item.answers:

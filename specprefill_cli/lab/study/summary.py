@@ -63,20 +63,20 @@ def condition_row(rows: Sequence[Row], name: str, curve: Sequence[str]) -> Row:
 
 
 def drift_rows(rows: Sequence[Row]) -> list[Row]:
-    """How far answers of at least so many tokens drift, by condition that can be timed; none if all answers are short.
+    """How far answers drift whose next token after `tokens` - 1 is known, by condition that can be timed; none if all are short.
 
     diverged: percentage that differ from `full` by then; kl: of the token there, forced on the answer of `full`, in nats
     """
     drifts, results = [], [row["results"] for row in rows]
     for name in results[0]:
-        known = [result[name] for result in results if "kl_tokens" in result[name] and "seconds" in result[name]]
-        if all(len(drifted["kl_tokens"]) <= ANSWER_TOKENS + 1 for drifted in known):
+        measured = [result[name] for result in results if "kl_tokens" in result[name] and "seconds" in result[name]]
+        if all(len(drifted["kl_tokens"]) <= ANSWER_TOKENS + 1 for drifted in measured):
             continue
         for tokens in DRIFT_TOKENS:
-            if long := [drifted for drifted in known if len(drifted["kl_tokens"]) >= tokens]:
-                figures = share_figures("diverged", [drifted["same"] < tokens for drifted in long])
-                figures |= mean_figures("kl", [drifted["kl_tokens"][tokens - 1] for drifted in long])
-                drifts.append({"name": name, "tokens": tokens, "n": len(long), **figures})
+            if long_enough := [drifted for drifted in measured if len(drifted["kl_tokens"]) >= tokens]:
+                figures = share_figures("diverged", [drifted["same"] < tokens for drifted in long_enough])
+                figures |= mean_figures("kl", [drifted["kl_tokens"][tokens - 1] for drifted in long_enough])
+                drifts.append({"name": name, "tokens": tokens, "n": len(long_enough), **figures})
     return drifts
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
+from specprefill_cli.files import MULTILINGUAL_FOLDER
 from specprefill_cli.models.encoder import (
     LAYERS,
     MULTILINGUAL_LAYERS,
@@ -44,7 +44,7 @@ PIECE = 32
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
 # Part of their keys on disk: raise it with another encoder.
-VERSION = 3
+VERSION = 4
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
 # With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
@@ -112,8 +112,8 @@ def reads_all_in_english(request: PrefillRequest) -> bool:
 
 def encoder_of(request: PrefillRequest) -> Encoder:
     """The encoder that reads documents and question."""
-    folder = ENCODER_FOLDER if reads_all_in_english(request) else MULTILINGUAL_FOLDER
-    return load_encoder(request.pair.target.device, folder)
+    device = request.pair.target.device
+    return load_encoder(device) if reads_all_in_english(request) else load_encoder(device, MULTILINGUAL_FOLDER)
 
 
 def has_vectors(request: PrefillRequest) -> bool:
@@ -168,10 +168,9 @@ class BlendScorer(HeadsScorer):
         return mixed + holds * mixed.topk(min(request.chunk_size, len(mixed))).values.mean()
 
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
-        foreign = set(request.collection.languages) - {ENGLISH}
-        if not foreign:
+        if reads_all_in_english(request):
             return AUTO_BUDGET
-        return FOREIGN_BUDGET if foreign <= MEASURED else WEAK_BUDGET
+        return FOREIGN_BUDGET if {*request.collection.languages} <= {ENGLISH, *MEASURED} else WEAK_BUDGET
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         by_heads = super().cost(request, with_overhead) if reads_english(request) else 0.0
