@@ -22,7 +22,7 @@ CLOSERS = "\"'\u201d\u2019\u00bb)]"
 BREAK = re.compile(
     r"""
     \n\s*                               # the end of a line, which may be wrapped, or a blank line
-    | (?<=[.!?…])["'\u201d\u2019»)\]]*\s+(?=["'\u201c\u2018«(\[]*[^\W_a-z])  # a full stop before a capital or a digit
+    | (?<=[.!?…])["'\u201d\u2019»)\]]*\s+(?=["'\u201c\u2018«(\[¿¡]*[^\W_a-z])  # a full stop before a capital or a digit
     | (?<=[\u3002\uff01\uff1f])         # scripts without spaces
     """,
     re.VERBOSE,

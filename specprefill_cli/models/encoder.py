@@ -9,9 +9,11 @@ each of the question's tokens looks for its best match in a chunk (late interact
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -146,8 +148,20 @@ class Encoder:
         first, last = special.expand(len(ids), 2).split(1, dim=1)
         return torch.cat([first, ids, last], 1)
 
+    @torch.inference_mode()
+    def mean_states(self, text: str, layers: Sequence[int]) -> Tensor:
+        """The mean states of a text's first `STRETCH` tokens after some layers [layers, WIDTH], float32 on the CPU."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids[: STRETCH - 2]
+        of_layers = islice(self.layer_states(self.framed(torch.tensor([ids], dtype=torch.long))), max(layers))
+        means = [states[0].float().mean(0).cpu() for states in of_layers]
+        return torch.stack([means[layer - 1] for layer in layers])
+
     def states(self, ids: Tensor) -> Tensor:
         """The final states [rows, tokens, WIDTH] of rows of token ids [rows, tokens] without padding."""
+        return deque(self.layer_states(ids), maxlen=1).pop()
+
+    def layer_states(self, ids: Tensor) -> Iterator[Tensor]:
+        """Yield the states [rows, tokens, WIDTH] after each layer, of rows of token ids [rows, tokens] without padding."""
         weights = self.weights
         rows, tokens = ids.shape
         hidden = self.norm(self.embedded(ids.to(weights[WORDS].device)) + weights["positions"][:tokens], "norm")
@@ -159,7 +173,7 @@ class Encoder:
             hidden = self.norm(hidden + self.linear(attended, f"{layer}attended"), f"{layer}norm")
             wide = F.gelu(self.linear(hidden, f"{layer}up"))
             hidden = self.norm(hidden + self.linear(wide, f"{layer}down"), f"{layer}last_norm")
-        return hidden
+            yield hidden
 
     def embedded(self, ids: Tensor) -> Tensor:
         """The vectors [rows, tokens, WIDTH] of token ids; the table stays packed, because a text needs few of its rows."""

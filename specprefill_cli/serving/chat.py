@@ -21,14 +21,15 @@ from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Collection, one_page_document
 from specprefill_cli.engine.request import Done, Event, Piece
 from specprefill_cli.engine.request import Request as Question
+from specprefill_cli.prefill.intent import intent_of
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.serving.api import MAX_SHOWN_CHARACTERS, TASKS, ask, build_application, event_stream
 from specprefill_cli.serving.body import SETTINGS_KEY, json_body, override_settings, own_settings
 from specprefill_cli.serving.context import ServerContext
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
-from specprefill_cli.serving.messages import REASON, Untouched, find_document, texts_of
-from specprefill_cli.serving.thinning import SHORT_CHARACTERS, asked_in
+from specprefill_cli.serving.messages import REASON, SILENT, Untouched, find_document, texts_of
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS
 from specprefill_cli.settings import SETTINGS
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -188,7 +189,7 @@ def chat_of(messages: object, named: str = "") -> Chat:
 
 def question_last(parts: Sequence[str]) -> Sequence[str]:
     """Move the first part of a message behind the others where it alone asks."""
-    asks = [len(part) <= SHORT_CHARACTERS and bool(asked_in([part])) for part in parts]
+    asks = [len(part) <= SHORT_CHARACTERS and intent_of(part).neither < SILENT for part in parts]
     return [*parts[1:], parts[0]] if asks[0] and not any(asks[1:]) else parts
 
 

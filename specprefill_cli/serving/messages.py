@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_characters
 from specprefill_cli.documents.document import Document, one_page_document
-from specprefill_cli.documents.language import PREFIX, WordForms, language_of
 from specprefill_cli.errors import DocumentError
+from specprefill_cli.prefill.intent import intent_of
 from specprefill_cli.serving.body import read_entry
 from specprefill_cli.serving.guard import ApiError
-from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Division, divide, is_clear, pattern
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Division, divide, pattern
 
-# The share of all characters that has to be surely document; bytes of a question that has to share a word with it.
-CLEAR_MAJORITY, SHORT_QUESTION = 0.6, 24
+# The share of all characters that has to be surely document.
+CLEAR_MAJORITY = 0.6
+# Stands for the number of all messages of the system.
+SYSTEM = -1
+# Probabilities above which a text asks about one place, needs everything, and asks nothing.
+CLEAR, WHOLE, SILENT = 0.75, 0.7, 0.6
 # The header with the reason why nothing was thinned.
 REASON = "x-specprefill-reason"
 # Roles whose messages may hold documents, and types of content parts that are documents.
@@ -160,7 +165,6 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     if not any(text.role == "user" for text in texts):
         raise Untouched("no question")
     divisions = [divide(text.value, text.role != "user") for text in texts]
-    question = find_question(texts, divisions)
     ranges = ((text, part) for text, division in zip(texts, divisions, strict=True) for part in division.documents)
     long_texts = [LongText(text, *part) for text, part in ranges]
     # Beside a document of the user's, the system's text is mostly rules.
@@ -168,40 +172,31 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     total = sum(len(text.value) for text in all_texts)
     if sum(text.end - text.start for text in long_texts) < CLEAR_MAJORITY * total:
         raise Untouched("short" if total <= SHORT_CHARACTERS else "mostly not document")
-    if not any(is_about(question, own.document.text) for own in long_texts):
-        raise Untouched("no clear question")
-    return question, long_texts
-
-
-def is_about(question: str, document: str) -> bool:
-    """Whether a question is not short, or a word of it begins like one of the document; without spaces, a pair of characters."""
-    if len(question.encode()) > SHORT_QUESTION:
-        return True
-    forms = WordForms(language_of(document))
-    words = tuple(word[:PREFIX] for word in forms.question_words(question) if len(word) > 1 or word.isdigit())
-    return any(form.startswith(words) for _, form in forms.words(document))
+    return find_question(texts, divisions), long_texts
 
 
 def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     """The question of a request, below the one before it in the conversation. Raises Untouched."""
-    names = ("whole", "rewriting", *("over_rows" for text in texts if pattern("rows").search(text.value)))
-    pairs = [*zip(texts, divisions, strict=True)]
-    users = sorted({text.number for text in texts if text.role == "user"}, reverse=True)
-    is_unclear = any(division.is_unclear for text, division in pairs if text.role != "user" or text.number == users[0])
+    asked = defaultdict[int, list[str]](list)
+    for text, division in zip(texts, divisions, strict=True):
+        asked[text.number if text.role == "user" else SYSTEM] += division.asked
+    has_rows = any(pattern("rows").search(text.value) for text in texts)
+    users = sorted(asked.keys() - {SYSTEM}, reverse=True)
     for number in users:
-        asked = [*chain(*(division.asked for text, division in pairs if text.number == number))]
-        if any(pattern(name).search(text) for name in names for text in asked):
+        before = chain(*(reversed(asked[earlier]) for earlier in users if earlier < number))
+        # `Why?` after an answer is about the question before it.
+        earlier = [*islice((piece for piece in before if intent_of(piece).place > CLEAR), 1)]
+        follows = number != users[-1] and bool(asked[number]) and all(map(pattern("follow_up").match, asked[number]))
+        if follows and not earlier:
+            raise Untouched("no clear question")
+        intents = {piece: intent_of(piece) for piece in asked[SYSTEM] + ([] if follows else asked[number])}
+        over_rows = has_rows and any(map(pattern("over_rows").search, asked[number]))
+        if over_rows or any(intent.whole > WHOLE for intent in intents.values()):
             raise Untouched("the question needs everything")
-        clear = [text for text in asked if is_clear(text)]
-        if clear and not is_unclear and not any(map(pattern("production").match, asked)):
-            before = chain(*(d.asked for text, d in pairs if text.role == "user" and text.number < number))
-            # `Why?` after an answer is about the question before it.
-            known = [text for text in [*before][-1:] if is_clear(text)]
-            earlier = [text for text in known if not any(pattern(name).search(text) for name in names)]
-            if not earlier and number != users[-1] and all(map(pattern("follow_up").match, clear)):
-                raise Untouched("no clear question")
+        clear = asked[number] if follows else [piece for piece, intent in intents.items() if intent.place > CLEAR]
+        if clear:
             return "\n".join(dict.fromkeys([*earlier, *clear]))[-SHORT_CHARACTERS:]
-        if asked or is_unclear:
+        if any(intent.neither < SILENT for intent in intents.values()):
             raise Untouched("no clear question")
     raise Untouched("no question")
 

@@ -22,18 +22,23 @@ from specprefill_cli.documents.sentences import sentences_of
 SHORT_CHARACTERS, OUTER_CHARACTERS, OUTER_PARTS = 1_000, 800, 6
 # A paragraph up to this many characters with a question or a request is asked as a whole.
 ASKED_CHARACTERS = 400
+# A longer line is read in sentences.
+PIECE_CHARACTERS = 250
 # Sentences at the outer end of a longer outer paragraph that are kept.
 OUTER_SENTENCES = 3
 # More questions than these between the outer paragraphs are the document's own.
 MOST_INNER_QUESTIONS = 8
-# At either end of a text a sentence of up to this many bytes (Chinese takes fewer characters) may be a task.
-TASK_BYTES = 60
+# Pieces at either end of a text among which its requests are looked for.
+OUTER_PIECES = 24
 # Shorter pieces of a document are kept.
 SHORTEST_DOCUMENT = 100
 # A text is no document if this share of its unmarked sentences are in the user's own words.
 OWN_SHARE = 0.3
 GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=[-=`]{3})\s*\n|(?<=\"{3})\s*\n")
 LINE = re.compile(r"\n\s*")
+# The end of a line of wrapped prose.
+WRAP = re.compile(r"(?<=[^\n]{45})\n(?=\w)")
+WORD_CHARACTER = re.compile(r"\w")
 
 # The characters [start, end) of a text.
 Range = tuple[int, int]
@@ -43,13 +48,11 @@ Range = tuple[int, int]
 class Division:
     """A text divided into what is asked and what is surely document.
 
-    asked: what may be the question, in paragraphs or sentences; documents: character ranges
-    is_unclear: whether it may ask for something that is not known; of a system's text, whether it sets a task
+    asked: what may be the question or a task, in paragraphs or sentences; documents: character ranges
     """
 
     asked: Sequence[str]
     documents: Sequence[Range] = ()
-    is_unclear: bool = False
 
 
 @cache
@@ -64,9 +67,7 @@ def divide(text: str, is_system: bool) -> Division:
     labelled = labelled_questions(text)
     questions = [text[start:end].strip() for start, end in labelled]
     if len(text) <= SHORT_CHARACTERS:
-        asked = questions or asked_in([text])
-        is_known = any(map(is_clear, asked)) or pattern("closing").match(text)
-        return Division(asked=asked, is_unclear=sets_task([text]) if is_system else not is_known)
+        return Division(asked=questions or pieces_of(text, paragraphs_of(text)))
     forms, paragraphs = [form.span() for form in pattern("form").finditer(text)], paragraphs_of(text)
     marks = [mark for mark in marked_ranges(text) if not is_inside(mark[0], forms)]
     groups: list[list[Range]] = [[] for _ in paragraphs]
@@ -80,16 +81,11 @@ def divide(text: str, is_system: bool) -> Division:
     stated = [sentence for sentence in unmarked if not pattern("question_mark").search(sentence)]
     own = sum(bool(pattern("own_words").search(sentence) or pattern("request").match(sentence)) for sentence in stated)
     if is_rules or own > max(OUTER_SENTENCES, OWN_SHARE * len(sentences)):
-        return Division(asked=questions or asked_in(unmarked), is_unclear=is_system and sets_task(unmarked))
+        return Division(asked=questions or outer_pieces(unmarked))
     is_marked = [is_inside(start, marks) for start, _ in paragraphs]
     # What stands further inside may be rules, but its questions are mostly the document's.
     outer = outer_sentences(text, groups, paragraphs, is_marked, ASKED_CHARACTERS)
-    wholes = [(own[0][0], own[-1][1]) for own in outer]
-    pieces = ([own] if own[1] - own[0] <= ASKED_CHARACTERS else parts for own, parts in zip(wholes, outer, strict=True))
-    asked = questions or asked_in([text[start:end] for start, end in chain(*pieces)])
-    clear = [*filter(is_clear, asked)]
-    outer_texts = [text[start:end] for start, end in wholes]
-    is_unclear = sets_task(outer_texts) if is_system else not questions and may_hide_task(outer_texts, clear)
+    asked = questions or pieces_of(text, [(own[0][0], own[-1][1]) for own in outer])
     most = min(OUTER_CHARACTERS, max(ASKED_CHARACTERS, len(text) // OUTER_PARTS))
     kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, most))}
     inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
@@ -103,25 +99,22 @@ def divide(text: str, is_system: bool) -> Division:
     kept |= {(first, last) for first, last in sentences if any(start < last and first < end for start, end in whole)}
     runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
     documents = [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]
-    return Division(asked=asked, documents=documents, is_unclear=is_unclear)
+    return Division(asked=asked, documents=documents)
 
 
-def sets_task(texts: Iterable[str]) -> bool:
-    """Whether a system's text has a task for all that the user sends, such as a translation."""
-    return any(map(pattern("rewriting").search, texts))
+def pieces_of(text: str, paragraphs: Iterable[Range]) -> list[str]:
+    """The outer lines of these paragraphs, long ones and wrapped ones in sentences."""
+    pieces = []
+    for line in chain(*(WRAP.sub(" ", text[start:end]).splitlines() for start, end in paragraphs)):
+        is_long = len(line) > PIECE_CHARACTERS
+        pieces += [line[start:end] for start, end in sentences_of(line).tolist()] if is_long else [line.strip()]
+    return outer_pieces(pieces)
 
 
-def may_hide_task(paragraphs: Sequence[str], clear: Sequence[str]) -> bool:
-    """Whether the first or last outer paragraph may be a task in unknown words: it is short and asks about no place.
-
-    clear: the questions about a place. Where the other paragraph asks for one, or none does, a title or a name is no task.
-    """
-    asks = {text: any(question in text for question in clear) for text in paragraphs}
-    ends = [text for text in paragraphs if asks[text] or not pattern("closing").match(text)]
-    silent = [end.rstrip() for end in ends[:1] + ends[-1:] if not asks[end]]
-    if len(silent) < 2 or not clear:
-        silent = [end for end in silent if end.endswith((".", "!", "?", "\u3002", "\uff01", "\uff1f"))]
-    return any(len(end.encode()) <= TASK_BYTES for end in silent)
+def outer_pieces(pieces: Sequence[str]) -> list[str]:
+    """The first and last pieces that hold a letter or digit."""
+    worded = [piece for piece in pieces if WORD_CHARACTER.search(piece)]
+    return worded if len(worded) <= 2 * OUTER_PIECES else [*worded[:OUTER_PIECES], *worded[-OUTER_PIECES:]]
 
 
 def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
@@ -130,21 +123,6 @@ def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
     if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS:
         return [group]
     return [group[n : n + 2] for n in flagged]
-
-
-def asked_in(texts: Sequence[str]) -> list[str]:
-    """The texts that ask or demand; where none does, those that begin as a question does."""
-    return [
-        text for text in texts if any(map(may_be_asked, text.splitlines())) or pattern("production").match(text)
-    ] or [text for text in texts if pattern("lookup").match(text.lstrip("¿ \t\n")) and not text.rstrip().endswith(".")]
-
-
-def is_clear(asked: str) -> bool:
-    """Whether its lines that ask do so for something that one place of a document answers."""
-    lines = asked.splitlines()
-    asking = [line for line in lines if may_be_asked(line) and not line.rstrip().endswith((":", "\uff1a"))] or lines
-    is_lookup = pattern("lookup").search(asking[0]) or pattern("yes_or_no").match(asking[0])
-    return bool(is_lookup) and not pattern("production").match(asking[0])
 
 
 def may_be_asked(sentence: str) -> bool:

@@ -14,6 +14,7 @@ from specprefill_cli.training.absent import absent_questions
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
+from specprefill_cli.training.intent import REQUESTS, fit_intent
 from specprefill_cli.training.multilingual import context_documents, convert_multilingual, message_documents
 from specprefill_cli.training.network import SHAPES
 from specprefill_cli.training.rows import load_maker
@@ -138,6 +139,12 @@ def pack_multilingual(
 ) -> None:
     """Convert the published encoder of all languages to the form in which it ships, before it is tuned."""
     convert_multilingual(source, texts, out)
+
+
+@app.command()
+def intent(requests: Path = REQUESTS, out: Path = MULTILINGUAL_FOLDER) -> None:
+    """Fit what short texts beside a document ask; prints the share of the requests that it takes for what they are."""
+    typer.echo(f"{fit_intent(requests, out):.3f}")
 
 
 @app.command()
