@@ -42,10 +42,7 @@ def answers(rows: Sequence[Row]) -> Row:
 def speed(rows: Sequence[Row]) -> Row:
     """TTFT at the last length with the first keep ratio."""
     full, fast, *_ = [row for row in rows if row["length"] == rows[-1]["length"]]
-    return {
-        "full": f"{full['ttft_seconds']:.2g} s",
-        "select": f"{fast['ttft_seconds']:.2g} s ({fast['speedup']:.1f}x)",
-    }
+    return {"full": f"{full['ttft_seconds']:.2g} s", "select": f"{fast['ttft_seconds']:.2g} s ({fast['speedup']:.1f}x)"}
 
 
 def recall(rows: Sequence[Row]) -> Row:

@@ -25,6 +25,8 @@ Row = dict[str, Any]
 Cell = Callable[[Row], str]
 # The text of a row's cell by column.
 Columns = Mapping[str, Cell]
+# The keys of the quartiles of the time to first token; the middle one is the median.
+TTFT_KEYS = ("ttft_low", "ttft_seconds", "ttft_high")
 
 
 def figure(key: str, form: str = "", interval: bool = False, unknown: str = "") -> Cell:

@@ -47,8 +47,7 @@ def edited(question: str, context: str, other_names: Sequence[str], rng: random.
     for match in NAME.finditer(question):
         if match.group().lower() not in NO_NAMES:
             name = rng.choice(other_names)
-            is_known = name.lower() in question.lower()
-            if not is_known and not {*name.lower().split()} & {*match.group().lower().split()}:
+            if name.lower() not in question.lower() and not {*name.lower().split()} & {*match.group().lower().split()}:
                 replace_at(match, name, NAME_WEIGHT)
     for match in re.finditer(r"\b[a-z]+\b", question):
         if match.group() in ANTONYMS:

@@ -9,7 +9,6 @@ from specprefill_cli.training.cloze import cloze_block, thin_words
 from specprefill_cli.training.corpus import ContextQuestions
 from specprefill_cli.training.renaming import Names, rename_blocks
 from specprefill_cli.training.synthesis import Block, Question, fact_block, key_value_block, table_block
-from specprefill_cli.training.synthesis import join_blocks as join_blocks
 from specprefill_cli.training.topics import Material, Scattered, SingleTopic
 
 
@@ -98,7 +97,7 @@ class BlockMaker:
                 questions[index] = replace(question, text=" ".join(words) or question.text)
         return Block(group.context, tuple(questions))
 
-    def neighbours(self, topic: SingleTopic, written: bool) -> list[Block]:
+    def neighbours(self, topic: Scattered, written: bool) -> list[Block]:
         """Blocks that follow the document in its source. Their questions fit its topic, but it does not answer them."""
         if written:
             return [self.context_block(topic.group()) for _ in range(2)]

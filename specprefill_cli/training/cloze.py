@@ -67,17 +67,14 @@ def cloze_block(text: str, count: int, rng: random.Random) -> Block:
             sentences.append((start, sentence))
     rng.shuffle(sentences)
     for start, sentence in sentences[:count]:
-        question = cloze(sentence, rng)
-        if question is not None:
+        if (question := cloze(sentence, rng)) is not None:
             questions.append(question.shift(start))
     return Block(text, tuple(questions))
 
 
 def cloze(sentence: str, rng: random.Random) -> Question | None:
     """Make a question about a piece of a sentence; None where no piece matches."""
-    pieces = [
-        (answer_kind, match) for answer_kind in ANSWER_KINDS for match in re.finditer(answer_kind.pattern, sentence)
-    ]
+    pieces = [(kind, match) for kind in ANSWER_KINDS for match in re.finditer(kind.pattern, sentence)]
     if not pieces:
         return None
     answer_kind, match = rng.choices(pieces, [answer_kind.weight for answer_kind, _ in pieces])[0]

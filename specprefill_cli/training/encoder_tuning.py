@@ -35,10 +35,9 @@ from specprefill_cli.models.encoder import (
     load_encoder,
 )
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
-from specprefill_cli.training.blocks import join_blocks
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import packed
-from specprefill_cli.training.synthesis import Block, Question
+from specprefill_cli.training.synthesis import Block, Question, join_blocks
 from specprefill_cli.training.updates import Schedule, run_updates
 
 # Multiple of the cosines whose softmax is trained, and tokens of a chunk; chunks of the target's tokenizer differ in length.

@@ -115,10 +115,8 @@ def convert_multilingual(source: Path, texts: Sequence[Path], out: Path) -> None
         tensors[f"{ours}qkv.bias"] = torch.cat([file.vector(f"{theirs}{part}.b") for part in "qkv"])
         for part, name in NAMES.items():
             tensors[f"{ours}{part}"] = file.matrix(f"{theirs}{name}.w", WIDTH * 4 if part == "down" else WIDTH)
-            tensors[f"{ours}{part}.bias"] = file.vector(f"{theirs}{name}.b")
-        for part, name in NORMS.items():
-            tensors[f"{ours}{part}"] = file.vector(f"{theirs}{name}.w")
-            tensors[f"{ours}{part}.bias"] = file.vector(f"{theirs}{name}.b")
+        tensors |= {f"{ours}{part}": file.vector(f"{theirs}{name}.w") for part, name in NORMS.items()}
+        tensors |= {f"{ours}{part}.bias": file.vector(f"{theirs}{name}.b") for part, name in (NAMES | NORMS).items()}
     table = {WORDS: numbers[:, ::2] * 16 + numbers[:, 1::2], f"{WORDS}{SCALE}": scales}
     out.mkdir(parents=True, exist_ok=True)
     save_file(packed(tensors) | {name: part.contiguous() for name, part in table.items()}, out / WEIGHTS)

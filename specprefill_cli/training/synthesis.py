@@ -18,10 +18,7 @@ MONTHS: Sequence[str] = WORDS["pools"]["month"]
 WEEKDAYS: Sequence[str] = WORDS["pools"]["weekday"]
 # By kind of value: forms. A form is a text with slots, or such a text and its weight. `fill` explains slots.
 FORMS: Mapping[str, Sequence[Any]] = WORDS["forms"] | {
-    value_kind: [
-        [f"{{2-{largest}}} {{{value_kind}_units}}", 3],
-        [f"{{2-{largest * 10}/10}} {{{value_kind}_units}}", 2],
-    ]
+    value_kind: [[f"{{2-{largest}}} {{{value_kind}_units}}", 3], [f"{{2-{largest * 10}/10}} {{{value_kind}_units}}", 2]]
     for value_kind, (_, largest) in WORDS["quantities"].items()
 }
 CHOICES: Mapping[str, Sequence[str]] = {

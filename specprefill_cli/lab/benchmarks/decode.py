@@ -141,9 +141,8 @@ def row_of(task: str, speculate: str | int, rounds: Sequence[Round], plain: Sequ
     acceptance_rate, accepted_length_mean, proposer, speculation: of the last round
     """
     pairs = list(zip(rounds, plain, strict=True))
-    low, speedup, high = quartiles(
-        [ours.tokens_per_second / base.tokens_per_second if base.tokens_per_second else 1.0 for ours, base in pairs]
-    )
+    speeds = [(ours.tokens_per_second, base.tokens_per_second) for ours, base in pairs]
+    speedups = quartiles([ours / base if base else 1.0 for ours, base in speeds])
     last_answers = rounds[-1].answers
     return {
         "task": task,
@@ -151,9 +150,7 @@ def row_of(task: str, speculate: str | int, rounds: Sequence[Round], plain: Sequ
         "answer_tokens": sum(answer.generated_tokens for answer in last_answers),
         "tokens_per_second": statistics.median(task_round.tokens_per_second for task_round in rounds),
         "plain_tokens_per_second": statistics.median(task_round.tokens_per_second for task_round in plain),
-        "speedup": speedup,
-        "speedup_low": low,
-        "speedup_high": high,
+        **dict(zip(("speedup_low", "speedup", "speedup_high"), speedups, strict=True)),
         "identical": all(ours.token_ids == base.token_ids for ours, base in pairs) if greedy else None,
         "acceptance_rate": mean_or_none(answer.acceptance_rate for answer in last_answers),
         "accepted_length_mean": mean_or_none(answer.accepted_length_mean for answer in last_answers),

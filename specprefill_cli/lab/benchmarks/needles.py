@@ -12,7 +12,7 @@ from specprefill_cli.lab.benchmarks.hidden import TASKS
 from specprefill_cli.lab.benchmarks.peak_memory import PeakMemory
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import quartiles
-from specprefill_cli.lab.tables import Columns, Row, duration, figure, memory, ttft
+from specprefill_cli.lab.tables import TTFT_KEYS, Columns, Row, duration, figure, memory, ttft
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.record import Record
 from specprefill_cli.settings import Settings
@@ -76,7 +76,6 @@ def row_of(length: int, answers: Sequence[tuple[Record, Sequence[bool]]]) -> Row
     unit_seconds: time to first token per 100,000 prompt tokens
     """
     records = [answer for answer, _ in answers]
-    low, median, high = quartiles([answer.ttft_seconds for answer in records])
     return {
         "length": length,
         "n": len(records),
@@ -84,8 +83,6 @@ def row_of(length: int, answers: Sequence[tuple[Record, Sequence[bool]]]) -> Row
         "found": 100 * statistics.fmean(statistics.fmean(found) for _, found in answers),
         "prompt_tokens": int(statistics.median(answer.prompt_tokens for answer in records)),
         "kept_tokens": max(answer.kept_tokens for answer in records),
-        "ttft_seconds": median,
-        "ttft_low": low,
-        "ttft_high": high,
+        **dict(zip(TTFT_KEYS, quartiles([answer.ttft_seconds for answer in records]), strict=True)),
         "unit_seconds": statistics.median(UNIT * answer.ttft_seconds / answer.prompt_tokens for answer in records),
     }

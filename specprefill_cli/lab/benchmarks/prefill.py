@@ -19,7 +19,7 @@ from specprefill_cli.lab.evaluation.runner import Configuration
 from specprefill_cli.lab.evaluation.statistics import quartiles
 from specprefill_cli.lab.plots import Series, line_plot
 from specprefill_cli.lab.session import check_context
-from specprefill_cli.lab.tables import Columns, Row, figure, keep_text, memory, ttft
+from specprefill_cli.lab.tables import TTFT_KEYS, Columns, Row, figure, keep_text, memory, ttft
 from specprefill_cli.models.machine.cost import ModelCost, cost_of
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.registry import MODES, SCORERS
@@ -199,16 +199,13 @@ def rows_of(length: int, runs: Mapping[Configuration, Sequence[Measurement]]) ->
     full = next((median for case, (_, median, _) in times.items() if case.mode == BASELINE), None)
     table = []
     for case, (first, *measured) in runs.items():
-        low, median, high = times[case]
-        speedup, limit = None if full is None else full / median, measured[0].limit
+        speedup, limit = None if full is None else full / times[case][1], measured[0].limit
         table.append(
             {
                 "length": length,
                 "mode": case.mode,
                 "keep": case.keep,
-                "ttft_seconds": median,
-                "ttft_low": low,
-                "ttft_high": high,
+                **dict(zip(TTFT_KEYS, times[case], strict=True)),
                 "speedup": speedup,
                 "limit": limit,
                 "efficiency": None if speedup is None or limit is None else speedup / limit,
@@ -243,12 +240,7 @@ def speedup_lines(rows: Sequence[Row]) -> list[Series]:
             lines[f"{row['mode']}, keep {keep}" if keep else row["mode"]].append(row)
     series = []
     for name, line in lines.items():
-        bound = [(row["length"], row["limit"]) for row in line]
-        series.append(
-            Series(
-                name,
-                [(row["length"], row["speedup"]) for row in line],
-                bound=() if any(limit is None for _, limit in bound) else bound,
-            )
-        )
+        points = [(row["length"], row["speedup"]) for row in line]
+        bound = [(row["length"], row["limit"]) for row in line if row["limit"] is not None]
+        series.append(Series(name, points, bound=bound if len(bound) == len(line) else ()))
     return series

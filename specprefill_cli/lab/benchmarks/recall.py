@@ -143,7 +143,7 @@ def score_question(
     """
     offsets = request.prompt.offsets
     scores, seconds = time_scorer(scorer, request)
-    common_figures = {
+    common = {
         "item": item.identifier,
         "labels": item.labels,
         "shown": answer_shown(item, offsets, scores.importance),
@@ -156,9 +156,7 @@ def score_question(
         answer, facts = answer_kept(item, plan, offsets), facts_kept(item, plan, offsets)
         recall = answer if facts is None else facts
         if recall is not None:
-            outcomes.append(
-                (keep, {**common_figures, "recall": recall, "answer": answer, "kept_ratio": plan.kept_ratio})
-            )
+            outcomes.append((keep, {**common, "recall": recall, "answer": answer, "kept_ratio": plan.kept_ratio}))
     return outcomes
 
 

@@ -120,12 +120,7 @@ def open_shapes(shapes: str, settings: Settings, ranks: Ranks) -> Session:
 
 
 def random_model(
-    name: str,
-    config: PretrainedConfig,
-    placement: Placement,
-    dtype: torch.dtype,
-    *,
-    tokenizer: PreTrainedTokenizerBase,
+    name: str, config: PretrainedConfig, placement: Placement, dtype: torch.dtype, *, tokenizer: PreTrainedTokenizerBase
 ) -> LoadedModel:
     """Make a model with random weights and without stop tokens."""
     import torch
@@ -135,10 +130,7 @@ def random_model(
     avoid_cudnn(placement.device_type)
     torch.manual_seed(0)
     # transformers initialises missing weights on their devices; an empty state dict lacks all of them.
-    placement_options: dict[str, Any] = {
-        "state_dict": {},
-        **how_to_place(prefer_one_gpu(placement, needed_bytes)),
-    }
+    placement_options: dict[str, Any] = {"state_dict": {}, **how_to_place(prefer_one_gpu(placement, needed_bytes))}
     with quiet_library():
         model: Any = model_class(config)
         model = model.from_pretrained(

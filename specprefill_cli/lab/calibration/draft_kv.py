@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.draft_kv.projection import KvCalibration, pair_identity
-from specprefill_cli.draft_kv.raw_kv import (
-    StateCapture,
-    embedded_states,
-    finished_keys,
-    raw_keys_values,
-)
+from specprefill_cli.draft_kv.raw_kv import StateCapture, embedded_states, finished_keys, raw_keys_values
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.calibration.kv_fit import Gram, fit_map
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair

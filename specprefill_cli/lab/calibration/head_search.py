@@ -57,21 +57,17 @@ def among_best(ranks: np.ndarray, keep: float, chunks: np.ndarray) -> np.ndarray
 def search_heads(sightings: Sequence[Sighting], heads: int) -> tuple[Head, ...]:
     """Take the best head, then greedily add heads that raise recall, equally weighted; heads: number per layer."""
     chunks = np.array([sighting.scores.shape[1] for sighting in sightings])
-    single_recalls = recall(
-        np.stack([gold_rank(sighting.scores, sighting.gold) for sighting in sightings], axis=-1), chunks
-    )
+    ranks = [gold_rank(sighting.scores, sighting.gold) for sighting in sightings]
+    single_recalls = recall(np.stack(ranks, axis=-1), chunks)
     candidates = np.argsort(-single_recalls, kind="stable")[:MOST_CANDIDATES].tolist()
     chosen_rows = [candidates.pop(0)]
     best_recall = single_recalls[chosen_rows[0]]
     while candidates and len(chosen_rows) < MOST_HEADS:
-        together = np.stack(
-            [
-                gold_rank(sighting.scores[chosen_rows].sum(0) + sighting.scores[candidates], sighting.gold)
-                for sighting in sightings
-            ],
-            axis=-1,
-        )
-        gains = recall(together, chunks)
+        ranks = [
+            gold_rank(sighting.scores[chosen_rows].sum(0) + sighting.scores[candidates], sighting.gold)
+            for sighting in sightings
+        ]
+        gains = recall(np.stack(ranks, axis=-1), chunks)
         best_index = int(gains.argmax())
         if gains[best_index] < best_recall + SMALLEST_GAIN:
             break

@@ -168,17 +168,14 @@ def sight(case: Case, draft: LoadedModel) -> search.Sighting:
     request = replace(case.request, prompt=case.request.draft_prompt, draft_window=None)
     prompt, size = request.prompt, request.chunk_size
     text_config = draft.config.get_text_config()
-    state, capture = read_prompt(request, text_config.num_hidden_layers - 1)
+    layers, heads = text_config.num_hidden_layers, text_config.num_attention_heads
+    state, capture = read_prompt(request, layers - 1)
     start, end = prompt.document
-    scores = np.zeros(
-        (text_config.num_hidden_layers, text_config.num_attention_heads, math.ceil((end - start) / size)), np.float32
-    )
+    scores = np.zeros((layers, heads, math.ceil((end - start) / size)), np.float32)
     for layer, window in enumerate(window_layers(draft.config)):
         # Skip layers with a sliding window: their heads miss most of a long prompt.
         if window is None:
-            attention = layer_attention(
-                state, capture, layer, list(range(text_config.num_attention_heads)), prompt.document
-            )
+            attention = layer_attention(state, capture, layer, list(range(heads)), prompt.document)
             scores[layer] = [scores_for_selection(row, size) for row in attention]
     first = int((prompt.offsets[:, 1] <= case.place[0]).sum())
     last = max(first, int((prompt.offsets[:, 0] < case.place[1]).sum()) - 1)

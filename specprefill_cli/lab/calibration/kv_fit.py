@@ -82,9 +82,6 @@ def missed_variance(held_out: Gram, layer: int, weight: Tensor) -> tuple[float, 
     """Share of the variance of keys, and of values, that a map with this weight [I, O] misses on held-out rows."""
     cross = held_out.outputs[layer]
     errors = held_out.squares[layer] - 2 * (weight * cross).sum(0) + (weight * (held_out.inputs @ weight)).sum(0)
-    variance, half = held_out.variance(layer), len(errors) // 2
-    keys, values = (
-        float(errors[part].sum() / variance[part].sum().clamp(min=1e-30))
-        for part in (slice(None, half), slice(half, None))
-    )
+    missed, variance = (part.view(2, -1).sum(1) for part in (errors, held_out.variance(layer)))
+    keys, values = (missed / variance.clamp(min=1e-30)).tolist()
     return keys, values

@@ -29,8 +29,7 @@ def calibrate(
         typer.Option(help="JSONL (or .xz) of questions with known answers: find the draft's scoring heads."),
     ] = None,
     text: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text files or folders: fit maps of the draft's KV into the target's."),
+        list[Path] | None, typer.Option(help="Text files or folders: fit maps of the draft's KV into the target's.")
     ] = None,
     auto: Annotated[
         Path | None,
@@ -45,9 +44,7 @@ def calibrate(
     unseen: Annotated[
         float | None,
         typer.Option(
-            min=0.01,
-            max=0.99,
-            help="Share of right answers on unseen text, if --confidence holds training questions.",
+            min=0.01, max=0.99, help="Share of right answers on unseen text, if --confidence holds training questions."
         ),
     ] = None,
     answerable: Annotated[
@@ -55,8 +52,7 @@ def calibrate(
         typer.Option(help="JSONL (or .xz) of questions, some without answers: fit whether the documents state it."),
     ] = None,
     with_answers: Annotated[
-        float,
-        typer.Option(min=0.01, max=0.99, help="Share of users' questions that have an answer, for --answerable."),
+        float, typer.Option(min=0.01, max=0.99, help="Share of users' questions that have an answer, for --answerable.")
     ] = 0.8,
     gate: Annotated[
         Path | None,

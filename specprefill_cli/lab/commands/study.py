@@ -16,15 +16,7 @@ from specprefill_cli.lab.commands.options import Distractors, SampleSeed, make_f
 from specprefill_cli.settings import AUTO, Settings
 
 
-@with_settings(
-    "models",
-    "scorer",
-    "look_ahead",
-    "prefill_chunk",
-    "chunk_size",
-    "prompt",
-    without=("tensor_parallel",),
-)
+@with_settings("models", "scorer", "look_ahead", "prefill_chunk", "chunk_size", "prompt", without=("tensor_parallel",))
 def study(
     questions: Annotated[Path, typer.Argument(help="JSONL (or .xz) of questions, as for `evaluate`.")],
     out: Annotated[Path, typer.Option(help="Folder for the rows, study.json and the pictures (.svg).")],

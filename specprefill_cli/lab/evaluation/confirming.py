@@ -43,11 +43,7 @@ COLUMNS: Columns = {
 
 
 def measure(
-    session: Session,
-    items: Iterable[Item],
-    keeps: Sequence[float | None],
-    base: Settings,
-    step: Callable[[Row], None],
+    session: Session, items: Iterable[Item], keeps: Sequence[float | None], base: Settings, step: Callable[[Row], None]
 ) -> list[Row]:
     """Ask every question with full prefill, and with each keep ratio and confirmation; every answer starts cold.
 

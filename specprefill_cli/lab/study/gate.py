@@ -71,9 +71,8 @@ def prompt_outcomes(request: PrefillRequest, number: int) -> list[Outcome]:
     checked = copy_cache(state)
     outcomes = []
     for budget in BUDGETS:
-        size, document = request.chunk_size, request.prompt.document
-        fates = fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=size, share=budget)
-        slots = chunk_tokens(fates == RECOMPUTE, size, document)
+        fates = fates_by_risk(risks, prompt_tokens=request.prompt.length, chunk_size=request.chunk_size, share=budget)
+        slots = chunk_tokens(fates == RECOMPUTE, request.chunk_size, request.prompt.document)
         kl = kl_divergence(full, repair(request, cache_of(checked), slots))
         outcomes.append(Outcome(prompt=number, budget=budget, risk=remaining_risk(risks, fates), kl=kl))
     return outcomes

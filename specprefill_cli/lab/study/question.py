@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -122,12 +123,8 @@ def full_prefill(session: Session, item: Item, settings: Settings, answer_tokens
     prompt, model, seconds = request.prompt, request.target.model, dict[str, float]()
     (start, end), positions = prompt.document, torch.arange(prompt.length)
     capture = QueryCapture(positions[end:])
-    logits, state = timed(
-        seconds,
-        FULL,
-        request.clock.wait,
-        lambda: prefill(model, prompt.tokens, positions, request.prefill_chunk, capture=capture),
-    )
+    read = partial(prefill, model, prompt.tokens, positions, request.prefill_chunk, capture=capture)
+    logits, state = timed(seconds, FULL, request.clock.wait, read)
     answer = greedy_answer(model, state, logits, prompt.length, request.target.stop_tokens, answer_tokens)
     study = QuestionStudy(
         item=item,

@@ -47,19 +47,16 @@ def condition_row(rows: Sequence[Row], name: str, curve: Sequence[str]) -> Row:
     figures |= mean_figures("kl", [result["kl"] for result in results])
     figures |= mean_figures("kl_answer", [result["kl_answer"] for result in results])
     figures |= mean_figures("changed", [100.0 * result["changed"] for result in results])
-    is_timed = "seconds" in results[0]
-    figures["seconds"] = fmean(result["seconds"] for result in results) if is_timed else None
-    figures["time_ratio"] = figures["seconds"] / mean_of(rows, FULL, "seconds") if is_timed else None
+    timed = results if "seconds" in results[0] else []
+    figures["seconds"] = fmean(result["seconds"] for result in timed) if timed else None
+    figures["time_ratio"] = figures["seconds"] / mean_of(rows, FULL, "seconds") if timed else None
     for key in ("kl", "f1"):
-        values = [result[key] for result in results] if is_timed else []
-        at_equal_time = select_at(rows, curve, figures["seconds"], key) if is_timed else []
-        figures |= mean_figures(
-            f"{key}_select", [ours - theirs for ours, theirs in zip(values, at_equal_time, strict=True)]
-        )
-    scores = [result["f1"] for result in results] if is_timed else []
-    full = [row["results"][FULL]["f1"] for row in rows] if is_timed else []
-    figures |= mean_figures("f1", scores)
-    return figures | mean_figures("f1_delta", [ours - theirs for ours, theirs in zip(scores, full, strict=True)])
+        at_equal_time = select_at(rows, curve, figures["seconds"], key) if timed else []
+        differences = [result[key] - other for result, other in zip(timed, at_equal_time, strict=True)]
+        figures |= mean_figures(f"{key}_select", differences)
+    figures |= mean_figures("f1", [result["f1"] for result in timed])
+    full = [row["results"][FULL]["f1"] for row in rows] if timed else []
+    return figures | mean_figures("f1_delta", [ours["f1"] - theirs for ours, theirs in zip(timed, full, strict=True)])
 
 
 def drift_rows(rows: Sequence[Row]) -> list[Row]:

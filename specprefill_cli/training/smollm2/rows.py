@@ -20,7 +20,7 @@ from specprefill_cli.training.blocks import BlockMaker
 from specprefill_cli.training.positions import CHUNK
 from specprefill_cli.training.questions import PromptFormat, drop_ambiguous, known_id
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question, join_blocks
-from specprefill_cli.training.topics import Scattered, SingleTopic, draw_topic
+from specprefill_cli.training.topics import Scattered, draw_topic
 
 END = "<|im_end|>"
 # Given a document's text, a question and the character ranges [n, 2] of its tokens: chunk indices, the best first.
@@ -148,10 +148,7 @@ class ChatRowMaker:
         document = join_blocks(order, "\n\n")
         shown = self.show_document(document.text, None)
         # Foreign questions come from what follows in the topic's source, or from random contexts.
-        if isinstance(topic, SingleTopic):
-            foreign = self.block_maker.neighbours(topic, True)
-        else:
-            foreign = [self.block_maker.context_block(topic.group()) for _ in range(2)]
+        foreign = self.block_maker.neighbours(topic, True)
         return self.add_questions(shown, document, [question for block in foreign for question in block.questions])
 
     def thinned_row(self) -> ChatRow | None:
