@@ -25,7 +25,7 @@ from specprefill_cli.models.running.adapter import synchronize
 from specprefill_cli.models.sources.pairs import chosen_pair, draft_folder, with_named_pair
 from specprefill_cli.prefill.auto_mode import AUTOMATIC_MODES, check_context
 from specprefill_cli.prefill.calibration import CalibratedPair, calibration_folder, load_heads, load_target_calibration
-from specprefill_cli.prefill.importance import is_about_everything
+from specprefill_cli.prefill.intent import is_about_everything
 from specprefill_cli.prefill.prefix_cache import TOKENS, DocumentCache
 from specprefill_cli.prefill.registry import MODES, check_names, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PhaseClock, PrefillRequest, PrefillResult

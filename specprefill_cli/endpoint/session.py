@@ -25,7 +25,7 @@ from specprefill_cli.models.sources.pairs import CHOOSER, Pair, draft_folder
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
-from specprefill_cli.prefill.importance import is_about_everything
+from specprefill_cli.prefill.intent import is_about_everything
 from specprefill_cli.prefill.registry import SCORERS, check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Template, load_template

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loaded import LoadedModel, ModelOutline
-from specprefill_cli.prefill.importance import WHOLE_TOKENS, is_about_everything
+from specprefill_cli.prefill.importance import WHOLE_TOKENS
+from specprefill_cli.prefill.intent import is_about_everything
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Prompt

@@ -154,25 +154,11 @@ def layer_attention(
     return pool((summed / len(positions))[:, None])[:, 0].cpu()
 
 
-# Fewer questions than with "all" or "every", which mostly ask for one fact.
-ABOUT_EVERYTHING = re.compile(
-    r"^\W*(?:please )?(?:list|count|enumerate|outline)\b"
-    r"|\b(?:summar(?:y of|i[sz]\w+)|tl;?dr|overview|gist|takeaways?|(?:key|main) (?:points?|ideas?|facts?|topics?)"
-    r"|list (?:all|every)|altogether|how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned)"
-    r"|what (?:is|does|are) (?:this|it|these|the (?:text|documents?|report|article|file|paper|letter))"
-    r" ?\w* (?:about|cover|discuss)|(?:which|what) (?:topics?|subjects?|themes?)\b.{1,60}\b(?:cover|discuss)(?:ed)?)\b",
-    re.IGNORECASE,
-)
 # `--mode auto` reads the whole prompt for such a question up to this many tokens.
 WHOLE_TOKENS = 4_096
 # Share of a longer prompt that `--keep auto` keeps for it.
 OUTLINE_KEEP = 0.3
 PARAGRAPH_BREAK = re.compile(r"\n\s*\n|\n(?=#)")
-
-
-def is_about_everything(question: str) -> bool:
-    """Whether a question needs the whole document, by its English words."""
-    return ABOUT_EVERYTHING.search(question) is not None
 
 
 def outline_importance(importance: Tensor, text: str, offsets: np.ndarray) -> Tensor:

@@ -1,6 +1,6 @@
 """What short texts beside a document ask: for one place of it, for all of it, or nothing.
 
-A linear model reads the mean states of two layers of the encoder of all languages: no wordings have to be listed.
+A linear model reads the mean states of some layers of a bundled encoder: no wordings have to be listed.
 `python -m specprefill_cli.training intent` fits it.
 """
 
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specprefill_cli.files import MULTILINGUAL_FOLDER
+from specprefill_cli.documents.language import ENGLISH, language_of
+from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
 from specprefill_cli.models.encoder import load_encoder
 
 WEIGHTS = "intent.safetensors"
-# Layers of the encoder whose mean states are read.
-LAYERS = (9, 10)
+# Layers whose mean states are read, by encoder.
+LAYERS = {MULTILINGUAL_FOLDER: (9, 10), ENCODER_FOLDER: (3, 4, 5)}
 KINDS = ("place", "whole", "neither")
+# Above this probability a question needs the whole document, whatever it costs to read it.
+SURE = 0.9
 # Texts whose intent is remembered: instructions come again with every request.
 REMEMBERED = 4_096
 
@@ -33,14 +37,20 @@ class Intent:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def intent_of(text: str) -> Intent:
-    """What a text asks, by its first 254 tokens. Raises SpecprefillError if the encoder is missing."""
-    states = load_encoder("cpu", MULTILINGUAL_FOLDER).mean_states(text, LAYERS).flatten()
-    weights = load_weights()
+def intent_of(text: str, encoder: Path = MULTILINGUAL_FOLDER) -> Intent:
+    """What a text asks, by its first 254 tokens. encoder: its folder. Raises SpecprefillError if the encoder is missing."""
+    states = load_encoder("cpu", encoder).mean_states(text, LAYERS[encoder]).flatten()
+    weights = load_weights(encoder)
     return Intent(*(weights["weight"] @ states + weights["bias"]).softmax(0).tolist())
 
 
 @cache
-def load_weights() -> dict[str, Tensor]:
-    """The linear model: weight [kinds, layers * WIDTH] and bias [kinds]."""
-    return load_file(MULTILINGUAL_FOLDER / WEIGHTS)
+def load_weights(encoder: Path) -> dict[str, Tensor]:
+    """The linear model for an encoder: weight [kinds, layers * WIDTH] and bias [kinds]."""
+    return load_file(encoder / WEIGHTS)
+
+
+def is_about_everything(question: str) -> bool:
+    """Whether a question needs the whole document; English ones are read by the encoder that `blend` has loaded."""
+    is_english = language_of(question) == ENGLISH
+    return intent_of(question, ENCODER_FOLDER if is_english else MULTILINGUAL_FOLDER).whole > SURE

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from specprefill_cli.documents.sentences import sentences_around
 from specprefill_cli.prefill.fates import Plan, fate_spans
-from specprefill_cli.prefill.importance import OUTLINE_KEEP, is_about_everything, outline_importance
+from specprefill_cli.prefill.importance import OUTLINE_KEEP, outline_importance
+from specprefill_cli.prefill.intent import is_about_everything
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import AutoBudget, Scores
 from specprefill_cli.record import Fate

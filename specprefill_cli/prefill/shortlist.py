@@ -15,7 +15,7 @@ from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.document import Collection, Document, Page
 from specprefill_cli.documents.language import WordForms, language_of
 from specprefill_cli.prefill.bm25 import WordIndex, bm25, word_index
-from specprefill_cli.prefill.importance import is_about_everything
+from specprefill_cli.prefill.intent import is_about_everything
 from specprefill_cli.record import PLANNED_MODE
 from specprefill_cli.settings import AUTO, OFF, Settings
 

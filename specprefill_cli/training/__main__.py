@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
+from specprefill_cli.prefill.intent import LAYERS
 from specprefill_cli.training.absent import absent_questions
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
@@ -142,9 +143,9 @@ def pack_multilingual(
 
 
 @app.command()
-def intent(requests: Path = REQUESTS, out: Path = MULTILINGUAL_FOLDER) -> None:
-    """Fit what short texts beside a document ask; prints the share of the requests that it takes for what they are."""
-    typer.echo(f"{fit_intent(requests, out):.3f}")
+def intent(requests: Path = REQUESTS) -> None:
+    """Fit what short texts ask, for both encoders; prints the shares of the requests that they take for what they are."""
+    typer.echo([round(fit_intent(requests, folder), 3) for folder in LAYERS])
 
 
 @app.command()

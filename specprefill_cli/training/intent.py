@@ -9,25 +9,26 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from specprefill_cli.files import MULTILINGUAL_FOLDER
+from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.prefill.intent import KINDS, LAYERS, WEIGHTS
 from specprefill_cli.training.corpus import read_rows, written_documents
 
 # Requests, and texts that ask nothing, written for this by a large language model and by hand.
 REQUESTS = Path(__file__).with_name("requests.jsonl.xz")
-# Pairs of a request and a text beside it, and the most characters of both.
-PAIRS, ASKED_CHARACTERS, SILENT_CHARACTERS = 1_500, 160, 110
+# The most characters of a request and of a text beside it, and the share of such pairs.
+ASKED_CHARACTERS, SILENT_CHARACTERS = 160, 110
 SHORTEST_LINE, RIDGE = 8, 0.01
 
 
-def fit_intent(requests: Path, out: Path) -> float:
-    """Fit and write the model; returns the share of the rows that it takes for what they are.
+def fit_intent(requests: Path, folder: Path) -> float:
+    """Fit the model for an encoder and write it to its folder; returns the share of the rows that it takes for what they are.
 
-    requests: rows with language, kind (of `KINDS`) and text
+    requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones
     """
     rng = random.Random(3)
-    rows = [(row["language"], row["kind"], row["text"]) for row in read_rows(requests)]
+    every = [(row["language"], row["kind"], row["text"]) for row in read_rows(requests)]
+    rows = [row for row in every if row[0] == "en" or folder != ENCODER_FOLDER]
     for number, document in enumerate(written_documents()):
         lines = [line for line in document.text.splitlines() if SHORTEST_LINE <= len(line) <= 400]
         words = rng.choice(lines).split()
@@ -37,8 +38,8 @@ def fit_intent(requests: Path, out: Path) -> float:
         if number % 3 == 0:
             rows.append(("en", "place", rng.choice(document.questions).text))
     rows += beside(rows, rng)
-    encoder = load_encoder("cpu", MULTILINGUAL_FOLDER)
-    states = torch.stack([encoder.mean_states(text, LAYERS).flatten() for _, _, text in rows])
+    encoder = load_encoder("cpu", folder)
+    states = torch.stack([encoder.mean_states(text, LAYERS[folder]).flatten() for _, _, text in rows])
     kinds = torch.tensor([KINDS.index(kind) for _, kind, _ in rows])
     mean, deviation = states.mean(0), states.std(0)
     balance = len(kinds) / (len(KINDS) * kinds.bincount())
@@ -56,7 +57,7 @@ def fit_intent(requests: Path, out: Path) -> float:
     optimizer.step(loss)
     fit = weights.detach()
     scaled = fit[:, :-1] / deviation
-    save_file({"weight": scaled, "bias": fit[:, -1] - scaled @ mean}, out / WEIGHTS)
+    save_file({"weight": scaled, "bias": fit[:, -1] - scaled @ mean}, folder / WEIGHTS)
     return float(((inputs @ fit.T).argmax(1) == kinds).float().mean())
 
 
@@ -68,7 +69,7 @@ def beside(rows: list[tuple[str, str, str]], rng: random.Random) -> list[tuple[s
             silent.setdefault(language, []).append(text)
     asking = [row for row in rows if row[1] != "neither" and len(row[2]) < ASKED_CHARACTERS]
     pairs = []
-    for language, kind, text in rng.sample(asking, PAIRS):
+    for language, kind, text in rng.sample(asking, len(rows) // 6):
         order = [text, rng.choice(silent.get(language, silent["en"]))]
         rng.shuffle(order)
         pairs.append((language, kind, ("" if language in ("zh", "ja") else " ").join(order)))

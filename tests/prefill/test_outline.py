@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from specprefill_cli.prefill.auto_mode import choose_mode
-from specprefill_cli.prefill.importance import WHOLE_TOKENS, is_about_everything
+from specprefill_cli.prefill.importance import WHOLE_TOKENS
+from specprefill_cli.prefill.intent import is_about_everything
 from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import OUTLINE, select_scored
 from specprefill_cli.prompting import Template
@@ -23,14 +24,16 @@ SUMMARY = "What is this about?"
     [
         (SUMMARY, True),
         ("Please summarise the report.", True),
-        ("How many gates are listed?", True),
+        ("Count the gates.", True),
         ("What topics does the manual cover?", True),
+        ("Turn it into a checklist for new staff.", True),
+        ("Was sind die Kernaussagen?", True),
         ("What does the insurance cover?", False),
         ("When must the summary be in?", False),
         ("In which month are all gates shut?", False),
     ],
 )
-def test_questions_about_everything_are_known_by_their_words(question, expected):
+def test_questions_about_everything_are_known_in_any_language(question, expected):
     assert is_about_everything(question) is expected
 
 

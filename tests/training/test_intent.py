@@ -6,6 +6,7 @@ import lzma
 import pytest
 from safetensors.torch import load_file
 
+from specprefill_cli.models.encoder import WIDTH, load_encoder
 from specprefill_cli.prefill.intent import KINDS, WEIGHTS, intent_of
 from specprefill_cli.training import intent as module
 from specprefill_cli.training.synthesis import Block, Question
@@ -27,6 +28,7 @@ def test_a_fit_takes_texts_for_what_they_are(tmp_path, monkeypatch):
     path.write_bytes(lzma.compress("\n".join(map(json.dumps, rows)).encode()))
     document = Block("The gate is dark green.", (Question("What colour is it?", "dark green", 12),))
     monkeypatch.setattr(module, "written_documents", lambda: [document])
-    monkeypatch.setattr(module, "PAIRS", 5)
+    monkeypatch.setattr(module, "load_encoder", lambda device, _: load_encoder(device))
+    monkeypatch.setitem(module.LAYERS, tmp_path, (3, 4))
     assert module.fit_intent(path, tmp_path) > 0.95
-    assert load_file(tmp_path / WEIGHTS)["weight"].shape[0] == len(KINDS)
+    assert load_file(tmp_path / WEIGHTS)["weight"].shape == (len(KINDS), 2 * WIDTH)
