@@ -6,6 +6,7 @@ A linear model reads the mean states of some layers of a bundled encoder: no wor
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,7 +23,13 @@ WEIGHTS = "intent.safetensors"
 LAYERS = {MULTILINGUAL_FOLDER: (9, 10), ENCODER_FOLDER: (3, 4, 5)}
 KINDS = ("place", "whole", "neither")
 # Above this probability a question needs the whole document, whatever it costs to read it.
-SURE = 0.9
+SURE = 0.85
+# English counts and lists, which look like questions about one place.
+COUNTED = re.compile(
+    r"^\W*(?:please )?(?:list|count|enumerate|outline)\b"
+    r"|\b(?:list (?:all|every)|altogether|how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned))\b",
+    re.IGNORECASE,
+)
 # Texts whose intent is remembered: instructions come again with every request.
 REMEMBERED = 4_096
 
@@ -52,5 +59,5 @@ def load_weights(encoder: Path) -> dict[str, Tensor]:
 
 def is_about_everything(question: str) -> bool:
     """Whether a question needs the whole document; English ones are read by the encoder that `blend` has loaded."""
-    is_english = language_of(question) == ENGLISH
-    return intent_of(question, ENCODER_FOLDER if is_english else MULTILINGUAL_FOLDER).whole > SURE
+    encoder = ENCODER_FOLDER if language_of(question) == ENGLISH else MULTILINGUAL_FOLDER
+    return COUNTED.search(question) is not None or intent_of(question, encoder).whole > SURE

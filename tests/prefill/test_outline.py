@@ -24,7 +24,7 @@ SUMMARY = "What is this about?"
     [
         (SUMMARY, True),
         ("Please summarise the report.", True),
-        ("Count the gates.", True),
+        ("How many gates are listed?", True),
         ("What topics does the manual cover?", True),
         ("Turn it into a checklist for new staff.", True),
         ("Was sind die Kernaussagen?", True),
