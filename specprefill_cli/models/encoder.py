@@ -208,7 +208,7 @@ def encoder_flops(tokens: int, layers: int = LAYERS) -> float:
     return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
     """A bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():

@@ -154,9 +154,9 @@ def layer_attention(
     return pool((summed / len(positions))[:, None])[:, 0].cpu()
 
 
-# `--mode auto` reads the whole prompt for such a question up to this many tokens.
+# `--mode auto` reads the whole prompt for a question about everything up to this many tokens.
 WHOLE_TOKENS = 4_096
-# Share of a longer prompt that `--keep auto` keeps for it.
+# Share of a longer prompt that `--keep auto` keeps for one.
 OUTLINE_KEEP = 0.3
 PARAGRAPH_BREAK = re.compile(r"\n\s*\n|\n(?=#)")
 

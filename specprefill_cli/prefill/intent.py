@@ -1,6 +1,6 @@
 """What short texts beside a document ask: for one place of it, for all of it, or nothing.
 
-A linear model reads the mean states of some layers of a bundled encoder: no wordings have to be listed.
+A linear model reads the mean states of some layers of a bundled encoder, whatever the wording.
 `python -m specprefill_cli.training intent` fits it.
 """
 
@@ -30,8 +30,8 @@ COUNTED = re.compile(
     r"|\b(?:list (?:all|every)|altogether|how many\b.{1,60}\b(?:are|is) (?:there|listed|named|mentioned))\b",
     re.IGNORECASE,
 )
-# Texts whose intent is remembered: instructions come again with every request.
-REMEMBERED = 4_096
+# Texts whose intent is remembered, as instructions come again with every request, and the characters of one that are read.
+REMEMBERED, LONGEST = 4_096, 1_000
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,14 @@ class Intent:
     neither: float
 
 
-@lru_cache(maxsize=REMEMBERED)
 def intent_of(text: str, encoder: Path = MULTILINGUAL_FOLDER) -> Intent:
-    """What a text asks, by its first 254 tokens. encoder: its folder. Raises SpecprefillError if the encoder is missing."""
+    """What a text asks, by its beginning. encoder: its folder. Raises SpecprefillError if the encoder is missing."""
+    return remembered_intent(text[:LONGEST], encoder)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def remembered_intent(text: str, encoder: Path) -> Intent:
+    """`intent_of` a text of at most `LONGEST` characters."""
     states = load_encoder("cpu", encoder).mean_states(text, LAYERS[encoder]).flatten()
     weights = load_weights(encoder)
     return Intent(*(weights["weight"] @ states + weights["bias"]).softmax(0).tolist())

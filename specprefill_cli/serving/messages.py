@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import zip_longest
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_characters
@@ -21,7 +21,7 @@ CLEAR_MAJORITY = 0.6
 # Stands for the number of all messages of the system.
 SYSTEM = -1
 # Probabilities above which a text asks about one place, needs everything, and asks nothing.
-CLEAR, WHOLE, SILENT = 0.75, 0.7, 0.6
+CLEAR, WHOLE, SILENT = 0.75, 0.75, 0.6
 # The header with the reason why nothing was thinned.
 REASON = "x-specprefill-reason"
 # Roles whose messages may hold documents, and types of content parts that are documents.
@@ -181,23 +181,24 @@ def find_question(texts: Sequence[Text], divisions: Sequence[Division]) -> str:
     for text, division in zip(texts, divisions, strict=True):
         asked[text.number if text.role == "user" else SYSTEM] += division.asked
     has_rows = any(pattern("rows").search(text.value) for text in texts)
-    users = sorted(asked.keys() - {SYSTEM}, reverse=True)
-    for number in users:
-        before = chain(*(reversed(asked[earlier]) for earlier in users if earlier < number))
+    numbers = sorted(asked.keys() - {SYSTEM}, reverse=True)
+    for number, before in zip_longest(numbers, numbers[1:]):
+        own = {piece: intent_of(piece) for piece in asked[number]}
         # `Why?` after an answer is about the question before it.
-        earlier = [*islice((piece for piece in before if intent_of(piece).place > CLEAR), 1)]
-        follows = number != users[-1] and bool(asked[number]) and all(map(pattern("follow_up").match, asked[number]))
-        if follows and not earlier:
-            raise Untouched("no clear question")
-        intents = {piece: intent_of(piece) for piece in asked[SYSTEM] + ([] if follows else asked[number])}
-        over_rows = has_rows and any(map(pattern("over_rows").search, asked[number]))
-        if over_rows or any(intent.whole > WHOLE for intent in intents.values()):
+        known = [] if before is None else [piece for piece in asked[before] if intent_of(piece).place > CLEAR][-1:]
+        follows = before is not None and bool(own) and all(map(pattern("follow_up").match, own))
+        over_rows = has_rows and any(map(pattern("over_rows").search, own))
+        vetoes = [*map(intent_of, asked[SYSTEM]), *([] if follows else own.values())]
+        if over_rows or any(intent.whole > WHOLE for intent in vetoes):
             raise Untouched("the question needs everything")
-        clear = asked[number] if follows else [piece for piece, intent in intents.items() if intent.place > CLEAR]
-        if clear:
-            return "\n".join(dict.fromkeys([*earlier, *clear]))[-SHORT_CHARACTERS:]
-        if any(intent.neither < SILENT for intent in intents.values()):
+        clear = [piece for piece, intent in own.items() if follows or intent.place > CLEAR]
+        if clear and (known or not follows):
+            return "\n".join(dict.fromkeys([*known, *clear]))[-SHORT_CHARACTERS:]
+        if any(intent.neither < SILENT for intent in own.values()):
             raise Untouched("no clear question")
+    # The user sends the document alone.
+    if clear := [piece for piece in asked[SYSTEM] if intent_of(piece).place > CLEAR]:
+        return "\n".join(clear)[-SHORT_CHARACTERS:]
     raise Untouched("no question")
 
 

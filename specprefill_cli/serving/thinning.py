@@ -48,7 +48,7 @@ Range = tuple[int, int]
 class Division:
     """A text divided into what is asked and what is surely document.
 
-    asked: what may be the question or a task, in paragraphs or sentences; documents: character ranges
+    asked: what may be the question or a task, in lines or sentences; documents: character ranges
     """
 
     asked: Sequence[str]

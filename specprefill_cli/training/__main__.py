@@ -143,9 +143,9 @@ def pack_multilingual(
 
 
 @app.command()
-def intent(requests: Path = REQUESTS) -> None:
+def intent(data: Data, requests: Path = REQUESTS) -> None:
     """Fit what short texts ask, for both encoders; prints the shares of the requests that they take for what they are."""
-    typer.echo([round(fit_intent(requests, folder), 3) for folder in LAYERS])
+    typer.echo([round(fit_intent(requests, data, folder), 3) for folder in LAYERS])
 
 
 @app.command()

@@ -12,19 +12,21 @@ from safetensors.torch import save_file
 from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.models.encoder import load_encoder
 from specprefill_cli.prefill.intent import KINDS, LAYERS, WEIGHTS
-from specprefill_cli.training.corpus import read_rows, written_documents
+from specprefill_cli.training.corpus import dev_grams, question_groups, read_rows, written_documents
 
 # Requests, and texts that ask nothing, written for this by a large language model and by hand.
 REQUESTS = Path(__file__).with_name("requests.jsonl.xz")
 # The most characters of a request and of a text beside it, and the share of such pairs.
 ASKED_CHARACTERS, SILENT_CHARACTERS = 160, 110
-SHORTEST_LINE, RIDGE = 8, 0.01
+# Questions of question sets, and characters of the shortest line of a document.
+SETS, SHORTEST_LINE, RIDGE = 600, 8, 0.01
 
 
-def fit_intent(requests: Path, folder: Path) -> float:
+def fit_intent(requests: Path, data: Path, folder: Path) -> float:
     """Fit the model for an encoder and write it to its folder; returns the share of the rows that it takes for what they are.
 
     requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones
+    data: with qa/ and dev/, for questions about an encyclopedia
     """
     rng = random.Random(3)
     every = [(row["language"], row["kind"], row["text"]) for row in read_rows(requests)]
@@ -37,6 +39,8 @@ def fit_intent(requests: Path, folder: Path) -> float:
         rows += [("en", "neither", text) for text in (lines[0], rng.choice(lines), " ".join(words[start : start + 10]))]
         if number % 3 == 0:
             rows.append(("en", "place", rng.choice(document.questions).text))
+    groups, _ = question_groups(data, dev_grams(data))
+    rows += [("en", "place", rng.choice(group.questions)[0]) for group in rng.sample(groups, min(SETS, len(groups)))]
     rows += beside(rows, rng)
     encoder = load_encoder("cpu", folder)
     states = torch.stack([encoder.mean_states(text, LAYERS[folder]).flatten() for _, _, text in rows])

@@ -22,7 +22,7 @@ from torch import Tensor
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.documents.sentences import sentences_of
-from specprefill_cli.files import MULTILINGUAL_FOLDER
+from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
 from specprefill_cli.models.encoder import (
     LAYERS,
     MULTILINGUAL_LAYERS,
@@ -112,8 +112,8 @@ def reads_all_in_english(request: PrefillRequest) -> bool:
 
 def encoder_of(request: PrefillRequest) -> Encoder:
     """The encoder that reads documents and question."""
-    device = request.pair.target.device
-    return load_encoder(device) if reads_all_in_english(request) else load_encoder(device, MULTILINGUAL_FOLDER)
+    folder = ENCODER_FOLDER if reads_all_in_english(request) else MULTILINGUAL_FOLDER
+    return load_encoder(request.pair.target.device, folder)
 
 
 def has_vectors(request: PrefillRequest) -> bool:
