@@ -42,7 +42,7 @@ def sentences(text):
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("It rained. We left! Why?", ["It rained.", "We left!", "Why?"]),
+    ("It rained. We left! ¿Why? ¡Oh!", ["It rained.", "We left!", "¿Why?", "¡Oh!"]),
     ("Mr. J. Smith met Dr. Wu in the U.S. Army.", ["Mr. J. Smith met Dr. Wu in the U.S. Army."]),
     ("It cost 3.50 euros, see Fig. 3 and e.g. Table 2.", ["It cost 3.50 euros, see Fig. 3 and e.g. Table 2."]),
     ('"Was it late?" She said no.', ['"Was it late?"', "She said no."]),
