@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -33,6 +34,9 @@ COUNTED = re.compile(
 # Texts whose intent is remembered, as instructions come again with every request, and the characters of one that are read.
 REMEMBERED, LONGEST = 4_096, 1_000
 
+# Threads that ask at once load an encoder once, and go on in their order.
+LOADING = Lock()
+
 
 @dataclass(frozen=True)
 class Intent:
@@ -45,7 +49,10 @@ class Intent:
 
 def intent_of(text: str, encoder: Path = MULTILINGUAL_FOLDER) -> Intent:
     """What a text asks, by its beginning. encoder: its folder. Raises SpecprefillError if the encoder is missing."""
-    return remembered_intent(text[:LONGEST], encoder)
+    # A lone surrogate has no token.
+    beginning = text[:LONGEST].encode(errors="replace").decode()
+    with LOADING:
+        return remembered_intent(beginning, encoder)
 
 
 @lru_cache(maxsize=REMEMBERED)
