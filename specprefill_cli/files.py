@@ -102,6 +102,18 @@ def own_path(variable: str, kind: str, name: str = "") -> Path:
     return Path(getattr(platformdirs, f"user_{kind}_dir")("specprefill"), name)
 
 
+def packaged_file(package: str, ending: str) -> Path | None:
+    """The file of another installed package whose name ends so, or None. The package, which may need others, is not imported."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        files = distribution(package).files or ()
+    except PackageNotFoundError:
+        return None
+    places = (Path(str(file.locate())) for file in files if file.name.endswith(ending))
+    return next((place for place in places if place.is_file()), None)
+
+
 def packaged_folder(name: str) -> Path:
     """Return the folder `name` that ships with specprefill. Raises SpecprefillError for an incomplete installation."""
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):

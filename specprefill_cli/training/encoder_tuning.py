@@ -25,15 +25,14 @@ from specprefill_cli.models.encoder import (
     STRETCH,
     TOKEN_WIDTH,
     TOKENS,
-    WEIGHTS,
     WIDTH,
     WORDS,
     DocumentVectors,
     Encoder,
     QuestionVectors,
     divide,
-    load_encoder,
 )
+from specprefill_cli.models.encoder_files import WEIGHTS, load_encoder
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.training.corpus import ContextQuestions, dev_grams, question_groups
 from specprefill_cli.training.encoder import packed
@@ -162,10 +161,12 @@ def tune_encoder(
     folder: Path,
     source: Path = ENCODER_FOLDER,
     foreign: Sequence[Callable[[random.Random], Block]] = (),
+    pack: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> None:
     """Train on question sets and written documents, measure on held-out documents, and write the packed encoder.
 
     source: the folder of the encoder to begin with; foreign: makers of documents in other languages, one an update from each
+    pack: makes of the trained weights what ships; without it they are packed beside the table of words
     """
     groups, _ = question_groups(data, dev_grams(data))
     rng = random.Random(schedule.seed)
@@ -192,8 +193,8 @@ def tune_encoder(
             yield loss_of(encoder, document, rng.randint(*CHUNK_TOKENS)) / DOCUMENTS
 
     def save() -> None:
-        tensors = packed({name: tensor.detach() for name, tensor in trained.items()})
-        save_file(tensors | table, folder / WEIGHTS)
+        tensors = {name: tensor.detach() for name, tensor in trained.items()}
+        save_file(pack(tensors) if pack else packed(tensors) | table, folder / WEIGHTS)
 
     def measure() -> dict[str, list[float]]:
         return {name: recalls(encoder, documents) for name, documents in measured.items()}

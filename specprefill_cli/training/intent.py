@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from specprefill_cli.files import ENCODER_FOLDER
-from specprefill_cli.models.encoder import load_encoder
+from specprefill_cli.models.encoder_files import load_encoder
 from specprefill_cli.prefill.intent import KINDS, LAYERS, WEIGHTS
 from specprefill_cli.training.corpus import dev_grams, question_groups, read_rows, written_documents
 

@@ -17,9 +17,8 @@ from specprefill_cli.models.encoder import (
     DocumentVectors,
     QuestionVectors,
     divide,
-    load_encoder,
-    unpack_weights,
 )
+from specprefill_cli.models.encoder_files import load_encoder, unpack_weights
 from specprefill_cli.training.encoder import packed, rename_weights
 
 

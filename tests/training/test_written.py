@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.models.encoder import load_encoder
+from specprefill_cli.models.encoder_files import load_encoder
 from specprefill_cli.training.corpus import written_documents
 from specprefill_cli.training.encoder_tuning import (
     loss_of,

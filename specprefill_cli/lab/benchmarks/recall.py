@@ -21,7 +21,7 @@ from specprefill_cli.lab.evaluation.evidence import answer_kept, facts_kept
 from specprefill_cli.lab.evaluation.metrics import contains_answer
 from specprefill_cli.lab.evaluation.statistics import mean_figures, mean_or_none, share_figures
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
-from specprefill_cli.models.encoder import load_encoder
+from specprefill_cli.models.encoder_files import load_encoder
 from specprefill_cli.prefill.prefix_cache import DocumentCache, PrefixCache
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest

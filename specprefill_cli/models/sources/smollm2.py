@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from specprefill_cli.errors import pip_command
+from specprefill_cli.files import packaged_file
 
 # The models' names: with specprefill's adapter, and without.
 TARGET, BASE = "smollm2:target", "smollm2:base"
@@ -20,9 +20,4 @@ def install_command() -> str:
 
 def package_file() -> Path | None:
     """The GGUF file in the installed package, or None. The package is not imported: it would import llama_cpp."""
-    try:
-        files = distribution(PACKAGE).files or ()
-    except PackageNotFoundError:
-        return None
-    places = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
-    return next((place for place in places if place.is_file()), None)
+    return packaged_file(PACKAGE, ".gguf")

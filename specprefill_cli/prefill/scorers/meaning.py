@@ -12,6 +12,7 @@ import os
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,9 +30,9 @@ from specprefill_cli.models.encoder import (
     DocumentVectors,
     Encoder,
     encoder_flops,
-    load_encoder,
     range_of_tokens,
 )
+from specprefill_cli.models.encoder_files import INSTALL, has_encoder, load_encoder
 from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier
 from specprefill_cli.prefill.importance import blend
 from specprefill_cli.prefill.request import PrefillRequest
@@ -44,12 +45,13 @@ PIECE = 32
 SHARPNESS, SENTENCE_SHARPNESS = 20.0, 30.0
 VECTORS = "document embeddings"
 # Part of their keys on disk: raise it with another encoder.
-VERSION = 4
+VERSION = 5
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
 # With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
 AUTO_BUDGET = AutoBudget(share=0.6, tokens=2_048)
 WEAK = "the choice of text was never measured in the documents' language ({language}): --keep auto keeps more"
+BY_WORDS = "without an encoder for other languages than English, words alone choose the text; it comes with {command}"
 # The languages, beside English, in which the choice was measured.
 MEASURED = frozenset("de es fr it ja nl pl pt ru zh".split())
 # For other languages than English, where the choice is less sure; with it, an eighth of some 3,000 tokens is kept.
@@ -110,10 +112,14 @@ def reads_all_in_english(request: PrefillRequest) -> bool:
     return {*request.collection.languages, language} == {ENGLISH}
 
 
+def folder_of(request: PrefillRequest) -> Path:
+    """The folder of the encoder that reads documents and question."""
+    return ENCODER_FOLDER if reads_all_in_english(request) else MULTILINGUAL_FOLDER
+
+
 def encoder_of(request: PrefillRequest) -> Encoder:
     """The encoder that reads documents and question."""
-    folder = ENCODER_FOLDER if reads_all_in_english(request) else MULTILINGUAL_FOLDER
-    return load_encoder(request.pair.target.device, folder)
+    return load_encoder(request.pair.target.device, folder_of(request))
 
 
 def has_vectors(request: PrefillRequest) -> bool:
@@ -132,7 +138,8 @@ def identity(request: PrefillRequest) -> str:
 def embedding_flops(request: PrefillRequest) -> float:
     """FLOPs of the encoder; 0 where a cache holds the vectors."""
     layers = LAYERS if reads_all_in_english(request) else MULTILINGUAL_LAYERS
-    return 0.0 if has_vectors(request) else encoder_flops(request.document_tokens, layers)
+    is_read = has_encoder(folder_of(request)) and not has_vectors(request)
+    return encoder_flops(request.document_tokens, layers) if is_read else 0.0
 
 
 class BlendScorer(HeadsScorer):
@@ -149,7 +156,8 @@ class BlendScorer(HeadsScorer):
                 importance = self.finish(request, None)
             scores = Scores(importance=importance, neighbours=self.neighbours, auto_budget=self.general_budget(request))
         weak = sorted(set(languages) - MEASURED - {ENGLISH})
-        warnings = (*scores.warnings, *(WEAK.format(language=language) for language in weak))
+        missing = () if has_encoder(folder_of(request)) else (BY_WORDS.format(command=INSTALL),)
+        warnings = (*scores.warnings, *(WEAK.format(language=language) for language in weak), *missing)
         reused = (*scores.reused, VECTORS) if cached else scores.reused
         return replace(scores, whole_sentences=True, warnings=warnings, reused=reused)
 
@@ -158,7 +166,7 @@ class BlendScorer(HeadsScorer):
         if not len(request.prompt.offsets):
             return torch.zeros(0)
         covered = coverage(request.question, request.collection.text, request.chunk_starts)
-        meaning = embedding_importance(request)
+        meaning = embedding_importance(request) if has_encoder(folder_of(request)) else lexical_importance(request)
         if importance is None:
             mixed = blend(meaning, lexical_importance(request), covered)
         else:
@@ -170,7 +178,8 @@ class BlendScorer(HeadsScorer):
     def general_budget(self, request: PrefillRequest) -> AutoBudget:
         if reads_all_in_english(request):
             return AUTO_BUDGET
-        return FOREIGN_BUDGET if {*request.collection.languages} <= {ENGLISH, *MEASURED} else WEAK_BUDGET
+        is_measured = {*request.collection.languages} <= {ENGLISH, *MEASURED} and has_encoder(folder_of(request))
+        return FOREIGN_BUDGET if is_measured else WEAK_BUDGET
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
         by_heads = super().cost(request, with_overhead) if reads_english(request) else 0.0
