@@ -21,7 +21,7 @@ from specprefill_cli.models.encoder_files import has_encoder, load_encoder
 
 WEIGHTS = "intent.safetensors"
 # Layers whose mean states are read, by encoder.
-LAYERS = {MULTILINGUAL_FOLDER: (9, 10), ENCODER_FOLDER: (3, 4, 5)}
+READ_LAYERS = {MULTILINGUAL_FOLDER: (9, 10), ENCODER_FOLDER: (3, 4, 5)}
 KINDS = ("place", "whole", "neither")
 # Above this probability a question needs the whole document, whatever it costs to read it.
 SURE = 0.85
@@ -58,7 +58,7 @@ def intent_of(text: str, encoder: Path = MULTILINGUAL_FOLDER) -> Intent:
 @lru_cache(maxsize=REMEMBERED)
 def remembered_intent(text: str, encoder: Path) -> Intent:
     """`intent_of` a text of at most `LONGEST` characters."""
-    states = load_encoder("cpu", encoder).mean_states(text, LAYERS[encoder]).flatten()
+    states = load_encoder("cpu", encoder).mean_states(text, READ_LAYERS[encoder]).flatten()
     weights = load_weights(encoder)
     return Intent(*(weights["weight"] @ states + weights["bias"]).softmax(0).tolist())
 

@@ -34,8 +34,9 @@ def shortlist(collection: Collection, question: str, settings: Settings) -> Coll
     """
     documents, limit = collection.documents, settings.shortlist
     limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)
-    is_whole = limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or is_about_everything(question)
-    if is_whole or len(documents) < 2 or sum(len(document.text) for document in documents) <= int(least):
+    if limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or len(documents) < 2:
+        return collection
+    if sum(len(document.text) for document in documents) <= int(least) or is_about_everything(question):
         return collection
     with DiskCache() if collection.kept else nullcontext() as cache:
         indexes = [section_words(document, cache) for document in documents]

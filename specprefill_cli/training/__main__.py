@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.files import ENCODER_FOLDER
-from specprefill_cli.prefill.intent import LAYERS
+from specprefill_cli.prefill.intent import READ_LAYERS
 from specprefill_cli.training import multilingual as languages
 from specprefill_cli.training.absent import absent_questions
 from specprefill_cli.training.corpus import EVERYDAY, written_documents
@@ -149,8 +149,8 @@ def begin_multilingual(
 
 @app.command()
 def intent(data: Data, requests: Path = REQUESTS) -> None:
-    """Fit what short texts ask, for both encoders; prints the shares of the requests that they take for what they are."""
-    typer.echo([round(fit_intent(requests, data, folder), 3) for folder in LAYERS])
+    """Fit what short texts ask, for both encoders; prints the shares of the texts of the fit that it knows."""
+    typer.echo([round(fit_intent(requests, data, folder), 3) for folder in READ_LAYERS])
 
 
 @app.command()

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from specprefill_cli.files import ENCODER_FOLDER
 from specprefill_cli.models.encoder_files import load_encoder
-from specprefill_cli.prefill.intent import KINDS, LAYERS, WEIGHTS
+from specprefill_cli.prefill.intent import KINDS, READ_LAYERS, WEIGHTS
 from specprefill_cli.training.corpus import dev_grams, question_groups, read_rows, written_documents
 
 # Requests, and texts that ask nothing, written for this by a large language model and by hand.
@@ -23,7 +23,7 @@ SETS, SHORTEST_LINE, RIDGE = 600, 8, 0.01
 
 
 def fit_intent(requests: Path, data: Path, folder: Path) -> float:
-    """Fit the model for an encoder and write it to its folder; returns the share of the rows that it takes for what they are.
+    """Fit the model for an encoder and write it to its folder; returns the share of these rows that it then knows.
 
     requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones
     data: with qa/ and dev/, for questions about an encyclopedia
@@ -43,7 +43,7 @@ def fit_intent(requests: Path, data: Path, folder: Path) -> float:
     rows += [("en", "place", rng.choice(group.questions)[0]) for group in rng.sample(groups, min(SETS, len(groups)))]
     rows += beside(rows, rng)
     encoder = load_encoder("cpu", folder)
-    states = torch.stack([encoder.mean_states(text, LAYERS[folder]).flatten() for _, _, text in rows])
+    states = torch.stack([encoder.mean_states(text, READ_LAYERS[folder]).flatten() for _, _, text in rows])
     kinds = torch.tensor([KINDS.index(kind) for _, kind, _ in rows])
     mean, deviation = states.mean(0), states.std(0)
     balance = len(kinds) / (len(KINDS) * kinds.bincount())
@@ -73,7 +73,7 @@ def beside(rows: list[tuple[str, str, str]], rng: random.Random) -> list[tuple[s
             silent.setdefault(language, []).append(text)
     asking = [row for row in rows if row[1] != "neither" and len(row[2]) < ASKED_CHARACTERS]
     pairs = []
-    for language, kind, text in rng.sample(asking, len(rows) // 6):
+    for language, kind, text in rng.sample(asking, min(len(asking), len(rows) // 6)):
         order = [text, rng.choice(silent.get(language, silent["en"]))]
         rng.shuffle(order)
         pairs.append((language, kind, ("" if language in ("zh", "ja") else " ").join(order)))

@@ -32,7 +32,7 @@ def test_a_fit_takes_texts_for_what_they_are(tmp_path, monkeypatch):
     document = Block("The gate is dark green.", (Question("What colour is it?", "dark green", 12),))
     monkeypatch.setattr(module, "written_documents", lambda: [document])
     monkeypatch.setattr(module, "load_encoder", lambda device, _: load_encoder(device))
-    monkeypatch.setitem(module.LAYERS, tmp_path, (3, 4))
+    monkeypatch.setitem(module.READ_LAYERS, tmp_path, (3, 4))
     monkeypatch.setattr(module, "dev_grams", lambda data: set())
     assert module.fit_intent(path, tmp_path, tmp_path) > 0.95
     assert load_file(tmp_path / WEIGHTS)["weight"].shape == (len(KINDS), 2 * WIDTH)
