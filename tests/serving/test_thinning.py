@@ -10,6 +10,7 @@ from specprefill_cli.serving.messages import Untouched, find_document, texts_of
 from specprefill_cli.serving.thinning import SHORT_CHARACTERS
 from tests.helpers.message_shapes import LANGUAGES, shapes
 from tests.helpers.samples import needs_languages
+from tests.helpers.unseen_requests import SETS, thinned
 
 pytestmark = needs_languages
 
@@ -43,6 +44,13 @@ def test_questions_stay_and_documents_are_thinned_in_all_shapes(language):
     assert len(kinds["place"]) >= 70
     assert sum(kinds["place"]) > 0.85 * len(kinds["place"])
     assert not any(kinds["whole"])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_of_new_requests_most_questions_and_few_tasks_are_thinned(name):
+    counts, totals = thinned(name, step=4)
+    assert counts["place"] > 0.55 * totals["place"]
+    assert counts["whole"] < 0.05 * totals["whole"]
 
 
 LONG = f"Use this.\n\n{REPORT}\n\n{QUESTION}"
