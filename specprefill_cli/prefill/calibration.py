@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, SMOLLM2_FOLDER
 from specprefill_cli.models.loaded import LoadedModel, LoadedPair
-from specprefill_cli.models.running.int8 import SAMPLED, UNPACKED
+from specprefill_cli.models.running.int8 import SAMPLED, SAMPLES
 from specprefill_cli.models.sources import smollm2
 from specprefill_cli.models.sources.pairs import HEADS_FILE, Pair, slug, user_folder
 from specprefill_cli.models.sources.refs import Kind, ModelRef
@@ -69,7 +69,7 @@ def calibration_folder(pair: Pair) -> Path:
 def weights_fingerprint(model: PreTrainedModel) -> str:
     """A hash of some values of every weight, rounded so that float32, bfloat16 and float16 give the same."""
     digest = hashlib.sha256()
-    for name, parameter in sorted(getattr(model, UNPACKED, dict(model.named_parameters())).items()):
+    for name, parameter in sorted(getattr(model, SAMPLES, dict(model.named_parameters())).items()):
         # A weight that is divided among ranks is gathered: all of them must call this.
         whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
         flat = whole.detach().flatten()

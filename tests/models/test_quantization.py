@@ -54,9 +54,12 @@ def test_int8_on_a_cpu_packs_all_linear_layers_and_keeps_calibrations(llama):
 
 
 @pytest.mark.parametrize("width", [72, 64, ALIASED])
-@pytest.mark.parametrize("most", [0, 100])
-def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, width, most):
-    monkeypatch.setattr(int8, "ROUNDED_ROWS", most)
+@pytest.mark.parametrize(("whole", "rounded"), [(0, 0), (0, 100), (4, 0)])
+def test_int8_weights_and_scales_are_those_of_a_layer(monkeypatch, width, whole, rounded):
+    monkeypatch.setattr(int8, "WHOLE_ROWS", whole)
+    monkeypatch.setattr(int8, "ROUNDED_ROWS", rounded)
+    # Blocks of 20 outputs, of which the last has 8.
+    monkeypatch.setattr(int8, "UNPACKED", 20 * width)
     linear = torch.nn.Linear(width, 48)
     packed, states = Int8Linear(*pack_rows(linear.weight.data), width, linear.bias), torch.randn(2, 9, width)
     weight = packed.packed[:, :width].float() * packed.scales.float()[:, None]

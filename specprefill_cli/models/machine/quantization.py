@@ -9,11 +9,11 @@ import torch
 from transformers import BitsAndBytesConfig, PretrainedConfig, utils
 
 from specprefill_cli.errors import SpecprefillError, pip_command
+from specprefill_cli.models.running.int8 import PROCESSOR
 
 NONE, AUTO = "none", "auto"
-# torch's checks for instructions that multiply bfloat16, and for those that add products of 8-bit integers.
+# torch's checks for instructions that multiply bfloat16.
 BFLOAT16_CHECKS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-INT8_CHECKS = ("_is_vnni_supported", "_is_amx_tile_supported")
 # Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
 # 2305.14314, section 3).
 BYTES_PER_WEIGHT = {"int8": 1.0, "nf4": 4.127 / 8}
@@ -38,8 +38,7 @@ def check_quantization(name: str, device_type: str, shards: int) -> None:
 
 def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
     """Whether large GGUF files are kept and run in int8 under a `--quantization`: on a CPU, by default where it is faster."""
-    is_fast = any(getattr(torch.cpu, check, lambda: False)() for check in INT8_CHECKS)
-    return device_type == "cpu" and shards == 1 and (name == "int8" or (name == AUTO and is_fast))
+    return device_type == "cpu" and shards == 1 and (name == "int8" or (name == AUTO and PROCESSOR.startswith("AVX")))
 
 
 def quantization_config(

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.models.running.int8 import Int8Linear, pack_rows
 from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, Pair, on_this_machine, runs_from_gguf
 from specprefill_cli.models.sources.refs import ModelRef
@@ -41,7 +42,7 @@ def measure_cpu() -> tuple[float, float]:
     speeds = []
     for outputs, count in ((PREFILL_OUTPUTS, TRIAL_ROWS), (DECODING_OUTPUTS, 1)):
         layer = Int8Linear(*pack_rows(torch.ones(outputs, TRIAL_INPUTS)), TRIAL_INPUTS, None)
-        rows = torch.ones(count, TRIAL_INPUTS, dtype=torch.bfloat16)
+        rows = torch.ones(count, TRIAL_INPUTS, dtype=torch.bfloat16 if cpu_has_bfloat16() else torch.float32)
         seconds = min(timeit.repeat(partial(layer, rows), repeat=TRIAL_RUNS, number=1))
         speeds.append(outputs * TRIAL_INPUTS * count / seconds)
     return 2 * speeds[0], speeds[1]

@@ -18,11 +18,15 @@ from specprefill_cli.models.running.attention import ATTENTION
 from specprefill_cli.models.running.supported import empty_model
 
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
-SAMPLED, UNPACKED = 16, "unpacked_samples"
-# Most rows that are multiplied in integers: beyond, weights are unpacked for a product.
-ROUNDED_ROWS = 64
-# Most rows that are multiplied unrounded, and where torch's product wants the rows of a matrix to begin: elsewhere it faults.
-WHOLE_ROWS, ALIGNMENT = 4, 16
+SAMPLED, SAMPLES = 16, "unpacked_samples"
+# Whether the processor adds products of 8-bit integers (AVX512-VNNI, AMX): without, torch multiplies integers slowly.
+ADDS_PRODUCTS = any(getattr(torch.cpu, check, lambda: False)() for check in ("_is_vnni_supported", "_is_amx_tile_supported"))
+# Most rows that are multiplied by weights unpacked in registers, and most that are multiplied in integers.
+WHOLE_ROWS, ROUNDED_ROWS = (4, 64) if ADDS_PRODUCTS else (32, 0)
+# Where torch's product wants the rows of a matrix to begin: elsewhere it faults.
+ALIGNMENT = 16
+# Weights that are unpacked at a time: so many stay in a processor's cache until they are multiplied.
+UNPACKED = 2**20
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
 ALIASED, GAP = 1024, 64
@@ -95,8 +99,8 @@ class Int8Linear(nn.Module):
 
     def product(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """The fastest way to multiply rows [n, in]."""
-        if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16:
-            if self.nibbles is not None:
+        if len(rows) <= WHOLE_ROWS:
+            if self.nibbles is not None and rows.dtype is torch.bfloat16:
                 return self.nibble_product
             if (self.packed.data_ptr() | self.packed.shape[1]) % ALIGNMENT == 0:
                 return self.whole_product
@@ -108,13 +112,17 @@ class Int8Linear(nn.Module):
         return torch._weight_int4pack_mm_for_cpu(rows, nibbles, GROUP, scales)
 
     def whole_product(self, rows: Tensor) -> Tensor:
-        """Rows [n, in] in bfloat16 -> [n, out], by weights that are unpacked in registers."""
-        gap = self.packed.shape[1] - self.in_features
-        return torch._weight_int8pack_mm(F.pad(rows, (0, gap)) if gap else rows, self.packed, self.scales)
+        """Rows [n, in], multiplied in bfloat16 -> [n, out], by weights that are unpacked in registers."""
+        padded = F.pad(rows.bfloat16(), (0, self.packed.shape[1] - self.in_features))
+        return torch._weight_int8pack_mm(padded, self.packed, self.scales).to(rows.dtype)
 
     def unpacked_product(self, rows: Tensor) -> Tensor:
-        """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
-        return F.linear(rows, self.packed[:, : self.in_features].to(rows.dtype)).mul_(self.scales)
+        """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product in blocks of outputs."""
+        output = rows.new_empty(len(rows), self.out_features)
+        buffer = rows.new_empty(max(1, UNPACKED // self.in_features), self.in_features)
+        for part, packed in zip(output.split(len(buffer), 1), self.packed.split(len(buffer)), strict=True):
+            part.copy_(rows @ buffer[: len(packed)].copy_(packed[:, : self.in_features]).t())
+        return output.mul_(self.scales)
 
     def rounded_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
@@ -152,7 +160,7 @@ def quantize_on_cpu(model: PreTrainedModel) -> None:
     """
     flat_weights = {name: weight.detach().flatten() for name, weight in model.named_parameters()}
     samples = {name: flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].clone() for name, flat in flat_weights.items()}
-    setattr(model, UNPACKED, samples)
+    setattr(model, SAMPLES, samples)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
             packed = Int8Linear(*pack_rows(module.weight.data.float()), module.in_features, module.bias)
