@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,17 +21,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import hypothesis
 import pytest
+import tokenizers
 import torch
 import transformers
 
 from specprefill_cli.answering.session import open_session
 from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.encoder_files import load_encoder
-from specprefill_cli.models.loaded import LoadedModel
 from specprefill_cli.models.machine import quantization
 from specprefill_cli.models.sources import pairs
+from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.settings import Settings
-from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, build_model
+from tests.helpers.architectures import ARCHITECTURES, build_model
 from tests.helpers.random_pairs import random_calibrated_pair
 from tests.helpers.sessions import session_of
 
@@ -92,19 +94,17 @@ def random_pair(request, tokenizer):
 
 
 @pytest.fixture
-def two_tokenizers(tokenizer, tmp_path):
-    """A target, and a draft whose tokenizer splits the same text otherwise: into bytes."""
+def two_tokenizers(random_pair, tokenizer):
+    """A session with a draft whose tokenizer splits the same text otherwise than the target's: into bytes."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["model"]["merges"] = []
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(state))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     bytes_only = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(path), bos_token="<|bos|>", eos_token="<|eos|>"
+        tokenizer_object=backend, bos_token="<|bos|>", eos_token="<|eos|>"
     )
-    stop = frozenset({VOCABULARY - 2})
-    target = LoadedModel("target", build_model("llama", 1), tokenizer, 4_096, stop)
-    draft = LoadedModel("draft", build_model("llama", 2), bytes_only, 4_096, stop)
-    return target, draft
+    target = replace(random_pair.target, name="target")
+    draft = replace(random_pair.draft, name="draft", tokenizer=bytes_only)
+    return session_of(CalibratedPair(random_pair.pair, target, draft))
 
 
 @pytest.fixture

@@ -49,12 +49,6 @@ def test_dropped_text_is_not_cited():
     assert cite("four euros", COLLECTION, plan, one_token_a_character(TEXT), None) == []
 
 
-def citation_starts(text, answer):
-    full = full_plan(len(text), (0, len(text)))
-    citations = cite(answer, collection_of(text), full, one_token_a_character(text), None)
-    return [citation.start for citation in citations]
-
-
 @pytest.mark.parametrize(
     ("text", "answer", "cited"),
     [
@@ -75,7 +69,9 @@ def citation_starts(text, answer):
     ],
 )
 def test_an_answer_is_cited_where_it_occurs_as_complete_words(text, answer, cited):
-    assert citation_starts(text, answer) == cited
+    full = full_plan(len(text), (0, len(text)))
+    citations = cite(answer, collection_of(text), full, one_token_a_character(text), None)
+    assert [citation.start for citation in citations] == cited
 
 
 def test_several_documents_keep_their_names_and_pages():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specprefill_cli.answering.session import Session, open_session
+from specprefill_cli.answering.session import open_session
 from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import prefill
@@ -127,27 +127,21 @@ def test_every_phase_waits_for_the_devices_at_its_end(random_session, monkeypatc
     assert len(waits) >= 1 + len(ended)
 
 
-def test_a_draft_with_other_tokens_reads_its_own_prompt(two_tokenizers, random_session):
-    target, draft = two_tokenizers
-    template = Template("draft", "Find: $document -- $question", None, None)
-    session = replace(random_session, pair=CalibratedPair(random_session.pair.pair, target, draft))
-    session.draft_template = template
-    settings = Settings(mode="select", scorer="question")
-    request = session.request(COLLECTION, "When?", settings)
+def test_a_draft_with_other_tokens_reads_its_own_prompt(two_tokenizers):
+    target, draft = two_tokenizers.pair.target, two_tokenizers.pair.draft
+    two_tokenizers.draft_template = Template("draft", "Find: $document -- $question", None, None)
+    request = two_tokenizers.request(COLLECTION, "When?", Settings(mode="select", scorer="question"))
     text = f"{draft.tokenizer.bos_token}Find: {COLLECTION.text} -- When?"
     assert draft.tokenizer.decode(request.draft_prompt.tokens) == text
     assert target.tokenizer.decode(request.prompt.tokens).startswith(f"{target.tokenizer.bos_token}Answer")
 
 
-def test_select_works_across_tokenizers(two_tokenizers, random_session):
+def test_select_works_across_tokenizers(two_tokenizers):
     """The most important target token covers text that the draft's own tokens also rank highly."""
-    target, draft = two_tokenizers
-    session, draft_session = (
-        Session(pair=CalibratedPair(random_session.pair.pair, model, draft), template=random_session.template)
-        for model in (target, draft)
-    )
-    assert not session.pair.same_tokenizer
-    stream, _, answer = ask(session, mode="select", scorer="question", keep=0.4)
+    pair = two_tokenizers.pair
+    draft_session = replace(two_tokenizers, pair=CalibratedPair(pair.pair, pair.draft, pair.draft))
+    assert not pair.same_tokenizer
+    stream, _, answer = ask(two_tokenizers, mode="select", scorer="question", keep=0.4)
     assert stream.request.draft_prompt.length > stream.request.prompt.length
     assert len(stream.prefilled.importance) == len(stream.request.prompt.offsets)
     assert answer.kept_ratio < 0.5
@@ -157,11 +151,9 @@ def test_select_works_across_tokenizers(two_tokenizers, random_session):
     assert draft_scores.mean() >= 0.5 * draft_stream.prefilled.importance.max()
 
 
-def test_passages_are_those_of_select_in_any_mode(two_tokenizers, random_session):
-    target, draft = two_tokenizers
-    session = Session(pair=CalibratedPair(random_session.pair.pair, target, draft), template=random_session.template)
+def test_passages_are_those_of_select_in_any_mode(two_tokenizers):
     passages = [
-        retrieve(session, COLLECTION, "Who?", Settings(mode=mode, scorer="question", keep=0.4)).passages
+        retrieve(two_tokenizers, COLLECTION, "Who?", Settings(mode=mode, scorer="question", keep=0.4)).passages
         for mode in ("select", "full", "draft-kv")
     ]
     assert passages[0] == passages[1] == passages[2]

@@ -122,8 +122,11 @@ def test_commands_that_load_a_target_honour_quantization(call, command):
     assert "Traceback" not in err
 
 
-def test_a_quote_needs_a_longer_prompt(call):
-    check_error(call, "bench decode --tasks quote --length 60", 2, "--length")
+@pytest.mark.parametrize(("line", "code", "words"), [
+    ("bench decode --tasks quote --length 60", 2, "--length"), ("bench throughput --server", 1, "no server is running"),
+])  # fmt: skip
+def test_a_quote_needs_a_longer_prompt_and_a_load_a_server(call, line, code, words):
+    check_error(call, line, code, words)
 
 
 @pytest.mark.parametrize(("line", "words"), [("batch a.jsonl", "a.jsonl"), ("ask --kep 1", "No such option: --kep")])
@@ -135,7 +138,3 @@ def test_a_missing_file_of_questions_and_an_unknown_option_are_named(call, line,
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(call):
     code, _, err = call("--debug", "ask", HANDBOOK, "Who?", "--keep", "7")
     assert (code, "Traceback" in err, err.strip().splitlines()[-1][:12]) == (2, True, "specprefill:")
-
-
-def test_a_load_needs_a_server(call):
-    check_error(call, "bench throughput --server", 1, "no server is running")

@@ -14,7 +14,6 @@ from specprefill_cli.models.machine.memory import BOUNDED_SPIN, WAIT_SETTINGS
 from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 
-COMMANDS = typer.main.get_command(command_line())
 OURS = ("ask", "compare", "passages", "plan", "doctor", "config show")
 # Optional imports of transformers, and imports of other readers and reports.
 OPTIONAL = set("torchvision scipy sklearn pandas matplotlib openpyxl docx pptx tiktoken".split())
@@ -29,15 +28,14 @@ def every_command(command, path=()):
         yield from every_command(child, (*path, name))
 
 
-@pytest.mark.parametrize("path", [path for path, _ in every_command(COMMANDS)], ids="-".join)
+COMMANDS = dict(every_command(typer.main.get_command(command_line())))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids="-".join)
 def test_every_help_has_an_example_of_its_command(path):
-    command = dict(every_command(COMMANDS))[path]
+    command = COMMANDS[path]
     text = f"{command.help} {command.epilog or ''}"
     assert " ".join(("specprefill", *path)) in text
-
-
-def command_of(name):
-    return dict(every_command(COMMANDS))[tuple(name.split())]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -66,7 +64,8 @@ def test_the_help_of_ask_is_short(call, monkeypatch):
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_option_that_takes_a_value_shows_its_default(name):
-    options = [param for param in command_of(name).params if param.param_type_name == "option" and not param.is_flag]
+    parameters = COMMANDS[tuple(name.split())].params
+    options = [parameter for parameter in parameters if parameter.param_type_name == "option" and not parameter.is_flag]
     assert [option.name for option in options if option.default is None and not option.show_default] == []
     assert [option.name for option in options if option.default is None and option.show_default is True] == []
 

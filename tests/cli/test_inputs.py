@@ -57,6 +57,3 @@ def test_names_are_real_in_json_and_safe_on_the_terminal(call, folder):
     assert r"caf\udce9\n\x1b[31m.txt p. 1" in err
     _, out, _ = call("passages", *names, "What does the ferry cost?", "--scorer", "lexical", "--top", "2")
     assert r"[caf\udce9\n\x1b[31m.txt, page 1]" in out
-    code, _, err = call("ask", *arguments, "--html", names[0])
-    assert code == 2
-    assert "this is one of the documents" in err

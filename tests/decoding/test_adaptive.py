@@ -29,16 +29,13 @@ class Pair:
         self.random = random.Random(0)
         self.entered = 0
 
-    def runners(self, script):
-        chance = self.right if callable(self.right) else lambda _place: self.right
-        drafted = [token if self.random.random() < chance(place) else 49 for place, token in enumerate(script)]
-        target = ScriptReader(script, clock=self.clock, cost=self.target_cost)
-        return target, ScriptReader(drafted, clock=self.clock, cost=lambda _tokens: self.cost)
-
     def answer(self, tokens):
         """Return the speedup over plain decoding of an answer, its speculator, and its log."""
         script = [place % 40 for place in range(tokens + 20)]
-        target, draft = self.runners(script)
+        chance = self.right if callable(self.right) else lambda _place: self.right
+        drafted = [token if self.random.random() < chance(place) else 49 for place, token in enumerate(script)]
+        target = ScriptReader(script, clock=self.clock, cost=self.target_cost)
+        draft = ScriptReader(drafted, clock=self.clock, cost=lambda _tokens: self.cost)
 
         def open_runner():
             self.entered += 1

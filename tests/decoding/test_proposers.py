@@ -7,13 +7,10 @@ from specprefill_cli.decoding.proposers import LONGEST_MATCH, LookupProposer, co
 from tests.helpers.scripted import result_of
 
 
-def proposed(prompt, answer, count=4):
-    return list(result_of(LookupProposer(torch.tensor(prompt)).propose(answer, count)).tokens)
-
-
 def test_search_string_excludes_the_prompt():
     """The search string holds only tokens of the answer, never the end of the prompt."""
-    assert proposed([1, 2, 3, 4, 1, 2], [3]) == []
+    proposer = LookupProposer(torch.tensor([1, 2, 3, 4, 1, 2]))
+    assert list(result_of(proposer.propose([3], 4)).tokens) == []
 
 
 def test_a_long_answer_still_quotes_the_prompt():

@@ -7,7 +7,6 @@ import torch
 
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import packaged_folder
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.table import answer_table
 from specprefill_cli.settings import Settings
@@ -100,15 +99,13 @@ def test_a_seed_reproduces_the_answer(session, settings, speculate):
         assert answer.acceptance_rate > 0.3
 
 
-def test_different_tokenizers_allow_only_the_lookup_proposer(two_tokenizers, random_session):
-    target, draft = two_tokenizers
-    session = session_of(CalibratedPair(random_session.pair.pair, target, draft))
+def test_different_tokenizers_allow_only_the_lookup_proposer(two_tokenizers):
     message = "--proposer draft: draft and target have different tokenizers; use --proposer"
     with pytest.raises(UsageError, match=message):
-        ask(session, proposer="draft")
-    plain, _ = ask(session, mode="select", keep=0.4, proposer="draft", speculate="off")
+        ask(two_tokenizers, proposer="draft")
+    plain, _ = ask(two_tokenizers, mode="select", keep=0.4, proposer="draft", speculate="off")
     for proposer in ("lookup", "auto"):
-        stream, _ = ask(session, mode="select", keep=0.4, proposer=proposer, speculate=4)
+        stream, _ = ask(two_tokenizers, mode="select", keep=0.4, proposer=proposer, speculate=4)
         assert [active.name for active in stream.speculator.proposers] == ["lookup"]
         assert stream.tokens == plain.tokens
 

@@ -16,30 +16,25 @@ STOP = frozenset({49})
 class CheckedSpeculator(Speculator):
     """Check after every round that both caches hold the answer without its last token, and no rejected token."""
 
-    def __init__(self, proposers, count, target, draft, script):
-        super().__init__(proposers, SpeculationState(), count)
-        self.target, self.draft, self.script = target, draft, script
-        self.answer = 1
+    def __init__(self, target, draft, count):
+        proposer = DraftProposer(lambda: draft, Sampler(), STOP, 50, 10_000)
+        super().__init__([proposer], SpeculationState(), count)
+        self.target, self.draft, self.answer = target, draft, 1
 
     def observe(self, round_):
         super().observe(round_)
         self.answer += round_.accepted + 1
-        assert self.target.tokens == self.script[: self.answer - 1]
+        assert self.target.tokens == SCRIPT[: self.answer - 1]
         if round_.drafted:
             # The last drafted token was sampled but not read.
             assert self.draft.length == self.answer - 1 - (round_.accepted == round_.drafted)
-        assert self.draft.tokens == self.script[: self.draft.length]
+        assert self.draft.tokens == SCRIPT[: self.draft.length]
         assert self.draft.length < self.answer
 
 
 def speculator(draft, count, sampler=None, stop_tokens=STOP, longest_answer=10_000):
     proposer = DraftProposer(lambda: draft, sampler or Sampler(), stop_tokens, 50, longest_answer)
     return Speculator([proposer], SpeculationState(), count)
-
-
-def checked_speculator(target, draft, count):
-    proposer = DraftProposer(lambda: draft, Sampler(), STOP, 50, 10_000)
-    return CheckedSpeculator([proposer], count, target, draft, SCRIPT)
 
 
 def decoded(target, speculating, limit=40, log=None):
@@ -62,7 +57,7 @@ def wrong_at(places):
 )
 def test_output_and_caches_hold_exactly_the_targets_tokens(wrong, accepted):
     target, draft = ScriptReader(SCRIPT), ScriptReader(wrong_at(set(wrong)))
-    log, speculating = DecodeLog(), checked_speculator(target, draft, 4)
+    log, speculating = DecodeLog(), CheckedSpeculator(target, draft, 4)
     assert list(decoded(target, speculating, log=log)) == SCRIPT[:40]
     counts = [completed.accepted for completed in log.rounds]
     assert counts[: len(accepted) - 2] == accepted[: len(accepted) - 2]
@@ -96,7 +91,7 @@ def test_plain_decoding_ends_at_a_stop_token_or_the_token_limit():
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 9, 30])
 def test_never_exceeds_the_token_limit(count, max_tokens):
     target = ScriptReader(SCRIPT)
-    speculating = checked_speculator(target, ScriptReader(SCRIPT), count)
+    speculating = CheckedSpeculator(target, ScriptReader(SCRIPT), count)
     assert list(decoded(target, speculating, max_tokens)) == SCRIPT[:max_tokens]
     assert target.length == max_tokens - 1
 

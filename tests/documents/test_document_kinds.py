@@ -158,6 +158,14 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
      "Event | Day\nEvent: Fair | Day: 1 June 2024\nEvent: Race | Day: 12 July 2024"),
     ("<html><table><tr><th colspan=3>Fees<tr><th>Boat<th colspan=2>2024<tr><th><th>May<th>June<tr><td>Heron<td>7<td>9",
      "a.html", "Fees | Fees | Fees\nBoat | 2024 | 2024\n| May | June\nBoat: Heron | 2024 May: 7 | 2024 June: 9"),
+    ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nname: Ann | note: two, or three"),
+    ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\npreis: 1,5 | menge: 2\npreis: 2,5 | menge: 3"),
+    ("a\tb\n\t2", "a.tsv", "a | b\nb: 2"), ("one\ntwo, three", "a.csv", "one\ntwo | three"),
+    ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
+    ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
+    ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
+    ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
+    ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
 ])  # fmt: skip
 def test_only_rows_under_a_header_carry_names(text: str, name: str, expected: str) -> None:
     assert read(text.encode(), name) == expected

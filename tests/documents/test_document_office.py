@@ -124,21 +124,6 @@ def test_entities_that_expand_without_bound_are_refused() -> None:
     assert message.startswith("a.epub: the file is damaged or of another kind (limit on input amplification")
 
 
-@pytest.mark.parametrize(("text", "name", "expected"), [
-    ('name,note\nAnn,"two, or\nthree"\n\n', "a.csv", "name | note\nname: Ann | note: two, or three"),
-    ("preis;menge\n1,5;2\n2,5;3", "a.csv", "preis | menge\npreis: 1,5 | menge: 2\npreis: 2,5 | menge: 3"),
-    ("a\tb\n\t2", "a.tsv", "a | b\nb: 2"), ("one\ntwo, three", "a.csv", "one\ntwo | three"),
-    ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
-    ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
-    ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
-    ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
-    ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
-])  # fmt: skip
-def test_csv(text: str, name: str, expected: str) -> None:
-    document = read_document(text.encode(), name)
-    assert document.text == expected
-
-
 def test_a_csv_cell_may_hold_a_long_text_up_to_the_limit() -> None:
     text = "id,text\n1," + "word " * 40_000
     assert read_document(text.encode(), "a.csv").text.count("word") == 40_000

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 REPORT_AT_EXIT = """
 import atexit, json, os, sys
@@ -15,20 +15,10 @@ main()
 """
 
 
-@dataclass
-class Finished:
-    """What a run printed; its modules and its environment at exit."""
-
-    out: str
-    err: str
-    modules: set[str]
-    environment: dict[str, str]
-
-
 def run_main(*arguments, environment=os.environ):
-    """Run `specprefill ARGUMENTS`, which must succeed."""
+    """Run `specprefill ARGUMENTS`, which must succeed; return what it printed, its modules and environment at exit."""
     command = [sys.executable, "-c", REPORT_AT_EXIT, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     *lines, report = done.stderr.splitlines(keepends=True)
     modules, variables = json.loads(report)
-    return Finished(done.stdout, "".join(lines), set(modules), variables)
+    return SimpleNamespace(out=done.stdout, err="".join(lines), modules=set(modules), environment=variables)

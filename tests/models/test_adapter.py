@@ -61,16 +61,21 @@ def test_local_window_matches_dense_mask_and_spares_the_suffix(model, reach, chu
     assert not torch.allclose(ours, everywhere, atol=1e-3) or set(window_layers(model.config)) == {WINDOW}
 
 
-def test_decoding_after_gapped_prefill_continues_at_full_prompt_length(model):
-    positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
-    ids = random_tokens(150)[positions]
-    _, state = prefill(model, ids, positions, 1_000)
-    following = random_tokens(5, seed=1)
-    for step, token in enumerate(following):
-        logits = run(model, token[None], torch.tensor([150 + step]), state, rows=1)
-    everything = torch.cat([positions, torch.arange(150, 155)])
-    expected = dense_logits(model, torch.cat([ids, following]), everything)[-1:]
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+def test_passes_of_one_or_several_tokens_after_gapped_prefill_continue_at_full_prompt_length(model):
+    """On a cache longer than the sliding windows, as in decoding and in speculative verification."""
+    kept, later = torch.cat([torch.arange(10), torch.arange(60, 100)]), torch.arange(150, 159)
+    ids, following = random_tokens(150)[kept], random_tokens(9, seed=1)
+    expected = dense_logits(model, torch.cat([ids, following]), torch.cat([kept, later]))[-9:]
+    _, state = prefill(model, ids, kept, 1_000)
+    # With rows, known architectures are decoded by a pass of our own.
+    for rows in (1, None):
+        single = [run(model, following[[n]], later[[n]], state, rows=rows).flatten() for n in range(9)]
+        torch.testing.assert_close(torch.stack(single), expected, atol=1e-4, rtol=1e-4)
+        rollback(state, len(kept))
+    for rows in (9, 2):
+        several = run(model, following, later, state, rows=rows)
+        torch.testing.assert_close(several, expected[-rows:], atol=1e-4, rtol=1e-4)
+        rollback(state, len(kept))
 
 
 def test_known_architectures_are_decoded_without_modules_of_transformers(model):
@@ -95,20 +100,6 @@ def test_cache_grows_and_crops_without_losing_tokens(model):
     again = run(model, ids[450:], torch.arange(450, 700), state)
     assert state.cache.get_seq_length() == 700
     torch.testing.assert_close(again, full_result, atol=1e-4, rtol=1e-4)
-
-
-def test_multi_token_pass_matches_single_token_passes(model):
-    """On a gapped cache longer than the sliding windows, as in speculative verification."""
-    positions = torch.cat([torch.arange(10), torch.arange(60, 100)])
-    _, state = prefill(model, random_tokens(150)[positions], positions, 1_000)
-    following = random_tokens(9, seed=1)
-    single = torch.stack([run(model, following[[n]], torch.tensor([150 + n]), state) for n in range(9)])
-    rollback(state, len(positions))
-    wide = run(model, following, torch.arange(150, 159), state, rows=9)
-    torch.testing.assert_close(wide, single, atol=1e-4, rtol=1e-4)
-    rollback(state, len(positions))
-    last = run(model, following, torch.arange(150, 159), state, rows=2)
-    torch.testing.assert_close(last, single[-2:], atol=1e-4, rtol=1e-4)
 
 
 def test_an_interrupted_pass_leaves_the_state_as_it_was(model):

@@ -133,29 +133,13 @@ def test_others_may_act_before_each_pass_of_a_prefill_unless_a_model_is_watched(
     assert len(seen) == 3
 
 
-def mlp_token_counts(model, work):
-    """Return the token counts of each pass through the first and the last layer's MLP."""
-    counts = {}
-    layers = model.get_decoder().layers
-    handles = [
-        layers[number].mlp.register_forward_pre_hook(
-            lambda _module, states, number=number: counts.setdefault(number, []).append(states[0].shape[1])
-        )
-        for number in (0, -1)
-    ]
-    work()
-    for handle in handles:
-        handle.remove()
-    return counts
-
-
-def full_pass(model, ids, positions, **options):
-    """Run all tokens through all layers."""
-    return run(model, ids, positions, new_state(), **options)
-
-
 def test_earlier_chunks_skip_the_last_layers_mlp(model):
-    counts = mlp_token_counts(model, lambda: prefill(model, random_tokens(LENGTH), torch.arange(LENGTH), 50))
+    counts = {0: [], -1: []}
+    for number, tokens in counts.items():
+        model.get_decoder().layers[number].mlp.register_forward_pre_hook(
+            lambda _module, states, tokens=tokens: tokens.append(states[0].shape[1])
+        )
+    prefill(model, random_tokens(LENGTH), torch.arange(LENGTH), 50)
     assert counts == {0: [50, 50, 20], -1: [20]}
 
 
@@ -163,7 +147,7 @@ def test_last_layer_queries_are_captured():
     model, ids = build_model("llama"), random_tokens(LENGTH)
     capture, reference = (QueryCapture(torch.tensor([5, 60, LENGTH - 1])) for _ in range(2))
     prefill(model, ids, torch.arange(LENGTH), 50, capture=capture)
-    full_pass(model, ids, torch.arange(LENGTH), capture=reference)
+    run(model, ids, torch.arange(LENGTH), new_state(), capture=reference)
     last = model.config.num_hidden_layers - 1
     torch.testing.assert_close(capture.layer(last), reference.layer(last), atol=1e-5, rtol=1e-5)
 
@@ -174,5 +158,6 @@ def test_model_with_unknown_layer_names_runs_in_chunks():
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
     ids = random_tokens(LENGTH)
     logits, state = prefill(model, ids, torch.arange(LENGTH), 50)
-    torch.testing.assert_close(logits, full_pass(model, ids, torch.arange(LENGTH)), atol=1e-5, rtol=1e-5)
+    expected = run(model, ids, torch.arange(LENGTH), new_state())
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert state.length == LENGTH

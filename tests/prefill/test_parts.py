@@ -10,14 +10,13 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.files import packaged_folder
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.prefill.auto_mode import automatic_mode, check_fits
-from specprefill_cli.prefill.calibration import CalibratedPair
 from specprefill_cli.prefill.fates import shorten_gaps
 from specprefill_cli.prefill.registry import MODES, SCORERS
 from specprefill_cli.prefill.scorers import heads as heads_module
 from specprefill_cli.prefill.scorers.parts import CoreScores, divide_document, normalise_cores
 from specprefill_cli.prefill.selection import chunk_scores, select_scored
 from tests.helpers import sessions
-from tests.helpers.sessions import GATES, session_of
+from tests.helpers.sessions import GATES
 from tests.prefill.helpers import make_heads, shorten_context
 
 MANUAL = (packaged_folder("sample_docs") / "kestrel-pump-manual.md").read_text(encoding="utf-8")
@@ -129,11 +128,10 @@ def test_every_scorer_takes_documents_of_any_length(random_session, scorer):
 
 
 def test_parts_work_with_two_tokenizers(two_tokenizers):
-    target, draft = two_tokenizers
-    draft.context = 900
-    pair = CalibratedPair(None, target, draft, scoring_heads=make_heads(draft, (1, 0, 1.0)))
-    request = request_for(session_of(pair), scorer="heads", mode="select")
-    assert request.draft_prompt.length > 3 * draft.context
+    pair = two_tokenizers.pair
+    pair.draft.context, pair.scoring_heads = 900, make_heads(pair.draft, (1, 0, 1.0))
+    request = request_for(two_tokenizers, scorer="heads", mode="select")
+    assert request.draft_prompt.length > 3 * 900
     assert SCORERS["heads"].score(request).importance.shape == (request.document_tokens,)
 
 

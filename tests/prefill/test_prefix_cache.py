@@ -53,18 +53,16 @@ def test_length_dependent_rope_is_never_reused(random_session):
     assert used == [[], [TOKENS], [TOKENS]]
 
 
-def test_cached_states_are_bounded_by_bytes(random_session):
+def test_an_old_state_without_room_is_evicted_before_the_new_one_is_computed(random_session):
     shared = caching(random_session)
     shared.cache.target = PrefixCache(capacity_bytes=1)
-    for document in (COLLECTION, OTHER):
-        ask(shared, "Who?", document, mode="full")
+    ask(shared, "Who?", OTHER, mode="full")
     assert len(shared.cache.target.prefixes) == 1
     seen = []
     layer = random_session.pair.target.model.model.layers[0]
     hook = layer.register_forward_hook(lambda *_: seen.append(len(shared.cache.target.prefixes)))
     ask(shared, "Who?", COLLECTION, mode="full")
     hook.remove()
-    # The old state is evicted before the new state is computed.
     assert seen[0] == 0
 
 

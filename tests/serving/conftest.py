@@ -20,11 +20,6 @@ def no_network():
     """Allow these tests to use sockets on this machine."""
 
 
-def read_metric(client, name):
-    match = re.search(rf"^specprefill_{re.escape(name)} (\S+)", client.get("/metrics").text, re.MULTILINE)
-    return float(match[1]) if match else 0.0
-
-
 @dataclass
 class RunningServer:
     process: subprocess.Popen
@@ -56,7 +51,8 @@ class RunningServer:
 
     def answers(self):
         with self.over_socket() as client:
-            return read_metric(client, "answers_total")
+            match = re.search(r"^specprefill_answers_total (\S+)", client.get("/metrics").text, re.MULTILINE)
+        return float(match[1]) if match else 0.0
 
     def run(self, *arguments, stdin=b"", **variables):
         command = [sys.executable, "-m", "specprefill_cli", *arguments]

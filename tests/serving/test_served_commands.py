@@ -55,16 +55,12 @@ def call(server):
     return run
 
 
-def round_number(number):
-    return f"{float(number):.4g}"
-
-
 def drop_measurements(text):
     """Drop values that differ from run to run, and round numbers: rounding depends on rows that share a pass."""
     lines = []
     for line in text.splitlines():
         if line.startswith("{"):
-            record = json.loads(line, parse_float=round_number)
+            record = json.loads(line, parse_float=lambda number: f"{float(number):.4g}")
             lines.append(json.dumps({key: value for key, value in record.items() if key not in MEASURED_KEYS}))
         elif not line.startswith(("reused", "TTFT", "  ")):
             lines.append(re.sub(r"\s+", " ", MEASURED.sub("#", line)))

@@ -13,13 +13,9 @@ from specprefill_cli.training.synthesis import NOT_FOUND, FactBook, fact_block
 from tests.helpers.written_questions import GROUPS, PASSAGES, PLACES
 
 
-def make_maker(tokenizer):
-    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, seed=3)
-
-
 @pytest.fixture
 def maker(tokenizer):
-    return make_maker(tokenizer)
+    return RowMaker(tokenizer.backend_tokenizer, prompt_format(), PASSAGES, GROUPS, seed=3)
 
 
 def questions_of(row, maker):
