@@ -67,10 +67,7 @@ class RiskLimit:
 
 
 def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None = None) -> RiskLimit:
-    """The limit that a setting asks for; `auto` is the calibrated gate if there is a gate, else any risk.
-
-    share: of the prompt that is recomputed; None where that is not known yet
-    """
+    """The limit of a setting; `auto`: the calibrated gate's, else any risk. share: that is recomputed, if known."""
     if isinstance(accept_risk, float | int):
         return RiskLimit(threshold=accept_risk, source=f"accept_risk {accept_risk:g}", chosen=True)
     if accept_risk == OFF or gate is None:

@@ -136,10 +136,7 @@ class EndpointStream(TextStream):
 
 @dataclass(kw_only=True)
 class EndpointSession(Session):
-    """Answers questions from any number of threads. The draft reads for a single thread at a time.
-
-    template: of the draft's prompt; messages: template of the messages to send
-    """
+    """Answers from any number of threads; the draft reads for one at a time. messages: template of those to send."""
 
     client: Client
     messages: Template
