@@ -5,6 +5,7 @@ Decoding on a CPU is bound by reading the weights: those of a file in 4 bits are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,7 +38,10 @@ STORED = {"quant_method": "int8-rows", "processor": PROCESSOR}
 
 
 def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix [out, in] in int8 [out, in + gap] (see `ALIASED`), and the scale of each row [out] in bfloat16."""
+    """A matrix [out, in] in int8 [out, in + gap], and the scale of each row [out] in bfloat16.
+
+    gap: columns of zeros after rows of some lengths, see `ALIASED`
+    """
     # Rounded before packing: a rounding error would scale a whole row.
     scales = (weight.abs().amax(1).clamp(min=1e-12) / 127).bfloat16()
     return with_gap((weight / scales.float()[:, None]).round_().clamp_(-127, 127)), scales
@@ -85,26 +89,40 @@ class Int8Linear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """States [..., in] -> [..., out] in their dtype."""
         rows = states.reshape(-1, self.in_features)
-        output = self.product(rows).view(*states.shape[:-1], self.out_features)
+        output = self.product(rows)(rows)
+        output = output.view(*states.shape[:-1], self.out_features)
         return output if self.bias is None else output.add_(self.bias)
 
-    def product(self, rows: Tensor) -> Tensor:
-        """Rows [n, in] -> [n, out], in the fastest way: few are not rounded, for many the weights are unpacked."""
-        inputs, stride = self.in_features, self.packed.shape[1]
+    def product(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """The fastest way to multiply rows [n, in]."""
         if len(rows) <= WHOLE_ROWS and rows.dtype is torch.bfloat16:
             if self.nibbles is not None:
-                return torch._weight_int4pack_mm_for_cpu(rows, self.nibbles[0], GROUP, self.nibbles[1])
-            if (self.packed.data_ptr() | stride) % ALIGNMENT == 0:
-                padded = F.pad(rows, (0, stride - inputs)) if stride > inputs else rows
-                return torch._weight_int8pack_mm(padded, self.packed, self.scales)
-        if len(rows) > ROUNDED_ROWS:
-            return F.linear(rows, self.packed[:, :inputs].to(rows.dtype)).mul_(self.scales)
-        # In integers: of each row its value in steps of a scale, and what rounding left of it.
+                return self.nibble_product
+            if (self.packed.data_ptr() | self.packed.shape[1]) % ALIGNMENT == 0:
+                return self.whole_product
+        return self.rounded_product if len(rows) <= ROUNDED_ROWS else self.unpacked_product
+
+    def nibble_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] in bfloat16 -> [n, out], by the weights in 4 bits."""
+        nibbles, scales = self.nibbles  # type: ignore[misc]
+        return torch._weight_int4pack_mm_for_cpu(rows, nibbles, GROUP, scales)
+
+    def whole_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] in bfloat16 -> [n, out], by weights that are unpacked in registers."""
+        gap = self.packed.shape[1] - self.in_features
+        return torch._weight_int8pack_mm(F.pad(rows, (0, gap)) if gap else rows, self.packed, self.scales)
+
+    def unpacked_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] -> [n, out] by weights in their dtype, unpacked for this product."""
+        return F.linear(rows, self.packed[:, : self.in_features].to(rows.dtype)).mul_(self.scales)
+
+    def rounded_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
         scales = (rows.abs().amax(1, keepdim=True).float() / 127).clamp_(min=1e-12)
         steps = rows.float() / scales
         whole = steps.round()
         halves = torch.cat([whole, (steps - whole).mul_(REST).round_()]).to(torch.int8)
-        product, correction = torch._int_mm(halves, self.packed[:, :inputs].t()).float().chunk(2)
+        product, correction = torch._int_mm(halves, self.packed[:, : self.in_features].t()).float().chunk(2)
         return torch.add(product, correction, alpha=1 / REST).mul_(scales).mul_(self.scales).to(rows.dtype)
 
 
