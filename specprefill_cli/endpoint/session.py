@@ -52,10 +52,7 @@ def open_endpoint(settings: Settings) -> EndpointSession:
 
 
 def open_chooser(settings: Settings, target: str) -> Session:
-    """Load the draft that chooses text for an endpoint. target: the endpoint's name.
-
-    Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded.
-    """
+    """Load the draft that chooses text for the endpoint `target`. Raises UsageError for what no endpoint can have."""
     check_names(settings)
     check_possible(settings)
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
