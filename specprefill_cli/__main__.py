@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from specprefill_cli import __version__
 from specprefill_cli.cli.console import discard
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError
-from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
+from specprefill_cli.models.machine.process import bound_spinning, reuse_freed_memory
 from specprefill_cli.reporting.text import printable
 from specprefill_cli.signals import terminate_like_interrupt
 

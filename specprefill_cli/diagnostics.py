@@ -10,6 +10,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import psutil
+
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.settings import Settings
@@ -73,9 +75,9 @@ def list_devices() -> Iterator[Check]:
     """List the CPU and the GPUs, with their memory."""
     import torch
 
-    available, total = main_memory()
-    memory = f"{format_bytes(available)} of {format_bytes(total)} memory available"
-    yield Check("cpu", State.OK, f"{torch.get_num_threads()} threads, {memory}")
+    memory = psutil.virtual_memory()
+    memory_text = f"{format_bytes(memory.available)} of {format_bytes(memory.total)} memory available"
+    yield Check("cpu", State.OK, f"{torch.get_num_threads()} threads, {memory_text}")
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(number)
@@ -93,7 +95,7 @@ def recommend_pair() -> Iterator[Check]:
 
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     gpu_memory = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus)
-    yield Check("recommended", State.OK, recommend(main_memory()[0], gpu_memory))
+    yield Check("recommended", State.OK, recommend(psutil.virtual_memory().available, gpu_memory))
 
 
 def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
@@ -164,21 +166,13 @@ def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:
     """Check whether draft and target fit the memory; activations are not counted."""
     import torch
 
-    gpus = placement.gpus
-    free_bytes = sum(torch.cuda.mem_get_info(gpu)[0] for gpu in gpus) if gpus else main_memory()[0]
+    on_gpus = [torch.cuda.mem_get_info(gpu)[0] for gpu in placement.gpus]
+    free_bytes = sum(on_gpus) if on_gpus else psutil.virtual_memory().available
     needed = f"needs {format_bytes(needed_bytes)} on {placement.device_type} and room for activations"
     detail = f"{needed}, {format_bytes(free_bytes)} are free"
     if needed_bytes > free_bytes:
         return Check(name, State.BROKEN, f"{detail}: use a smaller pair, --dtype bfloat16, or more --devices")
     return Check(name, State.OK, detail)
-
-
-def main_memory() -> tuple[int, int]:
-    """Return the available and the total memory of the machine, in bytes."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    return memory.available, memory.total
 
 
 def format_bytes(size: int) -> str:

@@ -17,7 +17,7 @@ from specprefill_cli.files import packaged_folder
 
 ROOT = Path(specprefill_cli.__file__).resolve().parent.parent
 LIGHT = (
-    "documents settings errors models.sources.pairs __main__ reporting.html cli.options cli.sources files diagnostics "
+    "documents settings errors models.sources.pairs __main__ reporting.html cli.options files diagnostics "
     "documents.cleaning engine.http record batching.ray_engine cli.batch".split()
 )
 

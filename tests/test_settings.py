@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from specprefill_cli.cli.sources import merge_settings
+from specprefill_cli.cli.options import merge_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.quantization import AUTO, BYTES_PER_WEIGHT, NONE
 from specprefill_cli.settings import SETTINGS, Settings

@@ -127,10 +127,7 @@ def rank_sentences(collection: Collection, question: str, offsets: np.ndarray, i
 
 
 def best_passages(sentences: Sentences, count: int, quotes: Sequence[int] = ()) -> list[Passage]:
-    """Up to `count` passages: the first quote if it can be trusted, then the most relevant ones.
-
-    quotes: positions in the text of what the answer quotes
-    """
+    """Up to `count` passages: the first of `quotes` (places in the text) if it is trusted, then the most relevant."""
     lowest = TRUSTED_QUOTE * sentences.highest
     leading = [sentences.index_at(place) for place in quotes[:1] if sentences.relevance_at(place) >= lowest]
     order = [*leading, *np.argsort(-sentences.relevance, kind="stable").tolist()]

@@ -12,7 +12,7 @@ from specprefill_cli.answering.confidence import ANSWERABLE, DENIED, DOUBTFUL, N
 from specprefill_cli.answering.passages import Sentences, best_passages, rank_sentences
 from specprefill_cli.answering.places import cite, document_cells, span_records
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.models.machine.memory import peak_memory_bytes
+from specprefill_cli.models.machine.process import peak_memory_bytes
 from specprefill_cli.prefill.bm25 import absent_names
 from specprefill_cli.prefill.fates import Plan
 from specprefill_cli.prefill.request import PrefillRequest

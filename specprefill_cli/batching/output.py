@@ -145,10 +145,7 @@ def open_locked(path: Path, mode: str) -> BinaryIO:
 
 
 def complete_rows(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield text and record of each row of an output, up to an unfinished row; a power cut may leave zeros in its place.
-
-    Raises UsageError for a line that `batch` did not write.
-    """
+    """Yield text and record of each whole row, up to the zeros of a power cut. Raises UsageError for another's line."""
     with open(stream.fileno(), "rb", closefd=False) as reader:
         reader.seek(0)
         for number, row_bytes in enumerate(reader, 1):

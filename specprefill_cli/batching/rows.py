@@ -61,10 +61,7 @@ class Row:
 
 
 def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
-    """Parse a line of input; None for a blank line.
-
-    number: of the line, from 1; has_documents: whether the batch has documents, so that rows need none
-    """
+    """Parse a line, by its number from 1; None for a blank one. has_documents: the batch does, so rows need none."""
     row = Row(number, row_hash=hash_of(line.strip().decode("latin-1")))
     try:
         # Files joined by `cat` may have a byte order mark on any line.

@@ -13,8 +13,7 @@ import typer
 
 from specprefill_cli.caches import DiskCache, Entry
 from specprefill_cli.cli.console import Notes, console, print_json
-from specprefill_cli.cli.options import Json, with_settings
-from specprefill_cli.cli.sources import sourced_values
+from specprefill_cli.cli.options import Json, sourced_values, with_settings
 from specprefill_cli.diagnostics import DEFAULT_TOKENS, State, diagnose
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.sources.conversion import converted_models, models_folder

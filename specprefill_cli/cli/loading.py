@@ -16,7 +16,7 @@ from specprefill_cli.cli.console import Notes
 from specprefill_cli.engine.request import Engine, ReadDocuments, Request
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write, only_read_here, same_file, write_whole
-from specprefill_cli.models.machine.memory import bound_spinning, reuse_freed_memory
+from specprefill_cli.models.machine.process import bound_spinning, import_transformers, reuse_freed_memory
 from specprefill_cli.models.sources.hub import fetch_gguf, may_download
 from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint
@@ -96,8 +96,6 @@ def open_ready_session(
     """
     prepare_target(variants[0], notes)
     with notes.progress("loading the models"):
-        from specprefill_cli.models.machine.imports import import_transformers
-
         import_transformers(variants[0].tensor_parallel)
         from specprefill_cli.answering.resolve import loads_draft, resolve_scorer
         from specprefill_cli.answering.session import open_session
@@ -138,8 +136,6 @@ def prepare_target(settings: Settings, notes: Notes) -> None:
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:
-        from specprefill_cli.models.machine.imports import import_transformers
-
         import_transformers(settings.tensor_parallel)
         from specprefill_cli.models.machine.placement import choose_placement
         from specprefill_cli.models.machine.quantization import stores_packed

@@ -96,10 +96,7 @@ def in_run(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def ranks_for(tensor_parallel: int) -> Ranks:
-    """Return the ranks that share the target: torchrun's, or `tensor_parallel` ranks started here.
-
-    Raises UsageError where torchrun and the option differ.
-    """
+    """The ranks that share the target: torchrun's, or ones started here. Raises UsageError where the numbers differ."""
     if not in_run():
         return ALONE if tensor_parallel == 1 else start_run(tensor_parallel)
     ranks = join_run()
@@ -111,10 +108,7 @@ def ranks_for(tensor_parallel: int) -> Ranks:
 
 @cache
 def join_run() -> Ranks:
-    """Join the run that the environment names. Cached: a process can be in a single run only.
-
-    Raises SpecprefillError where the ranks cannot meet.
-    """
+    """Join the environment's run, the only one of this process. Raises SpecprefillError where the ranks cannot meet."""
     import torch.distributed as dist
 
     try:
@@ -130,11 +124,9 @@ def join_run() -> Ranks:
 
 @cache
 def start_run(size: int) -> Ranks:
-    """Start ranks 1, 2, ... on this machine and lead them.
+    """Start ranks 1, 2, ... on this machine and lead them. Raises UsageError for more ranks than GPUs.
 
     Rank 0 stays the process that the user called: it keeps its standard streams, terminal, exit code and Ctrl-C.
-
-    Raises UsageError for more ranks than GPUs.
     """
     import torch
     import torch.distributed as dist

@@ -38,6 +38,10 @@ BLOCK_START = re.compile(  # bullets; (1) 1) a) iv); 1. and 2.1
 NUMBER = re.compile(r"(?<!\S)[^\s\d]*\d\S*")
 # Bars between cells, and dots that lead to a number.
 ROW_MARKS = (CELLS, "....", ". . . .")
+# Numbers of lists: from here on, only digits are short.
+LARGE = 4_000
+ROMAN = (("m", 1000), ("cm", 900), ("d", 500), ("cd", 400), ("c", 100), ("xc", 90), ("l", 50), ("xl", 40), ("x", 10),
+         ("ix", 9), ("v", 5), ("iv", 4), ("i", 1))  # fmt: skip
 
 
 def clean_text(text: str) -> str:
@@ -72,6 +76,16 @@ def superscript(text: str, raised: str) -> str:
     if POWER_BASE.search(text) or raised[0] in "-+\u2212":
         return f"{text}^{raised}"
     return f"{text} [{raised}]" if text.strip() and not text[-1].isspace() else f"{text}[{raised}]"
+
+
+def write_number(number: int, form: str) -> str:
+    """A number in letters (`a` or `A`), Roman (`i` or `I`) or otherwise Arabic digits (`01`: at least two)."""
+    if form not in ("a", "A", "i", "I") or not 0 < number < LARGE:
+        return f"{number:02}" if form == "01" else str(number)
+    written = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1) if form in ("a", "A") else ""
+    for digits, value in ROMAN if form in ("i", "I") else ():
+        written, number = written + digits * (number // value), number % value
+    return written.upper() if form.isupper() else written
 
 
 def shape(text: str) -> str:

@@ -100,10 +100,7 @@ def read_collection(
     step: Callable[[str], None] = lambda _text: None,
     keep: bool = False,
 ) -> Collection:
-    """Read the documents of `read_documents` into a collection, which also lists the skipped files.
-
-    step: called with the progress, page by page; keep: whether texts are kept on disk and read from there
-    """
+    """`read_documents` into a collection, with what was skipped. step: gets the progress; keep: texts on disk, too."""
     named = {Path(spelling) for source in sources for spelling in (source, os.path.expanduser(source))}
     # None stands for standard input: a file may have the same name.
     files: list[Path | None] = []

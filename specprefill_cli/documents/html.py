@@ -7,8 +7,7 @@ from collections.abc import Mapping, Set
 from html.parser import HTMLParser
 from itertools import chain
 
-from specprefill_cli.documents.cleaning import clean_characters, clean_text
-from specprefill_cli.documents.numbers import write_number
+from specprefill_cli.documents.cleaning import clean_characters, clean_text, write_number
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.tables import LINE, NOTHING, SPACE, Table, Writer
 from specprefill_cli.documents.text import decode_text

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from xml.etree.ElementTree import Element
 
+from specprefill_cli.documents.cleaning import write_number
 from specprefill_cli.documents.containers import name_of
-from specprefill_cli.documents.numbers import write_number
 
 HEADING = re.compile(r"heading ([1-6])", re.IGNORECASE)
 # Levels of headings, and the most styles that one is based on: damaged ones may go in circles.

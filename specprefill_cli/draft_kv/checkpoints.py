@@ -61,10 +61,7 @@ def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
 def attention_output_error(
     mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None]
 ) -> Tensor:
-    """Relative squared error [layers, C] of the attention output at each checkpoint token, with mapped KV.
-
-    mapped, computed: their KV before and after the target's pass; windows: by layer, or None
-    """
+    """Relative squared error [layers, C] of the attention output at checkpoint tokens, by mapped and computed KV."""
     output = partial(causal_output, queries)
     pairs = ((output(layer, mapped, window), output(layer, computed, window)) for layer, window in enumerate(windows))
     return relative_errors(pairs)
@@ -103,11 +100,9 @@ def attention_mass(
     state: KvCacheState, capture: QueryCapture, document: tuple[int, int], windows: Sequence[int | None]
 ) -> Tensor:
     """Share of the captured queries' attention [layers, n] to each document token, pooled like importance."""
-    rows = []
-    for layer, window in enumerate(windows):
-        heads = range(len(capture.layer(layer)))
-        rows.append(layer_attention(state, capture, layer, heads, document, window).mean(0))
-    return torch.stack(rows)
+    heads = [range(len(capture.layer(layer))) for layer in range(len(windows))]
+    parts = (layer_attention(state, capture, n, heads[n], document, window) for n, window in enumerate(windows))
+    return torch.stack([part.mean(0) for part in parts])
 
 
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:

@@ -67,10 +67,7 @@ class RiskLimit:
 
 
 def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None = None) -> RiskLimit:
-    """The limit that a setting asks for; `auto` is the calibrated gate if there is a gate, else any risk.
-
-    share: of the prompt that is recomputed; None where that is not known yet
-    """
+    """The limit of a setting; `auto`: the calibrated gate's, else any risk. share: that is recomputed, if known."""
     if isinstance(accept_risk, float | int):
         return RiskLimit(threshold=accept_risk, source=f"accept_risk {accept_risk:g}", chosen=True)
     if accept_risk == OFF or gate is None:
@@ -90,11 +87,7 @@ def risk_limit(accept_risk: float | str, gate: Gate | None, share: float | None 
 def fates_by_risk(
     risks: Tensor, *, prompt_tokens: int, chunk_size: int, share: float, accept_risk: float | None = None
 ) -> Tensor:
-    """Fates [chunks]: the riskiest chunks are recomputed, the others accepted.
-
-    risks: [chunks]; share: largest part of the prompt to recompute
-    accept_risk: recompute no more than brings the remaining risk down to it
-    """
+    """Fates [chunks]: the riskiest are recomputed, within a share or down to `accept_risk`, the others accepted."""
     # The small constant keeps a share in binary floating point from losing a chunk that it exactly allows.
     count = math.floor(share * prompt_tokens / chunk_size + 1e-9)
     count = len(risks) if share >= 1 else min(len(risks), count)

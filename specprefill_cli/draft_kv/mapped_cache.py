@@ -30,10 +30,7 @@ from specprefill_cli.prefill.scorers.base import Scores
 
 @torch.inference_mode()
 def mapped_state(request: PrefillRequest, kv_map: KvMap, draft_states: dict[int, Tensor]) -> KvCacheState:
-    """A target cache with a slot for every prompt token: layer 0 exact, the others mapped.
-
-    draft_states: per draft layer, normalised inputs [M, draft_hidden] of all prompt tokens
-    """
+    """A target cache of all prompt tokens: layer 0 exact, others mapped from normalised inputs [M, draft_hidden]."""
     model, tokens = request.target.model, request.prompt.tokens
     positions = torch.arange(len(tokens))
     embedded = embedded_states(model, tokens)
@@ -145,13 +142,6 @@ def drop_slots(state: KvCacheState, kept: Tensor) -> KvCacheState:
         reduced.cache.update(layer.keys.index_select(-2, places), layer.values.index_select(-2, places), number)
     reduced.positions = state.positions[kept]
     return reduced
-
-
-def map_prompt(request: PrefillRequest, kv_map: KvMap) -> MappedPrompt:
-    """Score, map, and compute prefix, suffix and checkpoint tokens against the mapped cache."""
-    scores, state = score_and_map(request, kv_map)
-    with request.clock.phase("checkpoints"):
-        return inspect(request, state, scores)
 
 
 def score_and_map(request: PrefillRequest, kv_map: KvMap) -> tuple[Scores, KvCacheState]:

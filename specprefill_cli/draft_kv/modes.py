@@ -20,7 +20,7 @@ from specprefill_cli.draft_kv.gate import (
     remaining_risk,
     risk_limit,
 )
-from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, drop_slots, map_prompt, repair
+from specprefill_cli.draft_kv.mapped_cache import MappedPrompt, drop_slots, inspect, repair, score_and_map
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.prefill.fates import Plan, fate_spans
 from specprefill_cli.prefill.modes import FullMode, SelectMode
@@ -61,19 +61,20 @@ class DraftKvMode(Mode):
             prefilled = self.substitute.prefill(request)
             reason = f"prefilled in mode {self.substitute.name}: {limit.refusal}; accept_risk off accepts it"
             return replace(prefilled, warnings=(*prefilled.warnings, reason), gate=limit.verdict(None))
-        mapped = map_prompt(request, kv_map)
+        scores, state = score_and_map(request, kv_map)
+        with request.clock.phase("checkpoints"):
+            mapped = inspect(request, state, scores)
         with request.clock.phase("selection"):
             fates = self.choose_fates(request, mapped, limit)
-        importance = mapped.scores.importance
         if fates.gate.accepted or self.drops:
             prefilled = recompute_chunks(request, mapped, fates.chunks)
         else:
             # Full prefill needs the memory of the mapped cache.
-            del mapped
+            del mapped, state
             prefilled = FullMode().prefill(request)
         return replace(
             prefilled,
-            importance=importance,
+            importance=scores.importance,
             draft_window=kv_map.window,
             warnings=(*prefilled.warnings, *fates.warnings),
             gate=fates.gate,

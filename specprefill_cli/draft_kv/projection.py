@@ -69,10 +69,7 @@ class KvMap:
         return tuple(sorted({layer for fit in self.fits for layer in fit.draft_layers}))
 
     def apply(self, layer: int, states: Mapping[int, Tensor], embedded: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw keys and values of a target layer: [N, kv_heads * head_size] each.
-
-        states: per draft layer [N, draft_hidden]; embedded: the target's embedding [N, target_hidden]
-        """
+        """Raw keys and values [N, kv_heads * head_size] of a layer, from draft states and embedding [N, hidden]."""
         fit = next(fit for fit in self.fits if fit.layer == layer)
         inputs = ([embedded] if self.embedding else []) + [states[number] for number in fit.draft_layers]
         # Products of bfloat16 states need no float32, which takes several times as long on a CPU.

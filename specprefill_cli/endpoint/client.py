@@ -114,10 +114,7 @@ class Client:
 
 @dataclass
 class Reply:
-    """A streamed message. Iterating yields pieces of its text.
-
-    finish_reason: why it ended; prompt_tokens, completion_tokens: the server's counts, None where it sends none
-    """
+    """A streamed message, iterated in pieces of text. prompt_tokens, completion_tokens: by the server, if it counts."""
 
     client: Client
     stream: Any

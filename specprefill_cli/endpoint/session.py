@@ -52,10 +52,7 @@ def open_endpoint(settings: Settings) -> EndpointSession:
 
 
 def open_chooser(settings: Settings, target: str) -> Session:
-    """Load the draft that chooses text for an endpoint. target: the endpoint's name.
-
-    Raises UsageError for settings that an endpoint cannot have, SpecprefillError where the draft cannot be loaded.
-    """
+    """Load the draft that chooses text for the endpoint `target`. Raises UsageError for what no endpoint can have."""
     check_names(settings)
     check_possible(settings)
     pair_names = Pair("custom", settings.draft or CHOOSER, target)
@@ -136,10 +133,7 @@ class EndpointStream(TextStream):
 
 @dataclass(kw_only=True)
 class EndpointSession(Session):
-    """Answers questions from any number of threads. The draft reads for a single thread at a time.
-
-    template: of the draft's prompt; messages: template of the messages to send
-    """
+    """Answers from any number of threads; the draft reads for one at a time. messages: template of those to send."""
 
     client: Client
     messages: Template

@@ -103,10 +103,7 @@ class Encoder:
 
     @torch.inference_mode()
     def document_vectors(self, text: str, starts: np.ndarray) -> DocumentVectors:
-        """The vectors of a text's chunks and tokens, float16.
-
-        starts: [n] character at which each chunk begins, ascending; the last chunk ends with the text
-        """
+        """Vectors of a text's chunks and tokens, float16. starts: [n] characters where the chunks begin, ascending."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         # A token may begin with the space before it, which belongs to the sentence before.
         starts_of = [start + text[start : start + 1].isspace() for start, _ in encoding.offsets]
@@ -180,10 +177,7 @@ class Encoder:
 
 
 def divide(tokens: int) -> list[tuple[slice, slice]]:
-    """Stretches of equal size over `tokens` tokens, in order: what is read together, and what is kept of it.
-
-    What is kept counts from the start of its stretch; all of it together is the whole text.
-    """
+    """Stretches of equal size, in order: what is read together, and what is kept of that, counted from its start."""
     size = min(tokens, STRETCH - 2)
     if not size:
         return []

@@ -75,11 +75,6 @@ class PublishedFile:
         edges, scores = self.edges.tolist(), self.scores.tolist()
         return [(self.content[edges[n] : edges[n + 1]].decode(), scores[n]) for n in numbers]
 
-    def vector(self, name: str) -> Tensor:
-        """A float32 tensor [values]."""
-        values, offset = self.places[name]
-        return torch.frombuffer(bytearray(self.content[offset : offset + 4 * values]), dtype=torch.float32)
-
     def blocks(self, name: str, columns: int = WIDTH, rows: np.ndarray | slice = EVERY) -> tuple[Tensor, Tensor]:
         """Rows of a matrix in 4 bits: pairs of numbers [rows, columns / 2], and scales [rows, columns / 32, 1]."""
         values, offset = self.places[name]

@@ -59,10 +59,7 @@ class LoadedModel:
 
 @dataclass
 class LoadedPair:
-    """Draft, None where it is not needed, and target, an outline for `plan` and `passages`.
-
-    ranks: the processes that share the target; rank 0 alone has a draft
-    """
+    """Target (or its outline) and draft, if needed. ranks: they share the target, and rank 0 alone has a draft."""
 
     pair: Pair
     target: LoadedModel | ModelOutline

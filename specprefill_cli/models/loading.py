@@ -71,10 +71,7 @@ def load_pair(
 
 
 def load_outline(name: str, placement: Placement, offline: bool) -> ModelOutline:
-    """Load the configuration and the tokenizer of a causal language model, from a folder or the hub.
-
-    Raises SpecprefillError when they cannot be loaded, or belong to a model that is not supported.
-    """
+    """Load a language model's configuration and tokenizer. Raises SpecprefillError if missing or unsupported."""
     with load_errors(name, offline, placement.packed) as source:
         config = AutoConfig.from_pretrained(**source)
         check_config(config, name)

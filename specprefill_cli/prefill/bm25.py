@@ -27,10 +27,7 @@ MOST_PLACES = 8
 
 
 def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.ndarray:
-    """Okapi BM25 (Robertson and Zaragoza 2009) of the passages of several texts, for a question: [n].
-
-    indexes: of each text, how its words are compared and which passages hold them
-    """
+    """Okapi BM25 (Robertson and Zaragoza 2009) [n] of the passages of texts, each with word forms and word index."""
     lengths = np.concatenate([index.lengths for _, index in indexes])
     norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
     scores = np.zeros(len(lengths))

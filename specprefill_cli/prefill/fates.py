@@ -90,10 +90,7 @@ def shorten_gaps(kept: Tensor, prompt_tokens: int, room: int) -> CompactPosition
 def fate_spans(
     fates: Tensor, names: Sequence[Fate], risks: Tensor | None, chunk_size: int, document: tuple[int, int]
 ) -> tuple[Span, ...]:
-    """Maximal runs of chunks with the same fate as spans of prompt tokens; a span's risk is the sum of its chunks'.
-
-    fates: [chunks] indices into names; risks: [chunks] or None
-    """
+    """Runs of chunks with one fate, [chunks] indices into names, as spans of tokens; risks: [chunks], added up."""
     start, end = document
     run_fates, counts = torch.unique_consecutive(fates, return_counts=True)
     edges = [0, *counts.cumsum(0).tolist()]

@@ -162,10 +162,7 @@ PARAGRAPH_BREAK = re.compile(r"\n\s*\n|\n(?=#)")
 
 
 def outline_importance(importance: Tensor, text: str, offsets: np.ndarray) -> Tensor:
-    """Importance [n] with the first sentence of every paragraph, and every heading, above all other tokens.
-
-    offsets: [n, 2] character range of each document token in `text`
-    """
+    """Importance [n] with headings and paragraphs' first sentences above the rest. offsets: [n, 2] of its tokens."""
     if not len(importance):
         return importance
     starts = np.array([0, *(match.end() for match in PARAGRAPH_BREAK.finditer(text))])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.declarations import check_choice, flag
 from specprefill_cli.settings import AUTO, Settings
@@ -13,32 +14,17 @@ if TYPE_CHECKING:
     from specprefill_cli.prefill.request import Mode
     from specprefill_cli.prefill.scorers.base import Scorer
 
-Item = TypeVar("Item")
+
+class Registry(UserDict[str, Any]):
+    """Modes or scorers by name, given as `module:class`, each loaded when it is first looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        if isinstance(self.data[name], str):
+            self.data[name] = resolve_name(self.data[name])()
+        return self.data[name]
 
 
-class Registry(Mapping[str, Item], Generic[Item]):
-    """Modes or scorers by name, each loaded when it is first looked up. places: `module:class` by name."""
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self.places = places
-        self.loaded: dict[str, Item] = {}
-
-    def __getitem__(self, name: str) -> Item:
-        if name not in self.loaded:
-            self.loaded[name] = resolve_name(self.places[name])()
-        return self.loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.places
-
-
-MODES: Registry[Mode] = Registry(
+MODES: Mapping[str, Mode] = Registry(
     {
         "full": "specprefill_cli.prefill.modes:FullMode",
         "select": "specprefill_cli.prefill.modes:SelectMode",
@@ -46,7 +32,7 @@ MODES: Registry[Mode] = Registry(
         "hybrid": "specprefill_cli.draft_kv.modes:HybridMode",
     }
 )
-SCORERS: Registry[Scorer] = Registry(
+SCORERS: Mapping[str, Scorer] = Registry(
     {
         "question": "specprefill_cli.prefill.scorers.attention:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",
@@ -58,7 +44,7 @@ SCORERS: Registry[Scorer] = Registry(
     }
 )
 # The registries, by the setting that takes their names.
-REGISTRIES: Mapping[str, Registry[Any]] = {"mode": MODES, "scorer": SCORERS}
+REGISTRIES: Mapping[str, Mapping[str, Any]] = {"mode": MODES, "scorer": SCORERS}
 
 
 def check_name(setting: str, value: str, label: str) -> None:

@@ -148,10 +148,7 @@ def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> 
 
 
 def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) -> Selection:
-    """`select` with the result of a scorer, for a prompt in the target's tokens.
-
-    capped: keep no more than the target's context has room for
-    """
+    """`select` with a scorer's result, in the target's tokens. capped: no more than its context has room for."""
     keep, room, prompt, text = request.keep, request.prompt_room, request.prompt, request.collection.text
     limit = room - (prompt.length - request.document_tokens) if capped and prompt.length > room else None
     if limit is not None and keep is None:

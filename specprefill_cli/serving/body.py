@@ -107,10 +107,7 @@ def override_settings(settings: Settings, body: Mapping[str, Any]) -> Settings:
 
 
 def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: bool) -> Question:
-    """The question in a body. Its documents are yet to be read.
-
-    Raises ApiError or SpecprefillError with the name of a wrong or missing key.
-    """
+    """The question in a body, with unread documents. Raises ApiError or SpecprefillError for a wrong or missing key."""
     identifier_in(body)
     documents, folder, top = body.get("documents"), body.get("folder"), body.get("top")
     if not isinstance(documents, list | None) or body.get("document") is not None:

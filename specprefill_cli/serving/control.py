@@ -122,10 +122,7 @@ def token_of(folder: Path, tell: Callable[[str], None]) -> str:
 def listen(
     folder: Path, http_address: str | None, on_socket: bool, stack: ExitStack, tell: Callable[[str], None]
 ) -> list[Listener]:
-    """Open all sockets. The stack closes them, and removes those in the folder.
-
-    http_address: of `--http`; on_socket: whether to open the Unix socket, through which commands find the server
-    """
+    """Open all sockets; the stack closes and removes them. on_socket: also the Unix socket, which commands look for."""
     listeners: list[Listener] = []
     if http_address is not None:
         token = token_of(folder, tell)

@@ -120,10 +120,7 @@ class SilentServer(uvicorn.Server):
 
 
 def http_server(application: ASGIApp, allowed_origins: Sequence[str] = ()) -> SilentServer:
-    """Build the server of an application. Its caller passes the listening socket.
-
-    allowed_origins: of the web pages that may ask and read replies; `*` for all
-    """
+    """Build an application's server; the caller passes its socket. allowed_origins: of pages that may ask, or `*`."""
     if allowed_origins:
         application = CORSMiddleware(
             application, allowed_origins, allow_methods=("*",), allow_headers=("*",), expose_headers=("*",)

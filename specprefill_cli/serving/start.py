@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError, first_line
-from specprefill_cli.models.machine.imports import import_transformers
+from specprefill_cli.models.machine.process import import_transformers
 from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
 from specprefill_cli.serving.control import (
     HAS_UNIX_SOCKETS,
@@ -130,9 +130,7 @@ class Service:
 def run_server(
     settings: Settings, documents: Collection | None, options: ServeOptions, tell: Callable[[str], None]
 ) -> int:
-    """Serve until a request to stop, and return the exit code.
-
-    documents: to prefill before the first question
+    """Serve until a request to stop, and return the exit code. documents: to prefill before the first question.
 
     Raises SpecprefillError where the models cannot be loaded, no socket can be opened, or a server runs.
     """

@@ -46,10 +46,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """A text divided into what is asked and what is surely document.
-
-    asked: what may be the question or a task, in lines or sentences; documents: character ranges
-    """
+    """A text divided into what may be asked, in lines or sentences, and the ranges that are surely document."""
 
     asked: Sequence[str]
     documents: Sequence[Range] = ()

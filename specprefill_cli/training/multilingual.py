@@ -48,6 +48,12 @@ SHORTEST_MESSAGE, SHORTEST_QUESTION, ENGLISH_DOCUMENTS = 25, 12, 0.3
 UNSPACED_CONTEXTS = (900, 3_000)
 
 
+def vector(file: PublishedFile, name: str) -> Tensor:
+    """A float32 tensor [values] of the package's file."""
+    values, offset = file.places[name]
+    return torch.frombuffer(bytearray(file.content[offset : offset + 4 * values]), dtype=torch.float32)
+
+
 def begin_multilingual(texts: Sequence[Path], out: Path) -> None:
     """Write the published encoder with the pieces that the texts need, and the most frequent others. Raises SpecprefillError."""
     path = multilingual_file()
@@ -59,17 +65,17 @@ def begin_multilingual(texts: Sequence[Path], out: Path) -> None:
     kept = np.zeros(len(file.scores), dtype=np.uint8)
     kept[kept_pieces(file.pieces(range(len(kept))), (path.read_text(encoding="utf-8") for path in texts))] = 1
     tensors = {
-        "positions": file.vector("emb.pos").view(-1, WIDTH) + file.vector("emb.type")[:WIDTH],
-        "norm": file.vector("emb.ln.w"),
-        "norm.bias": file.vector("emb.ln.b"),
+        "positions": vector(file, "emb.pos").view(-1, WIDTH) + vector(file, "emb.type")[:WIDTH],
+        "norm": vector(file, "emb.ln.w"),
+        "norm.bias": vector(file, "emb.ln.b"),
     }
     for layer in range(MULTILINGUAL_LAYERS):
         ours, theirs = f"layers.{layer}.", f"l{layer}."
         for part, names in MATRICES.items():
-            tensors[f"{ours}{part}.bias"] = torch.cat([file.vector(f"{theirs}{name}.b") for name in names])
+            tensors[f"{ours}{part}.bias"] = torch.cat([vector(file, f"{theirs}{name}.b") for name in names])
         for part, name in NORMS.items():
-            tensors[f"{ours}{part}"] = file.vector(f"{theirs}{name}.w")
-            tensors[f"{ours}{part}.bias"] = file.vector(f"{theirs}{name}.b")
+            tensors[f"{ours}{part}"] = vector(file, f"{theirs}{name}.w")
+            tensors[f"{ours}{part}.bias"] = vector(file, f"{theirs}{name}.b")
     out.mkdir(parents=True, exist_ok=True)
     save_file(packed(tensors) | {PIECES: torch.from_numpy(np.packbits(kept))}, out / WEIGHTS)
 

@@ -10,7 +10,7 @@ import typer
 
 import specprefill_cli
 from specprefill_cli.__main__ import command_line
-from specprefill_cli.models.machine.memory import BOUNDED_SPIN, WAIT_SETTINGS
+from specprefill_cli.models.machine.process import BOUNDED_SPIN, WAIT_SETTINGS
 from tests.helpers.programs import run_main
 from tests.helpers.samples import HANDBOOK
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,8 @@ def test_doctor_passes_a_complete_installation(call, doctor):
 
 
 def test_doctor_counts_memory_for_the_prompt(doctor, monkeypatch):
-    monkeypatch.setattr(diagnostics, "main_memory", lambda: (80 * 2**20, 2**30))
+    memory = SimpleNamespace(available=80 * 2**20, total=2**30)
+    monkeypatch.setattr(diagnostics.psutil, "virtual_memory", lambda: memory)
     fit = doctor("--devices", "cpu", "--tokens", "16000", code=1)["pair tiny"]
     assert fit["state"] == "broken"
     assert "use a smaller pair" in fit["detail"]

@@ -145,7 +145,7 @@ def test_what_calibration_rules_out_is_refused_before_anything_is_mapped(
     scored = len(draft_passes)
     del draft_passes[:]
     with monkeypatch.context() as patch:
-        patch.setattr(modes, "map_prompt", None)
+        patch.setattr(modes, "score_and_map", None)
         ours = prefilled(random_session, mode)
         # Between two budgets the larger one tells.
         prefilled(random_session, mode, **{next(iter(BUDGETED[mode])): 0.3})

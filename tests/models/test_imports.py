@@ -7,7 +7,7 @@ import sys
 import pytest
 
 CODE = """
-from specprefill_cli.models.machine.imports import import_transformers
+from specprefill_cli.models.machine.process import import_transformers
 import gc, json, sys
 import_transformers(int(sys.argv[1]))
 from pathlib import Path

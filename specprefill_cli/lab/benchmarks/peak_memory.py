@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from specprefill_cli.models.machine.memory import KIBIBYTE
+from specprefill_cli.models.machine.process import KIBIBYTE
 
 
 class PeakMemory:

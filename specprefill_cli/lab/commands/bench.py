@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.cli.options import MODE_LIST, Given, Json, Quiet, split_list, with_settings
+from specprefill_cli.cli.options import MODE_LIST, Json, Quiet, split_list, with_settings
 from specprefill_cli.errors import UsageError
 from specprefill_cli.lab.commands.bench_questions import needles, recall
 from specprefill_cli.lab.commands.options import (
     KEEP_LIST,
     SPECULATE_LIST,
+    Given,
     Lengths,
     Repeat,
     Shapes,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specprefill_cli.cli.options import OUTPUT, Given, ListOption, split_list
+from specprefill_cli.cli.options import OUTPUT, ListOption, split_list
 from specprefill_cli.distributed.launch import in_run
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write
@@ -23,6 +23,8 @@ SCORER_LIST = ListOption("scorer", "--scorer", "Scorers, comma-separated")
 SPECULATE_LIST = ListOption(
     "speculate", "--speculate", "What is compared with plain decoding: auto or numbers, comma-separated", AUTO
 )
+# Settings given on the command line, by name, unparsed.
+Given = Mapping[str, Any]
 Lengths = Annotated[str, typer.Option(help="Prompt lengths in tokens, comma-separated.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Number of measured rounds, after one warm-up round.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Questions to draw at random; default: all.")]

@@ -48,10 +48,7 @@ class Placement:
 
 
 def choose_placement(devices: str) -> Placement:
-    """Placement for `auto` (all GPUs, else the CPU), `cpu`, or a list such as `cuda:0,cuda:1`.
-
-    Raises UsageError for a device that is not there.
-    """
+    """Placement for `auto` (GPUs, else the CPU), `cpu`, or `cuda:0,cuda:1`. Raises UsageError for a missing device."""
     if devices == "auto":
         return spread(range(torch.cuda.device_count())) if torch.cuda.is_available() else Placement(None)
     names = [name.strip() for name in devices.split(",") if name.strip()]

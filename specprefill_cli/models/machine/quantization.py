@@ -42,11 +42,9 @@ def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
 
 
 def quantization_config(
-    name: str, config: PretrainedConfig, model: str, dtype: torch.dtype
+    name: str, config: PretrainedConfig, model: str, compute_dtype: torch.dtype
 ) -> BitsAndBytesConfig | None:
     """The argument of `from_pretrained` for a model; None for `none`: a quantised checkpoint then loads as it is.
-
-    dtype: to compute in
 
     Raises SpecprefillError for a checkpoint that is quantised already.
     """
@@ -60,7 +58,7 @@ def quantization_config(
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)
     # 4-bit NormalFloat with quantised scales (QLoRA, arXiv 2305.14314).
-    options = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    options = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": compute_dtype}
     return BitsAndBytesConfig(load_in_4bit=True, **options)
 
 

@@ -102,10 +102,7 @@ class AttentionPlan:
 def plan_attention(
     queries: Tensor, keys: Tensor, device: AttentionDevice, window: int | None, local_window: LocalWindow | None
 ) -> AttentionPlan:
-    """Plan attention of queries at positions [Q] over keys at [K]: ascending, on the CPU, Q among K.
-
-    window: of the layer, in positions; local_window: of the pass
-    """
+    """Plan attention of queries [Q] over keys [K], ascending positions on the CPU, Q among K. window: the layer's."""
     if window is not None and int(queries[-1] - keys[0]) < window:
         window = None
     limited = count_limited_queries(queries, keys, local_window)

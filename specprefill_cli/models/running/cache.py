@@ -125,10 +125,7 @@ class BufferedLayer(DynamicLayer):
         return buffer
 
     def fork_prefix(self, length: int) -> BufferedLayer:
-        """A layer that shares the first `length` slots of this layer, without a copy.
-
-        Raises ValueError where other layers already share another number of slots.
-        """
+        """A layer that shares the first slots, uncopied. Raises ValueError where others share another number."""
         if self.shared not in (0, length) or self.buffers is None:
             raise ValueError(f"cannot share {length} slots: other layers share {self.shared}")
         self.shared = length

@@ -113,11 +113,8 @@ class OneTokenPass:
             self.layers.append((block, block.self_attn, attention, mlp))
 
     @torch.inference_mode()
-    def __call__(self, token: Tensor, position: Tensor, cache: Any, mask: Tensor | None = None) -> Tensor:
-        """Run a token [1] at a position [1] after those of the cache; return float32 logits [1, V].
-
-        mask: [1, 1, 1, K] which slots of the cache the token sees (bool); None: all
-        """
+    def __call__(self, token: Tensor, position: Tensor, cache: Any) -> Tensor:
+        """Run a token [1] at a position [1] after those of the cache; return float32 logits [1, V]."""
         hidden = self.embeddings(token)
         cos, sin = (factor[0] for factor in self.rotary(hidden, position[None]))
         half = cos.shape[-1] // 2
@@ -133,7 +130,7 @@ class OneTokenPass:
             query, key = (torch.addcmul(part * cos, part.roll(half, -1), sin) for part in (query, key))
             keys, values = cache.update(key, value, number)
             query = group_heads(query, keys)
-            output = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=attention.scaling)
+            output = F.scaled_dot_product_attention(query, keys, values, scale=attention.scaling)
             hidden = hidden + to_output(output.view(1, -1))
             states = apply_norm(block.post_attention_layernorm, hidden)
             hidden = hidden + down(block.mlp.act_fn(gate(states)) * up(states))

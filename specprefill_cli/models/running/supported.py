@@ -51,10 +51,7 @@ def context_length(config: PretrainedConfig) -> int:
 
 
 def model_class(config: PretrainedConfig) -> Any:
-    """The class of a checkpoint's model; vision-language models (Mistral 3) have their own.
-
-    Raises ValueError where transformers has no causal language model for it.
-    """
+    """The class of a checkpoint's model, also a vision-language one. Raises ValueError where transformers has none."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
     for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):

@@ -84,10 +84,7 @@ class Conversion:
         return is_whole
 
     def convert(self, step: Step) -> None:
-        """Make the folder where it is not there yet; it appears whole or not at all.
-
-        Raises SpecprefillError for a damaged file, and where the folder cannot be written.
-        """
+        """Make the folder where it is missing, whole or not at all. Raises SpecprefillError where that fails."""
         if self.done:
             return
         from filelock import FileLock

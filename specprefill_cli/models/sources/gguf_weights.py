@@ -57,10 +57,7 @@ class NamedTensor:
 
 
 def named_tensors(reader: GGUFReader, config: dict[str, Any]) -> list[NamedTensor]:
-    """All tensors of the model under transformers' names, in the order of the file.
-
-    Raises SpecprefillError for a tensor of an unknown name, type or shape, and for one that is missing.
-    """
+    """All tensors by transformers' names, in the file's order. Raises SpecprefillError for unknown or missing ones."""
     architecture = value(reader, "general.architecture")
     model_arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
     names = get_tensor_name_map(model_arch, config["num_hidden_layers"])

@@ -101,10 +101,7 @@ def download_errors(name: str) -> Iterator[None]:
 
 
 def fetch_gguf(name: str) -> None:
-    """Download a GGUF file of the hub, or its parts; what arrived is kept. Shows the hub's progress bars.
-
-    Raises SpecprefillError where that fails, and where the repository has no file of this quantisation.
-    """
+    """Download a GGUF file of the hub, or its parts, with progress bars. Raises SpecprefillError where that fails."""
     from huggingface_hub import HfApi, hf_hub_download
 
     repo, quantization = split_name(name)

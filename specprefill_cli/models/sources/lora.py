@@ -31,10 +31,7 @@ class LoraAdapter:
     factors: Mapping[str, tuple[Tensor, Tensor]]
 
     def merged(self, module: str, weight: Tensor) -> Tensor:
-        """A layer's weight [out, in] plus the adapter's change, in float32; unchanged where the adapter has none.
-
-        Raises SpecprefillError for a weight of another shape.
-        """
+        """A layer's weight [out, in] plus the adapter's change, if any. Raises SpecprefillError for another shape."""
         if module not in self.factors:
             return weight
         down, up = self.factors[module]

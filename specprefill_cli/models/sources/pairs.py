@@ -16,9 +16,10 @@ from specprefill_cli.settings import AUTO, Settings
 TINY_PROMPT = "tiny"
 SMOLLM2 = "smollm2"
 CHOOSER = f"{BUNDLED}draft"
-# Drafts of several pairs, and the beginning of two names.
+# Drafts of several pairs, the beginning of two names, and the form of three.
 QWEN, LLAMA = "Qwen/Qwen2.5-0.5B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
 MINISTRAL, CODER = "mistralai/Ministral-3-3B-Instruct-2512-BF16", "Qwen/Qwen2.5-Coder"
+GEMMA = "google/gemma-3-{}b-it"
 # Free memory that a GGUF file's model needs in any form, in bytes for each byte of the file.
 MEMORY_OF_FILE = 4
 # Values of settings that need a draft with the target's tokenizer, or a pretrained draft.
@@ -60,22 +61,14 @@ PAIRS: Mapping[str, Pair] = {
         Pair(
             "qwen2.5-coder-1.5b", f"{CODER}-0.5B-Instruct-GGUF", f"{CODER}-1.5B-Instruct-GGUF", note="1.1 GB; for a CPU"
         ),
-        Pair("qwen2.5-1.5b", QWEN, "Qwen/Qwen2.5-1.5B-Instruct", gguf="-GGUF"),
-        Pair("qwen2.5-3b", QWEN, "Qwen/Qwen2.5-3B-Instruct", gguf="-GGUF"),
-        Pair("qwen2.5-7b", QWEN, "Qwen/Qwen2.5-7B-Instruct", gguf="-GGUF"),
-        Pair("qwen2.5-14b", QWEN, "Qwen/Qwen2.5-14B-Instruct"),
-        Pair("qwen2.5-32b", QWEN, "Qwen/Qwen2.5-32B-Instruct"),
+        *(Pair(f"qwen2.5-{size}b", QWEN, f"Qwen/Qwen2.5-{size}B-Instruct", gguf="-GGUF") for size in (1.5, 3, 7)),
+        *(Pair(f"qwen2.5-{size}b", QWEN, f"Qwen/Qwen2.5-{size}B-Instruct") for size in (14, 32)),
         Pair("qwen2.5-72b", "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-72B-Instruct"),
-        Pair("qwen3-4b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B"),
-        Pair("qwen3-8b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"),
-        Pair("qwen3-14b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-14B"),
-        Pair("qwen3-32b", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-32B"),
+        *(Pair(f"qwen3-{size}b", "Qwen/Qwen3-0.6B", f"Qwen/Qwen3-{size}B") for size in (4, 8, 14, 32)),
         Pair("llama-3.2-3b", LLAMA, "meta-llama/Llama-3.2-3B-Instruct", note="gated"),
         Pair("llama-3.1-8b", LLAMA, "meta-llama/Llama-3.1-8B-Instruct", note="gated"),
         Pair("llama-3.3-70b", LLAMA, "meta-llama/Llama-3.3-70B-Instruct", note="gated"),
-        Pair("gemma-3-4b", "google/gemma-3-1b-it", "google/gemma-3-4b-it", note="gated"),
-        Pair("gemma-3-12b", "google/gemma-3-1b-it", "google/gemma-3-12b-it", note="gated"),
-        Pair("gemma-3-27b", "google/gemma-3-1b-it", "google/gemma-3-27b-it", note="gated"),
+        *(Pair(f"gemma-3-{size}b", GEMMA.format(1), GEMMA.format(size), note="gated") for size in (4, 12, 27)),
         Pair("ministral-8b", MINISTRAL, "mistralai/Ministral-3-8B-Instruct-2512-BF16"),
         Pair("mistral-small-24b", MINISTRAL, "mistralai/Mistral-Small-3.2-24B-Instruct-2506"),
         Pair("phi-4", "microsoft/Phi-4-mini-instruct", "microsoft/phi-4", note="two tokenizers: mode select only"),

@@ -73,10 +73,7 @@ class ModelRef:
         return Conversion.of(file, self.packed, SMOLLM2_FOLDER if self.name == smollm2.TARGET else None)
 
     def source(self, step: Step = lambda _percent, _text: None) -> dict[str, str]:
-        """The arguments of `from_pretrained` that say where it is; converts its file first where that is possible.
-
-        Raises SpecprefillError where its files are missing or cannot be converted, UsageError for an endpoint.
-        """
+        """Where it is, for `from_pretrained`, converted first if need be. Raises SpecprefillError without files."""
         place, conversion = Path(self.name), self.conversion
         if self.kind is Kind.ENDPOINT:
             problem = f"{self.name}: an endpoint has no weights here; only ask, batch, compare and evaluate take one"

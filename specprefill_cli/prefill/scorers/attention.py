@@ -128,10 +128,7 @@ class AttentionScorer(Scorer):
         return read(tokens[unread], positions[unread], last_layer=None if self.looks_ahead else last_layer)[0]
 
     def cost(self, request: PrefillRequest, with_overhead: bool = False) -> float:
-        """FLOPs of the draft's run on all ranks together: the others wait while rank 0 runs the draft.
-
-        with_overhead: add the fixed cost of passes
-        """
+        """FLOPs of the draft, with or without the fixed cost of passes, on all ranks, which wait for rank 0."""
         draft, prompt, last_layer = request.draft, request.draft_prompt, self.last_layer(request)
         cost = cost_of(draft)
         cached = cached_tokens(request.draft_prefixes, draft, prompt, last_layer + 1, request.draft_window)

@@ -137,10 +137,7 @@ def normalise_cores(parts: Sequence[CoreScores], head_weights: Tensor) -> Tensor
 
 
 def cached_parts(request: PrefillRequest, parts: Sequence[Part], layers: int) -> list[PrefillRequest]:
-    """The request of each part, without a cache where this is too small: the parts would evict one another.
-
-    layers: how many of the draft's layers hold KV
-    """
+    """The parts' requests, without a cache where they would evict one another. layers: the draft's that hold KV."""
     prefixes, draft, requests = request.draft_prefixes, request.draft, [part.cut_request(request) for part in parts]
     tokens = sum(cut.draft_prompt.length + HEADROOM for cut in requests)
     needed = cache_bytes(draft.config, tokens, draft.model.dtype) * layers // layer_count(draft.model)

@@ -71,8 +71,7 @@ def test_rows_compare_each_configuration_with_full():
 def test_mode_capabilities_decide_which_settings_vary(monkeypatch):
     """With modes whose names no code can know."""
     for name, uses_draft, uses_keep in (("plain", False, False), ("kept", False, True), ("scored", True, False)):
-        monkeypatch.setitem(MODES.loaded, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
-        monkeypatch.setitem(MODES.places, name, None)
+        monkeypatch.setitem(MODES.data, name, SimpleNamespace(uses_draft=uses_draft, uses_keep=uses_keep))
     combinations = configurations(["plain", "kept", "scored", "auto"], [0.1, 0.2], ["a", "b"])
     assert [(choice.mode, choice.keep, choice.scorer) for choice in combinations] == [
         ("plain", None, None),

