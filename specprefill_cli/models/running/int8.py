@@ -20,7 +20,9 @@ from specprefill_cli.models.running.supported import empty_model
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, SAMPLES = 16, "unpacked_samples"
 # Whether the processor adds products of 8-bit integers (AVX512-VNNI, AMX): without, torch multiplies integers slowly.
-ADDS_PRODUCTS = any(getattr(torch.cpu, check, lambda: False)() for check in ("_is_vnni_supported", "_is_amx_tile_supported"))
+ADDS_PRODUCTS = any(
+    getattr(torch.cpu, check, lambda: False)() for check in ("_is_vnni_supported", "_is_amx_tile_supported")
+)
 # Most rows that are multiplied by weights unpacked in registers, and most that are multiplied in integers.
 WHOLE_ROWS, ROUNDED_ROWS = (4, 64) if ADDS_PRODUCTS else (32, 0)
 # Where torch's product wants the rows of a matrix to begin: elsewhere it faults.
