@@ -20,7 +20,7 @@ from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running import adapter
-from specprefill_cli.models.running.int8 import Int8Linear
+from specprefill_cli.models.running.int8 import ALIGNMENT, Int8Linear
 from specprefill_cli.models.sources import conversion, gguf_weights
 from specprefill_cli.models.sources.conversion import Conversion
 from specprefill_cli.models.sources.gguf import ARCHITECTURES, LLAMA3_SCALING, llama3_factors, read_gguf
@@ -63,6 +63,12 @@ def test_a_file_of_each_architecture_computes_as_its_model(cache, tmp_path, arch
         expected = model(tokens[None]).logits[0, -1]
         error = (logits.flatten() - expected).norm() / expected.norm()
         assert error < (0.08 if packed else 1e-3)
+
+
+@pytest.mark.parametrize("name", ["a.packed", "nine more.packed"])
+def test_matrices_begin_where_their_product_wants_them(tmp_path, name):
+    conversion.save_aligned({name: torch.zeros(16, 16, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    assert load_file(tmp_path / "model.safetensors")[name].data_ptr() % ALIGNMENT == 0
 
 
 @pytest.mark.parametrize("block_type", ["Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16"])

@@ -14,15 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specprefill_cli.caches import Entry
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import own_path
 from specprefill_cli.models.sources.lora import read_adapter
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FOLDER_VARIABLE = "SPECPREFILL_MODELS"
 # Part of a folder's name: raise it when a file or the bundled adapter would give another model.
-VERSION = 3
+VERSION = 4
 MANIFEST = "conversion.json"
 PARTIAL = ".partial-"
 # Bytes of a file of weights.
@@ -122,7 +126,6 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     Raises SpecprefillError for a file or adapter that cannot be converted, OSError where the folder cannot be written.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     from specprefill_cli.models.running.int8 import STORED
     from specprefill_cli.models.sources.gguf import configuration, read_gguf
@@ -149,9 +152,22 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     try:
         for number, shard in enumerate(shards(stored_tensors(named, packed, lora, step), SHARD_BYTES)):
             name = f"model-{number:05}.safetensors"
-            save_file(shard, folder / name, metadata={"format": "pt"})
+            save_aligned(shard, folder / name)
             places |= dict.fromkeys(shard, name)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error)) from error
     index = {"metadata": {"total_size": size}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def save_aligned(tensors: dict[str, Tensor], path: Path) -> None:
+    """Save tensors so that the first begins at a multiple of `ALIGNMENT`: the format itself only promises 8 bytes."""
+    from safetensors.torch import save_file
+
+    from specprefill_cli.models.running.int8 import ALIGNMENT
+
+    for filler in ("", " " * 8):
+        save_file(tensors, path, metadata={"format": "pt", "filler": filler})
+        with path.open("rb") as file:
+            if (int.from_bytes(file.read(8), "little") + 8) % ALIGNMENT == 0:
+                return
