@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
@@ -103,7 +103,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
-    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
+    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization, stores_packed
     from specprefill_cli.models.sources.hub import ModelNotHere
     from specprefill_cli.models.sources.pairs import chosen_pair
     from specprefill_cli.models.sources.refs import ModelRef
@@ -113,10 +113,11 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement.device_type, placement.shards)
+    placement = replace(placement, packed=stores_packed(settings.quantization, placement.device_type, placement.shards))
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
-        ref = ModelRef(name)
+        ref = ModelRef(name, placement.packed)
         conversion = ref.conversion if ref.file is not None else None
         if conversion is not None and not conversion.done:
             yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")

@@ -18,6 +18,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.files import BUNDLED_FOLDER, packaged_folder
 from specprefill_cli.models.loading import load_model, load_outline, load_pair
+from specprefill_cli.models.machine.memory_plan import weight_bytes
 from specprefill_cli.models.machine.placement import Placement
 from specprefill_cli.models.running import adapter
 from specprefill_cli.models.running.int8 import ALIGNMENT, Int8Linear
@@ -63,6 +64,8 @@ def test_a_file_of_each_architecture_computes_as_its_model(cache, tmp_path, arch
         expected = model(tokens[None]).logits[0, -1]
         error = (logits.flatten() - expected).norm() / expected.norm()
         assert error < (0.08 if packed else 1e-3)
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in loaded.model.state_dict().values()}
+    assert weight_bytes(loaded.config, torch.float32) == pytest.approx(sum(held.values()), rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["a.packed", "nine more.packed"])

@@ -9,8 +9,9 @@ import torch
 from transformers import PretrainedConfig
 
 from specprefill_cli.models.machine.cost import ModelCost, cost_of
-from specprefill_cli.models.machine.quantization import NONE, packed_bytes
+from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, packed_bytes
 from specprefill_cli.models.running.adapter import rotation_depends_on_length
+from specprefill_cli.models.running.int8 import STORED
 from specprefill_cli.models.running.supported import empty_model
 from specprefill_cli.settings import AUTO
 
@@ -92,7 +93,7 @@ def cache_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> in
 
 
 def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str = NONE) -> int:
-    """Bytes of a model's weights, shared ones counted once; quantization packs matrices, but not embeddings.
+    """Bytes of a model's weights, shared ones counted once; quantization packs matrices, but only `STORED` embeddings.
 
     quantization: NONE or a key of `BYTES_PER_WEIGHT`; a quantised checkpoint keeps its own bits
     """
@@ -101,6 +102,7 @@ def weight_bytes(config: PretrainedConfig, dtype: torch.dtype, quantization: str
     if bytes_per_weight is None:
         return total * dtype.itemsize
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
-    kept = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
+    is_own = checkpoint_method(config) == STORED["quant_method"]
+    kept = {id(weight) for module in embeddings if module is not None and not is_own for weight in module.parameters()}
     packed = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1 and id(weight) not in kept)
     return round(packed * bytes_per_weight) + (total - packed) * dtype.itemsize
