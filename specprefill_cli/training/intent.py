@@ -25,12 +25,16 @@ SETS, SHORTEST_LINE, RIDGE = 600, 8, 0.01
 def fit_intent(requests: Path, data: Path, folder: Path) -> float:
     """Fit the model for an encoder and write it to its folder; returns the share of these rows that it then knows.
 
-    requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones
+    requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones, and alone those
+    that are `english_only`: tasks about one topic, which would let the proxy thin too boldly
     data: with qa/ and dev/, for questions about an encyclopedia
     """
     rng = random.Random(3)
-    every = [(row["language"], row["kind"], row["text"]) for row in read_rows(requests)]
-    rows = [row for row in every if row[0] == "en" or folder != ENCODER_FOLDER]
+    is_english = folder == ENCODER_FOLDER
+    taken = (
+        row for row in read_rows(requests) if (row["language"] == "en" if is_english else "english_only" not in row)
+    )
+    rows = [(row["language"], row["kind"], row["text"]) for row in taken]
     for number, document in enumerate(written_documents()):
         lines = [line for line in document.text.splitlines() if SHORTEST_LINE <= len(line) <= 400]
         words = rng.choice(lines).split()
