@@ -25,8 +25,8 @@ SETS, SHORTEST_LINE, RIDGE = 600, 8, 0.01
 def fit_intent(requests: Path, data: Path, folder: Path) -> float:
     """Fit the model for an encoder and write it to its folder; returns the share of these rows that it then knows.
 
-    requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones, and alone those
-    that are `english_only`: tasks about one topic, which would let the proxy thin too boldly
+    requests: rows with language, kind (of `KINDS`) and text; the English encoder takes the English ones. Only it takes
+    those that are `english_only`: tasks about one topic, from which the proxy would learn to thin too boldly
     data: with qa/ and dev/, for questions about an encyclopedia
     """
     rng = random.Random(3)
