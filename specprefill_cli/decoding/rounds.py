@@ -132,4 +132,6 @@ def choose_speculator(
         proposers.append(draft_proposer(request, prefilled, sampler, stop_tokens))
     fixed = None if settings.speculate == AUTO else int(settings.speculate)
     state = state if sampler.greedy else SpeculationState(learns_costs=False)
+    computed_tokens = prefilled.plan.kept_tokens - prefilled.cached_tokens
+    state.prefill = request.clock.phases()["target_prefill"], max(1, computed_tokens)
     return Speculator(proposers, state, fixed, known_tokens)

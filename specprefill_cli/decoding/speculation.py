@@ -21,7 +21,7 @@ ACCEPTANCE_WINDOW = 20.0
 GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 # A cost is the median of this many rounds.
 MEASURES = 5
-# Assumed cost of verifying a token beyond the longest proposal that was measured.
+# Lowest assumed cost of verifying a token beyond the longest proposal that was measured.
 GUESSED_VERIFICATION = 0.03
 # Estimated speedup that a proposal must reach.
 WORTHWHILE = 1.05
@@ -66,13 +66,14 @@ class SpeculationState:
 
     learns_costs: whether rounds are timed; without, the numbers of proposed tokens repeat, and so do a seed's draws
     sharing: how many answers share their passes; the times of shared passes say nothing about a single answer
-    pass_seconds: times of the target's pass over a single token
+    pass_seconds: times of the target's pass over a single token; prefill: seconds and tokens of its latest prefill
     drafting: by proposer, costs of drafting a token; verifying: by number of proposed tokens, costs of verifying them
     """
 
     learns_costs: bool = True
     sharing: int = 1
     pass_seconds: deque[float] = field(default_factory=new_measurements)
+    prefill: tuple[float, int] = (0.0, 1)
     drafting: dict[str, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
     verifying: dict[int, deque[float]] = field(default_factory=partial(defaultdict, new_measurements))
     acceptance: dict[str, Acceptance] = field(default_factory=partial(defaultdict, Acceptance))
@@ -87,7 +88,14 @@ class SpeculationState:
         counts = sorted(self.verifying)
         costs = [median_low(self.verifying[measured]) for measured in counts]
         beyond = max(0, count - max(counts, default=0))
-        return float(np.interp(count, [0, *counts], [0.0, *costs])) + GUESSED_VERIFICATION * beyond
+        return float(np.interp(count, [0, *counts], [0.0, *costs])) + self.guessed_verification * beyond
+
+    @property
+    def guessed_verification(self) -> float:
+        """Assumed cost of verifying one more token: that of a token in prefill, beside the pass that any number takes."""
+        seconds, tokens = self.prefill
+        passes = seconds / median_low(self.pass_seconds) if self.pass_seconds else 0.0
+        return max(GUESSED_VERIFICATION, (passes - 1) / tokens)
 
     def learn_costs(self, round_: Round) -> None:
         if not self.learns_costs or self.sharing > 1:

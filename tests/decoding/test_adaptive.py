@@ -152,6 +152,21 @@ def test_adapts_to_a_jump_in_verification_cost(right):
         assert sum(speeds) / len(speeds) > 1.5
 
 
+def test_the_first_proposals_are_short_where_prefill_was_slow():
+    """Where a pass is bound by arithmetic, a failed proposal of many tokens costs several passes."""
+
+    def first_proposal(prefill_seconds):
+        pair = Pair(0.0, 0.0, target_cost=jump_by(0, 0.25))
+        pair.memory.prefill = (prefill_seconds, 100)
+        pair.memory.drafting["draft"].append(0.0)
+        speed, _, log = pair.answer(12)
+        return log.rounds[0].drafted, speed
+
+    slow, fast = first_proposal(26.0), first_proposal(2.0)
+    assert slow[0] <= 3 < fast[0]
+    assert slow[1] > 0.85 > fast[1]
+
+
 def test_answers_that_share_their_passes_teach_no_costs_and_speculate_less():
     pair = Pair(0.8, 0.3)
     assert pair.answer(100)[1].verdict.state == "on"
