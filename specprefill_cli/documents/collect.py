@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specprefill_cli.caches import DiskCache
 from specprefill_cli.documents.document import Collection, Document, Page
-from specprefill_cli.documents.extras import can_recognise
+from specprefill_cli.documents.extras import installed_packages
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
@@ -152,7 +152,7 @@ def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache |
     name, data = "stdin" if path is None else path.as_posix(), content_of(path)
     if path is None or cache is None:
         return read_document(data, name, step=step)
-    key = f"text {VERSION} {can_recognise()} {path.suffix.lower()} {hashlib.sha256(data).hexdigest()}"
+    key = f"text {VERSION} {installed_packages()} {path.suffix.lower()!a} {hashlib.sha256(data).hexdigest()}"
     with suppress(TypeError, ValueError):
         head, _, text = (cache.find(key) or b"").decode().partition("\n")
         pages, warned = json.loads(head)

@@ -121,7 +121,7 @@ def book_pages(file: SourceFile) -> Pages:
 
 def mail_pages(file: SourceFile) -> Pages:
     """Yield the head and the texts, of HTML what a browser shows, then a page for each attached document that can be read."""
-    message: Any = message_from_bytes(file.data, policy=policy.default)
+    message: Any = message_from_bytes(file.data, policy=policy.default.clone(refold_source="none"))
     parts = parts_of(message)
     head = "\n".join(f"{name}: {value}" for name in HEADERS if (value := header_of(message, name)))
     yield "\n\n".join(filter(None, [head, *(part_text(file, part) for part in parts if is_text(part))]))
@@ -141,7 +141,8 @@ def header_of(message: Any, name: str) -> str:
     try:
         return str(message[name] or "")
     except (AttributeError, LookupError, ValueError):
-        return next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
+        value = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
+        return str(value).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def mailbox_pages(file: SourceFile) -> Pages:

@@ -53,6 +53,12 @@ def can_recognise() -> bool:
     return find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None
 
 
+def installed_packages() -> str:
+    """Which packages for further formats are there, a digit each: with another one, a document may have more text."""
+    names = ("rapidocr", "onnxruntime", "openpyxl", "kreuzberg")
+    return "".join(str(int(find_spec(name) is not None)) for name in names)
+
+
 @cache
 def recogniser() -> Any:
     """The recogniser with its packaged models."""

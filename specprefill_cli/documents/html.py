@@ -103,7 +103,9 @@ class TextExtractor(HTMLParser):
         outer, is_closed = self.open[-1].hidden, tag == "dialog" and "open" not in attributes
         if is_closed or tag in HIDDEN or "hidden" in attributes or outer - INHERITED:
             return {"display"}
-        rules = [([important, 1], name, hides) for name, hides, important in declared(attributes.get("style", ""))]
+        own = declared(attributes.get("style", ""))
+        # Scripts fade in what an own style makes transparent.
+        rules = [([important, 1], name, hides) for name, hides, important in own if name != "opacity"]
         for kind in (True, False):
             named = chain.from_iterable(self.rules.get((kind, name), ()) for name in names)
             rules += [rule[:3] for rule in named if rule[3] <= names and all(map(self.depths.__getitem__, rule[4]))]

@@ -12,6 +12,8 @@ from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.errors import first_line
 
 DOTS_PER_INCH = 150
+# A picture of a page may have a line of text: a stamp, or the page's number.
+STAMP_CHARACTERS = 150
 OCR = "run OCR first, for example ocrmypdf"
 REPAIR = "repair it (for example: qpdf in.pdf out.pdf)"
 UNLOCK = "remove the password first (for example: qpdf --password=... --decrypt)"
@@ -44,16 +46,20 @@ def pages(file: SourceFile) -> Pages:
                 with closing(document[index]) as page:
                     text = pdfium.page_text(page)
                     attached += pdfium.attachments(document, page)
-                    is_unread = not text.replace(UNDECODED, "").strip()
+                    is_stamp = 0 < len(text) < STAMP_CHARACTERS and pdfium.is_scan(page)
+                    problems["scanned"] += [index + 1] * is_stamp
+                    is_unread = is_stamp or not text.replace(UNDECODED, "").strip()
                     if is_unread and extras.can_recognise() and any(page.get_objects(max_depth=1)):
                         picture = page.render(scale=DOTS_PER_INCH / 72).to_numpy().copy()
-            except PdfiumError as error:
+                if UNDECODED in text:
+                    problems["undecoded" if text == UNDECODED else "guessed"].append(index + 1)
+                text = whole_lines(restore_ligatures(text))
+                if picture is not None and (recognised := whole_lines(extras.recognised_text(picture))):
+                    text = recognised
+                    problems["recognised"].append(index + 1)
+            except (PdfiumError, ImportError) as error:
+                # Recognition may lack a library of the system.
                 failures[index + 1] = first_line(error)
-            if UNDECODED in text:
-                problems["undecoded" if text == UNDECODED else "guessed"].append(index + 1)
-            text = whole_lines(restore_ligatures(text))
-            if picture is not None and (text := whole_lines(extras.recognised_text(picture))):
-                problems["recognised"].append(index + 1)
             attached += pdfium.attachments(document) if index + 1 == file.page_count else []
             yield "\n\n".join(filter(None, [text, *(file.attached(*attachment) for attachment in attached)]))
     add_warnings(file, failures, problems)
@@ -89,14 +95,17 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
 
 def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdict[str, list[int]]) -> None:
     """Warn of pages without text, and with problems by kind. Raises DocumentError if no page has text."""
-    known = {*failures, *problems["undecoded"]}
-    empty = [number for number, text in enumerate(file.texts, start=1) if not text and number not in known]
+    known = {*failures, *problems["undecoded"], *problems["recognised"]}
+    scanned = {*problems["scanned"]} - known
+    empty = [
+        number for number, text in enumerate(file.texts, start=1) if number in scanned or not (text or number in known)
+    ]
     ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"
     unread = f"{page_ranges(failures)} could not be read ({next(iter(failures.values()), '')}); {REPAIR}"
     causes = [unread] if failures else []
     if left := [number for number in problems["undecoded"] if number not in problems["recognised"]]:
         causes.append(f"the characters of {page_ranges(left)} have no letters in the file; {ocr}")
-    causes += [f"no text on {page_ranges(empty)} (scanned?); {ocr}"] if empty else []
+    causes += [f"{'hardly any' if scanned else 'no'} text on {page_ranges(empty)} (scanned?); {ocr}"] if empty else []
     if causes and not any(file.texts):
         raise file.error(*causes[0].rsplit("; ", 1))
     if guessed := problems["guessed"]:

@@ -21,6 +21,8 @@ from specprefill_cli.documents.layout import Box, Character, Grid, Note
 LOCK = threading.RLock()
 # Characters of a page that are checked, and the share of undecoded ones that makes the page unreadable.
 CHECKED_CHARACTERS, UNDECODED_SHARE = 64, 0.3
+# The share of a page that a picture of it covers.
+SCANNED_SHARE = 0.8
 MEANINGLESS = re.compile(r"[\x00-\x08\x0e-\x1f\ue000-\uf8ff]")
 # PDFium writes a hyphen that divides a word at a line end as this character, and in the text of a page as undecoded.
 LINE_HYPHEN = 2
@@ -65,7 +67,14 @@ def page_text(page: pypdfium2.PdfPage) -> str:
             if UNDECODED in text or LAM in text:
                 text = "".join(character for character, _, _ in characters(text_page, "-\n"))
             ordered = "\n".join([text, *(note for note, _, _ in notes)])
-    return ordered + UNDECODED * bool(unmapped)
+    return ordered + f"\n{UNDECODED}" * bool(unmapped)
+
+
+def is_scan(page: pypdfium2.PdfPage) -> bool:
+    """Whether a picture covers most of a page."""
+    boxes = (picture.get_bounds() for picture in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=2))
+    area = SCANNED_SHARE * page.get_width() * page.get_height()
+    return any((right - left) * (top - bottom) > area for left, bottom, right, top in boxes)
 
 
 def is_simple(boxes: Sequence[Box]) -> bool:

@@ -37,7 +37,7 @@ def table_lines(rows: Iterable[Row], *, marked: int = 0, has_names: bool = False
         filled = [*filter(None, head[0])]
         if len({*filled}) > 1 and (2 * len(filled) > usual or head[0][: len(filled)] != filled):
             break
-        yield row_text(dict.fromkeys(head.pop(0)))
+        yield row_text((list if has_names else dict.fromkeys)(head.pop(0)))
     # Exports of pages repeat the names.
     bodies = {n: [row for row in head[n:] if row not in head[:n]] for n in ((1,) if is_data(head) else (1, 2))}
     named = (n for n, body in bodies.items() if body and is_header(column_names(head[:n]), body, has_names))

@@ -75,7 +75,9 @@ def closed_rows(file: SourceFile, text: str, delimiter: str) -> Iterator[list[st
     """Yield the rows. A quote that does not close a cell is a character of its line, and adds a warning."""
     lines, start, unclosed = StringIO(text, newline="").readlines(), 0, 0
     while start < len(lines):
-        rows = csv.reader(lines[start:], delimiter=delimiter, skipinitialspace=True, strict=True)
+        rows = csv.reader(
+            map(lines.__getitem__, range(start, len(lines))), delimiter=delimiter, skipinitialspace=True, strict=True
+        )
         read = 0
         try:
             for row in rows:

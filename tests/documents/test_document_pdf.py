@@ -1,5 +1,6 @@
 """PDFs: text by page, and failures."""
 
+import importlib
 from threading import Event
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -7,7 +8,9 @@ from unittest.mock import Mock
 import numpy as np
 import pypdf
 import pytest
+from fpdf import FPDF
 from fpdf.enums import EncryptionMethod
+from PIL import Image
 from pypdfium2 import PdfiumError
 
 from specprefill_cli.documents import extras
@@ -47,6 +50,22 @@ def test_scanned_pages_and_pictures_are_recognised(recogniser: list[object]) -> 
     picture = b"\x89PNG\r\n\x1a\nrest"
     assert read_document(picture, "a.png").text == "Built in 1931."
     assert len(recogniser) == 2
+
+
+def test_a_line_of_text_on_a_scanned_page_is_not_all(monkeypatch: pytest.MonkeyPatch, recogniser: list[object]) -> None:
+    file = FPDF()
+    file.add_page()
+    file.image(Image.new("RGB", (8, 8), "white"), 0, 0, file.w, file.h)
+    file.set_font("helvetica", size=12)
+    file.cell(text="Exhibit 7")
+    assert read_document(bytes(file.output()), "a.pdf").text == "Built in 1931."
+    monkeypatch.setattr(extras, "recogniser", lambda: importlib.import_module("missing_library"))
+    broken = read_document(bytes(file.output()), "a.pdf")
+    monkeypatch.setattr(extras, "can_recognise", lambda: False)
+    document = read_document(bytes(file.output()), "a.pdf")
+    assert broken.text == document.text == "Exhibit 7"
+    assert "missing_library" in broken.warnings[0]
+    assert document.warnings[0].startswith("hardly any text on page 1 (scanned?); run OCR")
 
 
 def refusal(data: bytes, **limits: int) -> str:
