@@ -33,6 +33,7 @@ class Template:
     """A prompt template: either plain `text`, or `system` and `user` messages for a tokenizer's chat template.
 
     whole: `user` for a question about the whole document; None: the same
+    context: text below the document that is data as well and is never thinned
     """
 
     name: str
@@ -40,6 +41,7 @@ class Template:
     system: str | None
     user: str | None
     whole: str | None = None
+    context: str = ""
 
     def for_whole(self) -> Template:
         """The template of a question about the whole document."""
@@ -149,7 +151,7 @@ def encode_prompt(
 ) -> Prompt:
     """Fill a template, and tokenise it piece by piece, so that the token ranges of document and question are exact.
 
-    Document and question are data: special tokens are parsed only in the trusted pieces, the answer's `opening` included.
+    Document, context and question are data: special tokens are parsed only in trusted pieces, the answer's `opening` included.
     Raises SpecprefillError if the tokenizer has no chat template, or its chat template loses a variable.
     """
     if template.text is None:
@@ -161,7 +163,8 @@ def encode_prompt(
     blank = " " if between.endswith(" ") else ""
     before = encode_template(tokenizer, prefix)
     document_tokens, offsets = encode_document(tokenizer, document)
-    middle = encode_template(tokenizer, between.removesuffix(" "))
+    context_tokens, _ = encode_text(tokenizer, template.context)
+    middle = [*context_tokens, *encode_template(tokenizer, between.removesuffix(" "))]
     question_tokens, _ = encode_text(tokenizer, blank + question.strip())
     after = encode_template(tokenizer, suffix + opening)
     document_end = len(before) + len(document_tokens)

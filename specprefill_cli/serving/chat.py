@@ -69,7 +69,7 @@ def chat_application(context: ServerContext) -> ASGIApp:
     routes = {
         **{f"POST {path}": ask for path in TASKS},
         "POST /v1/chat/completions": complete_chat,
-        **dict.fromkeys(("GET /v1/models", "GET /v1/models/{model}"), show_models),
+        **dict.fromkeys(("GET /v1/models", "GET /v1/models/{model:path}"), show_models),
     }
     return build_application(context, routes)
 
@@ -195,13 +195,12 @@ def question_last(parts: Sequence[str]) -> Sequence[str]:
 
 def chat_template(chat: Chat, question_template: Template) -> Template:
     """The template of a conversation. A pair without a chat format keeps the text of `question_template`."""
-    context = PARAGRAPH + chat.context.replace("$", "$$") if chat.context else ""
-    between = context + (PARAGRAPH if chat.document else "")
+    context = PARAGRAPH + chat.context if chat.context else ""
+    between = PARAGRAPH if chat.document else ""
     if question_template.text is None:
-        return Template("chat", None, chat.system or None, f"$document{between}$question")
+        return Template("chat", None, chat.system or None, f"$document{between}$question", context=context)
     system = chat.system.replace("$", "$$") + PARAGRAPH if chat.system else ""
-    text = question_template.text.replace("$document", f"$document{context}")
-    return Template("chat", system + text, None, None)
+    return Template("chat", system + question_template.text, None, None, context=context)
 
 
 def completion(heading: Mapping[str, Any], answer: Record, ignored: Sequence[str]) -> dict[str, Any]:

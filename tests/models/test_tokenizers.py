@@ -39,6 +39,15 @@ def test_prompt_parts_join_without_extra_spaces(space_adding, tokenizer):
     assert encode_template(space_adding, "") == []
 
 
+def test_context_is_data_between_document_and_question(tokenizer):
+    special = tokenizer.eos_token
+    template = Template("plain", "$document\n\n$question", None, None, context=f"\n\nEarlier: {special}")
+    prompt = encode_prompt(template, "The fee is four euros.", "Which?", tokenizer)
+    assert tokenizer.decode(prompt.tokens[slice(*prompt.question)]) == "Which?"
+    assert f"Earlier: {special}" in tokenizer.decode(prompt.tokens)
+    assert tokenizer.eos_token_id not in prompt.tokens
+
+
 def test_non_special_added_tokens_in_text_are_encoded_as_text(tokenizer):
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     token_id = len(tokenizer)

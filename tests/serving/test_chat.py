@@ -87,7 +87,7 @@ def test_chat_models_get_system_and_question_whole(document):
     template = chat_template(chat, Template("ask", None, "unused", "$document $question"))
     prefix, between, suffix = chat_parts(template, EchoTokenizer())
     assert prefix == "<system>Costs $5.<user>"
-    assert between == ("\n\nIt is $6.\n\n" if document else "")
+    assert (between, template.context) == (("\n\n", "\n\nIt is $6.") if document else ("", ""))
     assert suffix == "<assistant>"
 
 
@@ -96,7 +96,8 @@ def test_a_pair_without_chat_format_keeps_its_template():
     template = chat_template(
         Chat(system="Costs $5.", document="d", context="It is $6.", question="q"), question_template
     )
-    assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nIt is $6.\n\nQuestion: ", "")
+    assert template.text_parts() == ("Costs $5.\n\nRead this.\n\n", "\n\nQuestion: ", "")
+    assert template.context == "\n\nIt is $6."
 
 
 @pytest.mark.parametrize("messages", [
