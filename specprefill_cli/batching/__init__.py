@@ -81,7 +81,7 @@ class Batch:
                         self.take(*event)
                     elif event is not None:
                         number, ended = number + 1, not event
-                        self.add(number, parse_line(event, number, bool(self.documents)))
+                        self.add(number, parse_line(event, number, self.documents))
         finally:
             for ticket in self.in_flight.values():
                 self.engine.cancel(ticket)

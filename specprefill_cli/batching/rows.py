@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
 
 from specprefill_cli.caches import ByteCache
 from specprefill_cli.documents.collect import expand_source, read_collection
@@ -22,6 +24,8 @@ from specprefill_cli.settings import SETTINGS, Settings, parse_setting
 PIECE = 2**16
 # Documents of the most recently read lists of names.
 READ: ByteCache[Collection] = ByteCache(KEPT_BYTES, lambda collection: collection.bytes)
+# Locks of what is being read, so that questions about other documents do not wait.
+READING: WeakValueDictionary[Any, Lock] = WeakValueDictionary()
 OVERRIDES = tuple(name for name, setting in SETTINGS.items() if setting.per_question)
 KEYS = ("id", "question", "document", "documents")
 
@@ -60,20 +64,20 @@ class Row:
     row_hash: str = field(default="", compare=False)
 
 
-def parse_line(line: bytes, number: int, has_documents: bool) -> Row | None:
-    """Parse a line, by its number from 1; None for a blank one. has_documents: the batch does, so rows need none."""
+def parse_line(line: bytes, number: int, documents: Sequence[str]) -> Row | None:
+    """Parse a line, by its number from 1; None for a blank one. documents: the batch's, for rows without their own."""
     row = Row(number, row_hash=hash_of(line.strip().decode("latin-1")))
     try:
         # Files joined by `cat` may have a byte order mark on any line.
         text = line.decode("utf-8").strip().lstrip("\ufeff")
         if not text:
             return None
-        json_object = json.loads(text) if text.startswith("{") else {"question": plain_question(text, has_documents)}
+        json_object = json.loads(text) if text.startswith("{") else {"question": plain_question(text, bool(documents))}
         row_id = identifier_in(json_object)
         if row_id is not None:
             row = replace(row, identifier=row_id)
-        row = replace(row, **fields_of(json_object, has_documents))
-        return replace(row, row_hash=hash_of([row_id, row.question, row.documents, row.overrides]))
+        row = replace(row, **fields_of(json_object, bool(documents)))
+        return replace(row, row_hash=hash_of([row_id, row.question, row.documents or documents, row.overrides]))
     except RowError as error:
         return replace(row, error=error)
     except (ValueError, RecursionError) as error:
@@ -85,12 +89,12 @@ def hash_of(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def hashes_in(stream: BinaryIO, has_documents: bool) -> list[str] | None:
+def hashes_in(stream: BinaryIO, documents: Sequence[str]) -> list[str] | None:
     """The hashes of all rows of a file; restores its position. None for a pipe: its rows are yet to come."""
     if not stream.seekable():
         return None
     start = stream.tell()
-    rows = (parse_line(line, number, has_documents) for number, line in enumerate(stream, 1))
+    rows = (parse_line(line, number, documents) for number, line in enumerate(stream, 1))
     hashes = [row.row_hash for row in rows if row is not None]
     stream.seek(start)
     return hashes
@@ -166,8 +170,8 @@ def unknown_keys(json_object: Mapping[str, Any], keys: Sequence[str]) -> tuple[s
 
 def read_once(names: Sequence[str], strict: bool, keep: bool) -> Collection:
     """Read documents as `read_collection` does, or return those read before if no file has changed since."""
-    with READ.lock:
-        key = (tuple(names), strict, stamps_of(names))
+    key = (tuple(names), strict, stamps_of(names))
+    with READING.setdefault(key, Lock()):
         return READ.find_or(key, lambda: read_collection(names, strict=strict, keep=keep))
 
 

@@ -91,7 +91,7 @@ def batch(
     from specprefill_cli.batching.rows import hashes_in, lines_of
 
     with ExitStack() as stack:
-        hashes = hashes_in(questions, bool(documents))
+        hashes = hashes_in(questions, documents)
         sink: BinaryIO = sys.stdout.buffer
         finished, count = Finished(), Count()
         if out is not None:

@@ -52,25 +52,28 @@ def jsonl(*rows):
 def test_rows_override_settings_that_load_nothing():
     assert {"mode", "keep", "seed", "proposer"} <= set(OVERRIDES)
     assert not {"pair", "draft", "target", "devices", "dtype", "offline", "prompt"} & set(OVERRIDES)
-    row = parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, True)
+    row = parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, ("m.md",))
+    assert (
+        row.row_hash != parse_line(b'{"question": "Who?", "mode": "draft-kv", "recompute": 0.3}', 1, ("n.md",)).row_hash
+    )
     assert (row.overrides, row.ignored) == ({"mode": "draft-kv", "recompute": 0.3}, ())
 
 
 @pytest.mark.parametrize(
     ("line", "documents", "row"),
     [
-        (b"Who is it?\r\n", True, Row(5, "Who is it?")),
-        (b'{"question": "Who?"}', True, Row(5, "Who?")),
-        (b'{"id": 0, "question": "Who?", "document": "a.md"}', False, Row(0, "Who?", ("a.md",))),
+        (b"Who is it?\r\n", ("m.md",), Row(5, "Who is it?")),
+        (b'{"question": "Who?"}', ("m.md",), Row(5, "Who?")),
+        (b'{"id": 0, "question": "Who?", "document": "a.md"}', (), Row(0, "Who?", ("a.md",))),
         (
             b'{"id": "x", "question": "Who?", "documents": ["a", "b"], "keep": 0.2, "mode": null, "answers": []}',
-            False,
+            (),
             Row("x", "Who?", ("a", "b"), {"keep": 0.2}, ("answers",)),
         ),
-        (b'{"question": "Who?", "document": "a.md", "documents": null}', True, Row(5, "Who?", ("a.md",))),
-        (b" \n", True, None),
-        (b'"Who" signed it?', True, Row(5, '"Who" signed it?')),
-        ("\ufeff".encode() + b'{"question": "Who?", "id": 7}', True, Row(7, "Who?")),
+        (b'{"question": "Who?", "document": "a.md", "documents": null}', ("m.md",), Row(5, "Who?", ("a.md",))),
+        (b" \n", ("m.md",), None),
+        (b'"Who" signed it?', ("m.md",), Row(5, '"Who" signed it?')),
+        ("\ufeff".encode() + b'{"question": "Who?", "id": 7}', ("m.md",), Row(7, "Who?")),
     ],
 )
 def test_parses_objects_and_plain_questions(line, documents, row):
@@ -80,20 +83,20 @@ def test_parses_objects_and_plain_questions(line, documents, row):
 @pytest.mark.parametrize(
     ("line", "documents", "identifier", "words"),
     [
-        (b"Who?", False, 5, "a plain question needs --document"),
-        (b'{"question": "Who?"', True, 5, "not JSON"),
-        (b"\xff\xfe", True, 5, "; correct it, or save it as UTF-8"),
-        (b'{"id": "x", "question": " "}', True, "x", "question must be a string"),
-        (b'{"id": [1], "question": "Who?"}', True, 5, "id must be"),
-        (b'{"id": 3, "question": "Who?"}', False, 3, "no documents"),
-        (b'{"question": "Who?", "documents": [1]}', True, 5, "documents must be a list"),
-        (b'{"question": "Who?", "document": "a", "documents": ["b"]}', True, 5, "not both"),
-        (b'{"question": "Who?", "documents": "-"}', True, 5, "standard input"),
-        (b'{"question": "Who?", "pair": "tiny"}', True, 5, "pair applies to the whole batch"),
-        (b'{"a":' * 20_000, True, 5, "not JSON"),
-        (b"[", True, 5, "JSON array"),
-        (b'[{"question": "Who?"}]', True, 5, "JSON array"),
-        ("Who?".encode("utf-16-le"), True, 5, "UTF-8"),
+        (b"Who?", (), 5, "a plain question needs --document"),
+        (b'{"question": "Who?"', ("m.md",), 5, "not JSON"),
+        (b"\xff\xfe", ("m.md",), 5, "; correct it, or save it as UTF-8"),
+        (b'{"id": "x", "question": " "}', ("m.md",), "x", "question must be a string"),
+        (b'{"id": [1], "question": "Who?"}', ("m.md",), 5, "id must be"),
+        (b'{"id": 3, "question": "Who?"}', (), 3, "no documents"),
+        (b'{"question": "Who?", "documents": [1]}', ("m.md",), 5, "documents must be a list"),
+        (b'{"question": "Who?", "document": "a", "documents": ["b"]}', ("m.md",), 5, "not both"),
+        (b'{"question": "Who?", "documents": "-"}', ("m.md",), 5, "standard input"),
+        (b'{"question": "Who?", "pair": "tiny"}', ("m.md",), 5, "pair applies to the whole batch"),
+        (b'{"a":' * 20_000, ("m.md",), 5, "not JSON"),
+        (b"[", ("m.md",), 5, "JSON array"),
+        (b'[{"question": "Who?"}]', ("m.md",), 5, "JSON array"),
+        ("Who?".encode("utf-16-le"), ("m.md",), 5, "UTF-8"),
     ],
 )
 def test_bad_lines_say_what_is_wrong(line, documents, identifier, words):

@@ -129,7 +129,7 @@ def test_resume_refuses_another_input_before_loading(call, tmp_path, option):
 def test_resume_warns_of_rows_that_are_not_in_the_input(call, tmp_path):
     out = tmp_path / "out.jsonl"
     line = jsonl({"id": "b", "question": "Who?"})
-    hashes = ("a", rows.parse_line(line, 1, True).row_hash)
+    hashes = ("a", rows.parse_line(line, 1, (MANUAL,)).row_hash)
     out.write_bytes(jsonl(*({"schema": 1, "id": row_hash, "row_hash": row_hash} for row_hash in hashes)))
     code, _, err = call("batch", "--document", MANUAL, "--mode", "full", "--out", str(out), "--resume", stdin=line)
     assert (code, "warning: rows of the output that are not in the input: 1" in err) == (0, True)
