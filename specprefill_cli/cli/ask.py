@@ -77,10 +77,10 @@ def ask(
             done = next(event for event in events if isinstance(event, Done))
     if not (at_once or json):
         print(printable(done.result.answer), flush=True)
+    show_figures(done.result, at_once, json, verbose, notes)
     if html is not None and collection is not None:
         answer = ModeAnswer(mode=settings.mode, answer=done.result, cells=done.cells)
         write_page(html, collection, Comparison(question=request.question, answers=[answer]), settings)
-    show_figures(done.result, at_once, json, verbose, notes)
     if done.result.stopped == "interrupt":
         raise typer.Exit(INTERRUPTED)
 

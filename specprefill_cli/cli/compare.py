@@ -76,13 +76,14 @@ def compare(
         comparison = ask(question)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json(comparison.to_json())
+    else:
+        from specprefill_cli.reporting.table import comparison_view
+
+        console(sys.stdout).print(comparison_view(comparison))
     if html:
         write_page(html, collection, comparison, settings)
-    if json:
-        return print_json(comparison.to_json())
-    from specprefill_cli.reporting.table import comparison_view
-
-    console(sys.stdout).print(comparison_view(comparison))
 
 
 def answer_lines(ask: Callable[[str], Comparison], notes: Notes) -> None:
