@@ -56,8 +56,9 @@ class HttpEngine(RemoteEngine):
     def ask(self, request: Request) -> Generator[Event, None, None]:
         """Yield the events of a request; closing the iterator (Ctrl-C does) ends it on the server. Raises SpecprefillError."""
         try:
+            # A pipe may send its document slowly; the server waits only for a connection that is open.
+            body = json.dumps(body_of(request)).encode("ascii")
             with closing(UnixConnection(self.path)) as connection:
-                body = json.dumps(body_of(request)).encode("ascii")
                 connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
                 connection.sock.settimeout(None)
                 response = connection.getresponse()

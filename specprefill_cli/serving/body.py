@@ -27,28 +27,31 @@ from specprefill_cli.serving.guard import BODY_SECONDS, ApiError
 from specprefill_cli.settings import SETTINGS, Settings
 
 MAX_BODY_BYTES = 32 * 2**20
+# On the user's own socket, where a command sends what it read from a pipe, in base64.
+MAX_SOCKET_BODY_BYTES = 384 * 2**20
 # The key of a chat request's body that holds what no other server knows.
 SETTINGS_KEY = "specprefill"
 KEYS = ("id", "question", "documents", "stream", "folder", "top", "cache_salt")
 SHAPES = '{"text": "...", "name": "..."}, {"base64": "...", "name": "report.pdf"} or, on the socket, {"path": "/..."}'
 
 
-def too_large() -> ApiError:
-    """The error for a body above the limit."""
-    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes; send less")
+def too_large(limit: int) -> ApiError:
+    """The error for a body above the limit in bytes."""
+    return ApiError(413, f"the body is larger than {limit:,} bytes; send less")
 
 
 async def body_bytes(request: Request) -> bytes:
     """Read the body of a request, unpacked where it is gzip. Raises ApiError for one too large, too slow, or damaged."""
-    if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
-        raise too_large()
+    limit = MAX_BODY_BYTES if request.client else MAX_SOCKET_BODY_BYTES
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large(limit)
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
                 content += piece
-                if len(content) > MAX_BODY_BYTES:
-                    raise too_large()
+                if len(content) > limit:
+                    raise too_large(limit)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
     received = bytes(content)
@@ -67,7 +70,7 @@ def unpack(content: bytes) -> bytes:
     except (OSError, EOFError, zlib.error):
         raise ApiError(400, "the body is damaged gzip; send it again, or as it is") from None
     if len(unpacked) > MAX_BODY_BYTES:
-        raise too_large()
+        raise too_large(MAX_BODY_BYTES)
     return unpacked
 
 
@@ -116,8 +119,10 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     # A whole number from 1, as `max_new_tokens`.
     whole = replace(SETTINGS["max_new_tokens"], name="top")
+    # What is kept on disk would tell by its speed that another client sent the same text.
+    reading = settings.varied(no_cache=settings.no_cache or bool(body.get("cache_salt")))
     return Question(
-        documents=SentDocuments(documents or (), folder if isinstance(folder, str) else "", settings),
+        documents=SentDocuments(documents or (), folder if isinstance(folder, str) else "", reading),
         question=question_in(body),
         settings=override_settings(settings, body),
         top=None if top is None else whole.parse(top, "the request"),

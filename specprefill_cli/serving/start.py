@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
 
-WARM_UP_QUESTION = "What is this about?"
+# Asks for one place, as most questions do.
+WARM_UP_QUESTION = "When?"
 
 
 @dataclass(kw_only=True)

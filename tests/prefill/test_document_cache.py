@@ -27,6 +27,8 @@ def described(target, draft):
     ("target", "draft", "free", "expected"),
     [
         (["cpu"], ["cpu"], {"cpu": 500}, 2),
+        # The draft of an endpoint.
+        ([], ["cuda:0"], {"cuda:0": 100}, 25),
         (["cuda:0"], ["cuda:0"], {"cuda:0": 100}, 25),
         # A target on several GPUs has KV on each of them, and the fullest one sets the limit.
         (["cuda:0", "cuda:1"], ["cuda:0"], {"cuda:0": 20, "cuda:1": 60}, 10),
