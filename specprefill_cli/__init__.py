@@ -3,8 +3,6 @@
 `__all__` is the Python API (docs/python.md); everything else is internal. Importing the package does not load torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

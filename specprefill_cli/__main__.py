@@ -1,7 +1,5 @@
 """The command `specprefill`, also as `python -m specprefill_cli`: its commands, and errors as one line with an exit code."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Caches limited in bytes: in memory, and on disk for documents' texts, words and vectors."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

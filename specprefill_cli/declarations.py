@@ -1,7 +1,5 @@
 """The declaration of a setting: its name, type, range and choices, and how its values are parsed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

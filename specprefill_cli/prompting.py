@@ -1,7 +1,5 @@
 """Prompt templates, and the prompts that they make from documents and question."""
 
-from __future__ import annotations
-
 import os
 import re
 import string
@@ -9,21 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jinja2.exceptions import TemplateError
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import packaged_folder, read_toml
 from specprefill_cli.models.sources.tokenizers import encode_template, encode_text
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-DocumentEncoder = Callable[["PreTrainedTokenizerBase", str], tuple[list[int], np.ndarray]]
+DocumentEncoder = Callable[[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]]
 # Placeholders for the variables: single words of letters, so that no chat template changes them.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
@@ -43,7 +39,7 @@ class Template:
     whole: str | None = None
     context: str = ""
 
-    def for_whole(self) -> Template:
+    def for_whole(self) -> "Template":
         """The template of a question about the whole document."""
         return replace(self, user=self.whole or self.user)
 
@@ -70,7 +66,7 @@ def load_template(name: str) -> Template:
     fault = template_fault(entries)
     if fault:
         raise UsageError(f"prompt {path}: {fault}")
-    return Template(path.stem, *(entries.get(key) for key in ("text", "system", "user", "whole")))
+    return Template(path.stem, entries.get("text"), entries.get("system"), entries.get("user"), entries.get("whole"))
 
 
 def template_fault(entries: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,5 @@
 """The public records of an answer, a comparison, a plan and a retrieval. Does not import torch."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """SIGINT (Ctrl-C) and SIGTERM end the work in progress, but never in the middle of an atomic step."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -1,21 +1,16 @@
 """How likely an answer is right, and whether the documents state it: logistic regressions on signals that any target has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from specprefill_cli.files import BUNDLED_FOLDER
+from specprefill_cli.models.loaded import LoadedModel
+from specprefill_cli.models.running.cache import KvCacheState
 from specprefill_cli.prefill.calibration import read_description, weights_fingerprint
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loaded import LoadedModel
-    from specprefill_cli.models.running.cache import KvCacheState
 
 FILE, ANSWERABLE_FILE = "confidence.json", "answerable.json"
 # Tokens that a target may read for a fit on its states to hold: fits have seen short prompts.

@@ -3,8 +3,6 @@
 If the pass rejects a token, full prefill would have answered differently from there on: decoding restarts at that token.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The passages that most likely hold the answer: whole sentences, ranked by importance, shared words and kind of answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,25 +1,20 @@
 """Where things stand in the documents: an answer's citations, a plan's spans with their pages, and chunks for a page."""
 
-from __future__ import annotations
-
 import re
 from difflib import SequenceMatcher
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.language import UNSPACED, WORD, says_not_found
 from specprefill_cli.documents.sentences import sentences_around
 from specprefill_cli.prefill.fates import Plan, Span
 from specprefill_cli.prefill.selection import chunk_scores
+from specprefill_cli.prompting import Prompt
 from specprefill_cli.record import Cell, Citation, Fate, SpanRecord
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specprefill_cli.documents.document import Collection
-    from specprefill_cli.prompting import Prompt
 
 LONGEST_ANSWER = 300
 SHORTEST_QUOTE = 3

@@ -1,9 +1,6 @@
 """Makes every `auto` setting concrete for a pair and a prompt: the only place where that happens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from specprefill_cli.decoding.proposers import draft_may_propose, names_draft
 from specprefill_cli.models.encoder import encoder_flops
@@ -12,7 +9,8 @@ from specprefill_cli.models.machine.memory_plan import pass_bytes, pass_size, to
 from specprefill_cli.models.running.adapter import longrope_threshold
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.prefill.auto_mode import choose_mode
-from specprefill_cli.prefill.prefix_cache import cached_tokens
+from specprefill_cli.prefill.calibration import CalibratedPair
+from specprefill_cli.prefill.prefix_cache import DocumentCache, cached_tokens
 from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.base import LexicalScorer
@@ -20,11 +18,6 @@ from specprefill_cli.prefill.scorers.heads import HeadsScorer
 from specprefill_cli.prefill.scorers.meaning import BlendScorer
 from specprefill_cli.record import COMPACT, ORIGINAL
 from specprefill_cli.settings import AUTO, Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.prefix_cache import DocumentCache
-
 
 # Target's operations for a token over the encoder's; from this ratio on, selecting half of the document is faster.
 LARGE_TARGET = 3.0

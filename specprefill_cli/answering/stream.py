@@ -1,7 +1,5 @@
 """The answer during decoding: text piece by piece, and all measurements at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial

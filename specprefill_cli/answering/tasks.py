@@ -1,7 +1,5 @@
 """What a session can do besides a single answer: passages, a dry run of `select`, and a comparison of modes."""
 
-from __future__ import annotations
-
 import math
 import re
 import string

@@ -1,7 +1,5 @@
 """What all answers have in common: text that arrives piece by piece, the evidence for it, and its record."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field

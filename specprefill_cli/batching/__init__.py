@@ -1,7 +1,5 @@
 """The loop of a batch: lines in, a bounded number of requests in flight, rows out in order. Does not import torch."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Rows of output: a single run at a time writes complete rows; a later run can read them, even after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Ray actors answer rows, on this machine or on a cluster; Ray restarts lost actors and resubmits their rows."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

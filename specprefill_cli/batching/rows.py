@@ -1,7 +1,5 @@
 """Rows of input: JSON objects or plain questions, the lines that they arrive in, and the documents that they name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,12 +1,10 @@
 """`specprefill ask`, `passages` and `plan`: a question about documents, answered or read by the draft alone."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,14 +21,12 @@ from specprefill_cli.cli.options import (
     Quiet,
     with_settings,
 )
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError, UsageError
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.text import printable
 from specprefill_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.documents.document import Collection
 
 
 @with_settings("documents", "models", "prefill", "decoding", "output")

@@ -1,12 +1,10 @@
 """`specprefill compare`: modes side by side, for a single question or in a session."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,11 +13,9 @@ from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import names_document, open_ready_session, read_inputs, write_page
 from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
+from specprefill_cli.record import Comparison
 from specprefill_cli.reporting.text import plain
 from specprefill_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.record import Comparison
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output", lists=(MODE_LIST,))

@@ -1,7 +1,5 @@
 """Progress, notes and tables on standard error; standard output is for the answer."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """`specprefill doctor`, `pairs`, `config` and `cache`: the installation, the named pairs, settings, and what is kept on disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

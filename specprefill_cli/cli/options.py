@@ -1,7 +1,5 @@
 """Options of commands: those of settings, merged with defaults, config file and environment, and a few others."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

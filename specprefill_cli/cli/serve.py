@@ -1,7 +1,5 @@
 """`specprefill serve`: a resident session for commands and other programs."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Annotated

@@ -1,10 +1,7 @@
 """Proposers of tokens for the target to verify: the text so far (`lookup`), or the draft model (`draft`); what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,14 +11,12 @@ from torch import Tensor
 from specprefill_cli.decoding.runner import SequenceRunner
 from specprefill_cli.decoding.sampling import Proposal, Sampler
 from specprefill_cli.errors import UsageError
+from specprefill_cli.models.loaded import LoadedPair
 from specprefill_cli.models.machine.cost import cost_of
 from specprefill_cli.models.running.adapter import prefill
 from specprefill_cli.models.running.passes import ForwardGenerator
 from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.settings import AUTO, OFF, Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loaded import LoadedPair
 
 # Longest suffix of the answer that `lookup` searches for in the text; the shortest has two tokens.
 LONGEST_MATCH = 8

@@ -1,7 +1,5 @@
 """Decoding in rounds of proposed tokens and a pass that verifies them (arXiv 2211.17192); plain decoding proposes none."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace

@@ -1,26 +1,19 @@
 """A model reading an answer token by token after its prompt, and rolling back rejected tokens; on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.distributed import ALONE, Ranks, Shard
 from specprefill_cli.models.running.adapter import run_pass
 from specprefill_cli.models.running.cache import KvCacheState, rollback
 from specprefill_cli.models.running.passes import ForwardGenerator, ForwardInput
 from specprefill_cli.prefill.registry import MODES
-from specprefill_cli.prefill.request import PhaseClock
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import PhaseClock, PrefillRequest
 
 
 @dataclass(eq=False)
@@ -47,16 +40,15 @@ class SequenceRunner:
         """Ask for the pass over the answer's next tokens; return float32 logits [rows, V] after the last `rows`."""
         start = self.position + self.length
         work = partial(read_shard, self.length, tuple(tokens), rows)
-        return (
-            yield ForwardInput(
-                model=self.model,
-                tokens=torch.tensor(tokens),
-                positions=torch.arange(start, start + len(tokens)),
-                state=self.state,
-                rows=rows,
-                announced=partial(self.ranks.run_on_all_ranks, work),
-            )
+        step = ForwardInput(
+            model=self.model,
+            tokens=torch.tensor(tokens),
+            positions=torch.arange(start, start + len(tokens)),
+            state=self.state,
+            rows=rows,
+            announced=partial(self.ranks.run_on_all_ranks, work),
         )
+        return (yield step)
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens of the answer, or all of a shorter one; other ranks do so at the next read."""

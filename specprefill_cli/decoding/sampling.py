@@ -1,17 +1,12 @@
 """From logits to tokens, and from tokens to text: sampling, verifying proposed tokens, whole characters, stop texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:

@@ -1,7 +1,5 @@
 """How many tokens are proposed: acceptance and costs (added time, in target passes) of earlier rounds, and their speedup."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

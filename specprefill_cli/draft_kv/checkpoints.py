@@ -4,8 +4,6 @@ The estimate is the error of the attention output for every layer and checkpoint
 target's own. Above the first layer it rests on mapped KV itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial

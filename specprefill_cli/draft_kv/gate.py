@@ -1,7 +1,5 @@
 """Which mapped KV of a prompt is accepted: the risk that may remain, by calibration or the user, and the fates of chunks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

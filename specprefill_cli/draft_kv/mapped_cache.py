@@ -1,7 +1,5 @@
 """A cache of the target filled from the draft's states, checked at checkpoint tokens, and partly recomputed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """Modes `draft-kv` and `hybrid`: draft KV, mapped into the target's cache, is accepted where checkpoint tokens allow it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -19,12 +19,7 @@ from specprefill_cli.draft_kv.gate import Gate
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.models.sources.tokenizers import fingerprint
-from specprefill_cli.prefill.calibration import (
-    calibration_folder,
-    check_identity,
-    model_identity,
-    read_description,
-)
+from specprefill_cli.prefill.calibration import calibration_folder, check_identity, model_identity, read_description
 from specprefill_cli.prefill.registry import SCORERS
 
 if TYPE_CHECKING:

@@ -4,8 +4,6 @@ Attention modules project the normalised input of their layer to raw keys, which
 rotary embedding, and to values. Draft KV replaces the projection with a linear map.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Sequence

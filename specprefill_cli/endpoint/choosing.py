@@ -1,17 +1,15 @@
 """Lets the draft choose the sentences for an endpoint, and refuses settings that an endpoint cannot have."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specprefill_cli.answering.passages import Sentences, kept_passages
+from specprefill_cli.answering.session import Session
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.documents.sentences import sentences_of
 from specprefill_cli.errors import UsageError, one_line
@@ -23,9 +21,6 @@ from specprefill_cli.prefill.selection import select_scored
 from specprefill_cli.prompting import Template
 from specprefill_cli.record import BASELINE, PLANNED_MODE, Fate, Passage
 from specprefill_cli.settings import AUTO, OFF, SETTINGS, Settings
-
-if TYPE_CHECKING:
-    from specprefill_cli.answering.session import Session
 
 # Settings that need the target's weights, and their values besides the default that do not.
 WEIGHT_SETTINGS: dict[str, tuple[str, ...]] = {

@@ -1,7 +1,5 @@
 """An engine in another process: this user's server, over its Unix socket. Does not import torch."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The engine of this process: a thread that owns the models prefills a question at a time, and packs decoding in between."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ is the mean of its tokens' final states, so that it reflects the text around the
 each of the question's tokens looks for its best match in a chunk (late interaction, arXiv 2004.12832).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

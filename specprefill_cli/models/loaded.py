@@ -1,7 +1,5 @@
 """A pair of models as the rest of the product sees it: loaded, or as an outline without weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Loads a pair, or a model's outline without weights, from a folder or the hub. Refuses models that are not supported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The mode that `--mode auto` takes, and whether a prompt fits the pair."""
 
-from __future__ import annotations
-
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.models.loaded import LoadedModel, ModelOutline
 from specprefill_cli.prefill.importance import WHOLE_TOKENS

@@ -1,7 +1,5 @@
 """Calibration files: scoring heads of a draft (arXiv 2404.15574), and values of `auto` for a target."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Fates of document spans, the plan of a prompt's fates, and the positions of kept tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Importance of document tokens from a draft's attention (SpecPrefill, arXiv 2502.02789, section 3)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby

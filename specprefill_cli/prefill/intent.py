@@ -4,8 +4,6 @@ A linear model reads the mean states of some layers of a bundled encoder, whatev
 `python -m specprefill_cli.training intent` fits it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache

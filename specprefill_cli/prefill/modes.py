@@ -1,7 +1,5 @@
 """The modes `full` and `select` (SpecPrefill, arXiv 2502.02789)."""
 
-from __future__ import annotations
-
 import torch
 
 from specprefill_cli.models.machine.cost import cost_of

@@ -3,8 +3,6 @@
 Attention is causal, so keys and values of prefix and document do not depend on what follows them: reuse is exact.
 """
 
-from __future__ import annotations
-
 import hashlib
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """From token importance to selected chunks and spans."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

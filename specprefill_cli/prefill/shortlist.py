@@ -1,7 +1,5 @@
 """The first stage for many documents: BM25 over their sections chooses the parts that the draft reads."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

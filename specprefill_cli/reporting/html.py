@@ -1,21 +1,18 @@
 """A self-contained page without scripts: the document as each mode treated it, the answers, and where the time went."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.record import PHASES, UPSTREAM, Cell, Comparison, Fate, ModeAnswer
 from specprefill_cli.reporting.table import answer_facts, difference_facts, phase_name, seconds
 from specprefill_cli.reporting.text import confidence_lines, printable
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 # Labels of figures that stand in a card's heading, or once on the page, instead of on the card.
 NOT_ON_A_CARD = ("mode", "peak memory", *Fate)
@@ -30,8 +27,16 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
     """Render the page of a question about some documents, with the answers of all modes."""
     records = [mode_answer.answer for mode_answer in comparison.answers]
     longest = max(sum(record.phases.values()) for record in records)
-    template = environment().get_template("page.html")
-    return template.render(
+    # Control characters become visible, and markup in every value is escaped.
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=_make_printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
         question=comparison.question,
         documents=", ".join(document.name for document in collection.documents),
         several=len(collection.documents) > 1,
@@ -103,20 +108,6 @@ def page_views(
                     pieces.append({"text": collection.text[left:right], "cell": index, "opens": opens, "cited": cited})
                     opened.add(index)
             yield {"document": document.name, "number": page.number, "cells": range(first, last), "pieces": pieces}
-
-
-def environment() -> Environment:
-    """Return the templates' environment; it makes control characters visible and escapes markup in every value."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        finalize=_make_printable,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _make_printable(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """The tables of an answer, of a comparison of modes and of a plan, and the words that reports share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from rich.console import Group

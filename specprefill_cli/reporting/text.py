@@ -1,7 +1,5 @@
 """Text for a terminal or a page: made harmless, so that it is shown and never obeyed; and the evidence under an answer."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The endpoints `/v1/ask`, `/v1/passages`, `/healthz` and `/metrics`, and what all endpoints share."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Bodies of requests: their JSON, the question in it, and its documents."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip

@@ -1,7 +1,5 @@
 """OpenAI's chat API: `POST /v1/chat/completions` and `GET /v1/models`. Only what is surely document may be thinned."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

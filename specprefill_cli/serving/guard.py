@@ -1,7 +1,5 @@
 """Checks in front of the application: who may ask, how much they may send, and how slowly."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac
@@ -150,8 +148,6 @@ class Guard:
     application: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         refused = self.auth_error(scope)
         if refused is not None:
             log_line(f"refused with {refused.status}: {refused}")

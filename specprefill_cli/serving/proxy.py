@@ -1,7 +1,5 @@
 """A proxy in front of an OpenAI-compatible server. It thins long documents in chat requests and passes on all else."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -122,7 +122,8 @@ def attention_call(query: Tensor, key: Tensor, value: Tensor, context: PositionC
     plan = context.plan(None, device_description)
 
     def run() -> None:
-        attention.attend_plan(query, key, value, plan, query.shape[-1] ** -0.5, context)
+        for segment in plan.segments:
+            attention.attend_segment(query, key, value, segment, plan, context, query.shape[-1] ** -0.5)
         synchronize([query.device])
 
     with patch.object(attention, "F", SimpleNamespace(scaled_dot_product_attention=record_backends)):

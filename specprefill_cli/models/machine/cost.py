@@ -1,19 +1,14 @@
 """Cost of a prefill in floating-point operations (FLOPs)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from transformers import PretrainedConfig
+
+from specprefill_cli.models.loaded import LoadedModel, ModelOutline
 from specprefill_cli.models.running.adapter import window_layers
 from specprefill_cli.models.running.attention_plan import SINKS, LocalWindow
 from specprefill_cli.models.running.packed import last_token_runs_apart, pass_overhead
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-    from specprefill_cli.models.loaded import LoadedModel, ModelOutline
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class ModelCost:
     ranks: int = 1
 
     @classmethod
-    def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> ModelCost:
+    def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> "ModelCost":
         """The sizes in a model's configuration."""
         text = config.get_text_config()
         heads = text.num_attention_heads
@@ -116,10 +111,8 @@ def attended_pairs(tokens: int, past: int, window: int | None, local_window: Loc
     limited = min(tokens, local_window.until) if local_window is not None else 0
     size = local_window.size if local_window is not None else 0
     if limited <= size or (window is not None and window <= size):
-        if window is None:
-            return tokens * past + tokens * (tokens + 1) / 2
-        growing = min(max(0, window - past), tokens)
-        return growing * past + growing * (growing + 1) / 2 + (tokens - growing) * window
+        growing = tokens if window is None else min(max(0, window - past), tokens)
+        return growing * past + growing * (growing + 1) / 2 + (tokens - growing) * (window or 0)
     beyond = limited - size
     sinks = min(SINKS, beyond)
     inside = size * (size + 1) / 2 + beyond * (size + sinks) - sinks * (sinks - 1) / 2

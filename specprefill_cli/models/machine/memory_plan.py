@@ -1,22 +1,18 @@
 """Memory: how much weights, a pass, documents' KV and running answers take, how much is free, and how it is divided."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 from transformers import PretrainedConfig
 
+from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 from specprefill_cli.models.machine.cost import ModelCost, cost_of
 from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, packed_bytes
 from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.models.running.int8 import STORED
 from specprefill_cli.models.running.supported import empty_model
 from specprefill_cli.settings import AUTO
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loaded import LoadedModel, LoadedPair, ModelOutline
 
 GIBIBYTE = 2**30
 # Shares of free memory: of a GPU's for weights; then, of what these leave, for the tensors of a pass and for documents' KV.

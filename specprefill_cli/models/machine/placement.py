@@ -1,7 +1,5 @@
 """The devices and the dtype of models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any

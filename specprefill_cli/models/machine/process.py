@@ -1,7 +1,5 @@
 """The process: how it imports torch and transformers, its memory, and its idle threads."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator, MutableMapping

@@ -1,7 +1,5 @@
 """Quantised targets: which ways are open on a device, and what the processor multiplies in hardware."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pair that suits this machine: the largest that fits its memory and decodes at reading speed."""
 
-from __future__ import annotations
-
 import re
 import timeit
 from collections.abc import Iterable

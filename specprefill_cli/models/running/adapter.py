@@ -3,8 +3,6 @@
 Only these modules touch transformers' internals; `tests/models/test_adapter.py` pins what they rely on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial

@@ -4,8 +4,6 @@ Under a local window each block of queries sees the attention sinks and the keys
 diagonal. All blocks share a mask and attend as a batch: that is faster than a call for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -54,26 +52,18 @@ def attend(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer, device = module.layer_idx, device_capabilities(query.device, query.dtype, query.shape[-1])
     plans = [sequence.plan(sliding_window, device) for sequence in sequences]
-    outputs, states = [], (query, key, value)
+    outputs, states = list[Tensor](), (query, key, value)
     for sequence, plan in zip(sequences, plans, strict=True):
         queries, new_keys, new_values = states if len(plans) == 1 else [part[:, :, sequence.span] for part in states]
         # Update directly before reading: sequences about the same document take turns in its buffer.
         keys, values = sequence.state.cache.update(new_keys, new_values, layer)
         sequence.capture_queries(layer, queries, scaling)
         if last_layer != layer:
-            outputs.append(attend_plan(queries, keys, values, plan, scaling, sequence))
+            outputs += (attend_segment(queries, keys, values, part, plan, sequence, scaling) for part in plan.segments)
     if not outputs:
         raise LayerReached
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return output.transpose(1, 2), None
-
-
-def attend_plan(
-    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float, context: PositionContext
-) -> Tensor:
-    """Attention [1, heads, Q, d] of a sequence's tokens over its whole cache."""
-    outputs = [attend_segment(query, key, value, segment, plan, context, scaling) for segment in plan.segments]
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
 
 def attend_segment(

@@ -4,8 +4,6 @@ transformers derives causality from a token's place in the cache, and sliding wi
 prefill neither holds, so everything is planned from positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto

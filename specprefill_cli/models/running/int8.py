@@ -3,8 +3,6 @@
 Decoding on a CPU is bound by reading the weights: those of a file in 4 bits are kept in 4 bits as well, for few rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

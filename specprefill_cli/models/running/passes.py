@@ -1,15 +1,14 @@
 """A forward pass: as a value, so that the engine can pack passes of several answers, and as attention sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specprefill_cli.models.running.attention_plan import (
     AttentionDevice,
@@ -21,9 +20,6 @@ from specprefill_cli.models.running.attention_plan import (
     visibility_mask,
 )
 from specprefill_cli.models.running.cache import KvCacheState, copy_to
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 # Elements of all masks that a pass keeps for its other layers, at most.
 KEPT_ELEMENTS = 2**26
@@ -53,7 +49,7 @@ class QueryCapture:
         """All kept queries of a layer: [heads, rows, head_size]."""
         return torch.cat(self.queries[number], dim=1)
 
-    def at(self, positions: Tensor) -> QueryCapture:
+    def at(self, positions: Tensor) -> "QueryCapture":
         """The kept queries of some of the tokens: positions [C], ascending."""
         rows = torch.isin(self.positions, positions).nonzero()[:, 0]
         chosen = {number: [self.layer(number)[:, rows.to(self.queries[number][0].device)]] for number in self.queries}

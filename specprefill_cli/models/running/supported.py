@@ -1,7 +1,5 @@
 """Which architectures run here: errors for those that would compute wrongly, and the length of a model's context."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from accelerate import init_empty_weights

@@ -1,7 +1,5 @@
 """GGUF files: opening one, its metadata, and the configuration that transformers gives to the same model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tokenizer of a GGUF file: byte pairs with their rules of splitting, or SentencePiece with scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The weights of a GGUF file under transformers' names, unpacked in blocks of rows on all cores into the form that is stored."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Where models come from: this machine, or the Hugging Face hub where it can be reached; and errors on the way."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager

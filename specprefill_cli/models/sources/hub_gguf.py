@@ -1,7 +1,5 @@
 """GGUF files on the hub, named as llama.cpp and Ollama name them: a repository, and a quantisation after a colon."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """The registry of pairs: `tiny`, and well-known Hugging Face models in the sizes that people run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

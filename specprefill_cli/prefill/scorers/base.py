@@ -1,7 +1,5 @@
 """The interface of scorers, their result, and the scorers without a model: `lexical` and the control `random`."""
 
-from __future__ import annotations
-
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

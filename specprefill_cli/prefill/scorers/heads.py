@@ -1,7 +1,5 @@
 """Scorer `heads`: the draft's scoring heads, mixed with BM25; no layer above them runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

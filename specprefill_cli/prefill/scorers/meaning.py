@@ -5,8 +5,6 @@ its words stand together, the more the heads count. An encoder of its own reads 
 no document is in English, the bundled draft, which reads nothing else, does not run, and words count instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from contextlib import nullcontext, suppress
