@@ -4,8 +4,6 @@ Runs the commands that the table names, and rewrites the table, its plots, and d
 measurements. Run it on a quiet machine.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Sessions of the lab, and settings for fair comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A row of figures is a dict with the keys of the JSON; a column formats its cell.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`python -m specprefill_cli.training`: the steps that make the bundled files, each a command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Questions with and without an answer in their text, for `calibrate --answerable`."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

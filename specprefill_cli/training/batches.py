@@ -1,7 +1,5 @@
 """Batches for training: row lengths by a curriculum, fixed shapes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The blocks of a training document: written questions with their contexts, prose, facts, tables and lists."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 

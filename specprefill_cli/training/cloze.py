@@ -4,8 +4,6 @@ The method is that of Lewis et al. (arXiv 1906.04980). A question is a noisy, re
 fits the missing piece. It teaches reading on any text, without written questions.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Streams of training text and question rows without overlap with the dev set."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import re

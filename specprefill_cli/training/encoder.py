@@ -1,7 +1,5 @@
 """Packs the bundled encoder from a folder of all-MiniLM-L6-v2, as the hub or a package gives it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -6,8 +6,6 @@ neighbouring contexts of a question set, or whole written documents; the other c
 The encoder of all languages learns it from documents in several languages, too.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Fits what short texts beside a document ask (`prefill/intent.py`) on written requests in many languages."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

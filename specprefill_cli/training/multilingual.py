@@ -1,7 +1,5 @@
 """Begins and ends the tuning of multilingual-e5-small, and makes documents in several languages for it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

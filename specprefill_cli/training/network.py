@@ -1,7 +1,5 @@
 """The language model that is trained as the bundled draft, and the losses of their guided attention heads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Positions of training rows: plain, with skips, or of a document with few kept chunks."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

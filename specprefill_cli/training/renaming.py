@@ -4,8 +4,6 @@ Training repeats the few thousand contexts with written questions many times. Wi
 an answer and has to find it in the text (entity replacement, Longpre et al., arXiv 2109.05052).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

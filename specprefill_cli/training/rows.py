@@ -1,7 +1,5 @@
 """Training rows: token ids, positions with gaps, tokens that count in the loss, and targets of the guided heads."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_right
 from collections import deque

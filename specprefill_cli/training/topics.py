@@ -4,8 +4,6 @@ A document about a single topic, such as a manual, has the words of a question i
 place that answers. Among unrelated blocks the topic alone reveals it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

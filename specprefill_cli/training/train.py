@@ -1,7 +1,5 @@
 """Training of the bundled draft: language modelling, guided attention, and distillation of the bundled target."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator

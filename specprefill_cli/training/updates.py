@@ -1,7 +1,5 @@
 """Updates that can be resumed: how the draft, the encoder and the adapter of `smollm2` are trained."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

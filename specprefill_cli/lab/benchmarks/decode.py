@@ -1,7 +1,5 @@
 """Decoding speed: speculative against plain decoding, in alternating rounds."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Documents with something hidden in them, by the rules of RULER (arXiv 2404.06654), and the question that asks for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tasks in long documents: whether the pair finds what is hidden there, how fast, and in how much memory."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Callable, Sequence

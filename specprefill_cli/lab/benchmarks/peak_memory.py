@@ -1,7 +1,5 @@
 """Peak memory of a part of a run, and the memory before it."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plain prefill of other programs (transformers, llama.cpp), measured on the same prompts as the modes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

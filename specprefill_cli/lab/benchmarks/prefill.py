@@ -1,7 +1,5 @@
 """Time to first token over prompt lengths, modes and keep ratios, all equally warmed up and measured in a single run."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import sys

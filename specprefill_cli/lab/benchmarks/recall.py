@@ -1,7 +1,5 @@
 """How often scorers keep the text that answers a question, at equal numbers of tokens, and how long they take."""
 
-from __future__ import annotations
-
 import re
 import statistics
 import time

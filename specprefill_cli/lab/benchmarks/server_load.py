@@ -3,8 +3,6 @@
 Each client begins with a different question.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

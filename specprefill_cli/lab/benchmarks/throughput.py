@@ -3,8 +3,6 @@
 Questions arrive at random, as from many users (a Poisson process); the rate rises until the limit is exceeded.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence

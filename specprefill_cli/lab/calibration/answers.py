@@ -1,7 +1,5 @@
 """Fits on answers to questions with known answers: how likely an answer is right, and what `auto` means for a target."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs a pair over text to fit its draft-KV maps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

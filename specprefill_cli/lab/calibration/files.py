@@ -1,7 +1,5 @@
 """Writes calibration files; the product reads them (`prefill/calibration.py`, `draft_kv/projection.py`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Searches scoring heads: the attention heads of a draft that rank the passage with the answer first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Finds a draft's scoring heads on questions with known answers, and checks them on held-out questions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

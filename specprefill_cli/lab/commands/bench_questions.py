@@ -1,7 +1,5 @@
 """The commands of `specprefill bench` that ask questions with known answers: `needles` and `recall`."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`specprefill study`: where draft KV fails, and what it gains, in numbers and pictures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What changed since an earlier run over the same questions: answers, times and memory."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """How often and when full prefill confirms a provisional answer, and whether confidence predicts a correction."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Question sets: JSONL, plain or compressed with xz."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import random

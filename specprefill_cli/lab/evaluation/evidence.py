@@ -1,7 +1,5 @@
 """Whether kept tokens and the passages under answers hold the answer, and whether confidence is reliable."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median

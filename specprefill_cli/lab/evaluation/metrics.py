@@ -3,8 +3,6 @@
 `not found` is the right answer to a question without references.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from specprefill_cli.answering.tasks import normalise_words, word_f1

@@ -3,8 +3,6 @@
 A figure NAME with an interval has the keys NAME, NAME_low and NAME_high.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 

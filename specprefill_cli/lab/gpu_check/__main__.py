@@ -1,7 +1,5 @@
 """The command: its steps, and where their results go."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from json import dumps

@@ -3,8 +3,6 @@
 Each probe prints a JSON object with `rows`.
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

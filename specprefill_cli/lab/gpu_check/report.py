@@ -1,7 +1,5 @@
 """The report of the check, in Markdown."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from functools import partial

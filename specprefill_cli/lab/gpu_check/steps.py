@@ -1,7 +1,5 @@
 """Steps of the check: each runs in its own process with a time limit, so that none can end the others."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The conditions of the study: which layers and spans may be mapped, what repairs them, and `select` at several costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

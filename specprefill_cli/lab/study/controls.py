@@ -1,7 +1,5 @@
 """Caches with other contents: mixtures of the target's own and mapped KV, and the controls of draft KV."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

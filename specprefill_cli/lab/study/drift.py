@@ -1,7 +1,5 @@
 """How far an answer drifts from that of full prefill: KL at each of its tokens, forced on another cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Renders a study's figures: tables for a terminal, and plots."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from rich.console import Group

@@ -1,7 +1,5 @@
 """Calibrates the gate of draft KV: how much risk may remain before the first token drifts from `full`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest

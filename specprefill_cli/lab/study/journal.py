@@ -1,7 +1,5 @@
 """Rows of a long measurement in a file: a measurement that was stopped goes on where it ended."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

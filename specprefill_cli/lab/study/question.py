@@ -1,7 +1,5 @@
 """Compares caches of a question's prompt with full prefill: first-token KL, changed answers, F1 and time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

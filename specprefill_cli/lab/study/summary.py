@@ -1,7 +1,5 @@
 """The figures of a study over all its questions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean, median
 

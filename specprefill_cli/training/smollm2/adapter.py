@@ -1,7 +1,5 @@
 """The adapter of `smollm2`: SmolLM2 with frozen weights and low-rank adapters (LoRA, arXiv 2106.09685), and its training."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

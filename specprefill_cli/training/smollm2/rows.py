@@ -1,7 +1,5 @@
 """Training rows of the adapter: a document, whole or thinned to chunks like in `select`, and several questions about it."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence

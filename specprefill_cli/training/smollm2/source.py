@@ -1,7 +1,5 @@
 """What rows of the adapter are made from: training questions, passages and facts, with a part held out to measure on."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
