@@ -63,7 +63,6 @@ def test_rows_override_settings_that_load_nothing():
     ("line", "documents", "row"),
     [
         (b"Who is it?\r\n", ("m.md",), Row(5, "Who is it?")),
-        (b'{"question": "Who?"}', ("m.md",), Row(5, "Who?")),
         (b'{"id": 0, "question": "Who?", "document": "a.md"}', (), Row(0, "Who?", ("a.md",))),
         (
             b'{"id": "x", "question": "Who?", "documents": ["a", "b"], "keep": 0.2, "mode": null, "answers": []}',

@@ -70,17 +70,8 @@ def test_xlsx_sheets_are_pages() -> None:
 
 def test_empty_rows_of_a_sheet_part_tables_unless_amounts_go_on_below() -> None:
     book = openpyxl.Workbook()
-    rows = [
-        ["Employee", "Hours", "Pay"],
-        [],
-        ["Orla", 10, 250],
-        [],
-        [],
-        ["Moss", 5, 100],
-        [],
-        ["A", "B", "C"],
-        ["x", 1, 2],
-    ]
+    rows = [["Employee", "Hours", "Pay"], [], ["Orla", 10, 250], [], [], ["Moss", 5, 100]]
+    rows += [[], ["A", "B", "C"], ["x", 1, 2]]
     for number, row in enumerate(rows, start=1):
         for column, value in enumerate(row, start=1):
             book.active.cell(number, column, value)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specprefill_cli.documents.cleaning import clean_text, join_lines
@@ -14,7 +14,6 @@ from specprefill_cli.documents.sentences import LONGEST_SENTENCE, sentence_range
 page_texts = st.lists(st.text("ab\n", max_size=5), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(page_texts)
 def test_page_ranges_cover_the_text_of_each_page_exactly(texts: list[str]) -> None:
     text, pages = join_pages(texts)
@@ -23,7 +22,6 @@ def test_page_ranges_cover_the_text_of_each_page_exactly(texts: list[str]) -> No
     assert text == "\n\n".join(filter(None, texts))
 
 
-@settings(deadline=None)
 @given(page_texts, st.data())
 def test_pages_between_equals_a_search_of_all_pages(texts: list[str], data: st.DataObject) -> None:
     text, pages = join_pages(texts)

@@ -12,21 +12,10 @@ from tests.helpers.upstream import piece, says, stream_parts
 
 
 @pytest.fixture
-def gate(tmp_path):
-    path = tmp_path / "gate.txt"
-    path.write_text("The gate is open from nine to five. " * 20)
-    return str(path)
-
-
-@pytest.fixture
-def outcomes():
-    return SimpleQueue()
-
-
-@pytest.fixture
-def ask(session, upstream, gate, outcomes):
+def ask(session, upstream, tmp_path):
     """Ask a question; returns what cancels it."""
-    engine = EndpointEngine(session)
+    engine, outcomes, gate = EndpointEngine(session), SimpleQueue(), tmp_path / "gate.txt"
+    gate.write_text("The gate is open from nine to five. " * 20)
 
     def run(question):
         settings = Settings(target=upstream.target, mode="full")
@@ -35,14 +24,14 @@ def ask(session, upstream, gate, outcomes):
             if isinstance(event, LAST):
                 outcomes.put((question, event))
 
-        ticket = engine.submit(Request(documents=(gate,), question=question, settings=settings), take)
+        ticket = engine.submit(Request(documents=(str(gate),), question=question, settings=settings), take)
         return lambda: engine.cancel(ticket)
 
-    run.engine = engine
+    run.engine, run.outcomes = engine, outcomes
     return run
 
 
-def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
+def test_the_server_has_several_rows_at_once(ask, upstream):
     all_there = threading.Barrier(CAPACITY, timeout=60)
 
     def reply(handler):
@@ -53,12 +42,12 @@ def test_the_server_has_several_rows_at_once(ask, upstream, outcomes):
     assert ask.engine.capacity == CAPACITY
     for number in range(CAPACITY):
         ask(f"What has number {number}?")
-    answered = dict(outcomes.get() for _ in range(CAPACITY))
+    answered = dict(ask.outcomes.get() for _ in range(CAPACITY))
     assert {question: done.result.answer for question, done in answered.items()} == dict.fromkeys(answered, "42")
     assert len(answered) == CAPACITY
 
 
-def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes):
+def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream):
     given_up = threading.Event()
 
     def reply(handler):
@@ -70,4 +59,4 @@ def test_a_row_that_is_given_up_ends_with_the_next_piece(ask, upstream, outcomes
     cancel = ask("What?")
     cancel()
     given_up.set()
-    assert isinstance(outcomes.get()[1].error, Cancelled)
+    assert isinstance(ask.outcomes.get()[1].error, Cancelled)

@@ -4,8 +4,6 @@ import json
 import re
 from dataclasses import replace
 
-import pytest
-
 from specprefill_cli.lab.readme_numbers import BEGIN, END, PLAN, measure, with_table
 from tests.helpers.samples import write_jsonl
 
@@ -28,18 +26,14 @@ def make_small(step):
     return replace(step, command=command)
 
 
-@pytest.fixture
-def figures(call, tmp_path):
+def test_the_table_has_the_figures_and_replaces_only_what_stands_between_the_marks(call, tmp_path):
     rows = [
         {"id": str(n), "context": f"The {name} gate is painted {colour}.", "question": "Which gate?", "answers": [name]}
         for n, (name, colour) in enumerate((("north", "red"), ("south", "blue"), ("west", "green")))
     ]
     write_jsonl(tmp_path / "questions.jsonl", *rows)
     steps = [make_small(step) for step in PLAN[1:]]
-    return measure(steps, tmp_path / "questions.jsonl", tmp_path, lambda arguments: call(*arguments)[1])
-
-
-def test_the_table_has_the_figures_and_replaces_only_what_stands_between_the_marks(figures, tmp_path):
+    figures = measure(steps, tmp_path / "questions.jsonl", tmp_path, lambda arguments: call(*arguments)[1])
     answers, _, _, recall, speed, confirmed = figures["rows"]
     assert answers["what"].endswith("n = 2, keep 0.1")
     assert answers["full"].startswith("F1 ")

@@ -209,7 +209,6 @@ def test_a_cpu_with_the_instructions_computes_larger_models_in_bfloat16(monkeypa
 
 def test_dtype_and_devices_are_chosen_or_rejected():
     assert choose_dtype("float16", CPU, SMALL) is torch.float16
-    assert choose_dtype("auto", CPU, SMALL) is torch.float32
     assert choose_placement("cpu").device_map is None
     for devices in ("cuda:77", "gpu", "", "cuda"):
         with pytest.raises(UsageError, match="--devices"):

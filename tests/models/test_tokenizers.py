@@ -6,11 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specprefill_cli.models.sources.tokenizers import (
-    anchor_tokens,
-    encode_template,
-    encode_text,
-)
+from specprefill_cli.models.sources.tokenizers import anchor_tokens, encode_template, encode_text
 from specprefill_cli.prompting import Template, encode_prompt
 
 

@@ -1,11 +1,10 @@
-"""`bench prefill`: what operations alone would allow, and the plot: a line for each mode and keep ratio."""
+"""`bench prefill`: what operations alone would allow, and the lines of the plot: one for each mode and keep ratio."""
 
 from transformers import LlamaConfig
 
-from specprefill_cli.lab.benchmarks.prefill import compute_limit, speedup_lines, speedup_plot
+from specprefill_cli.lab.benchmarks.prefill import compute_limit, speedup_lines
 from specprefill_cli.models.machine.cost import ModelCost
 from tests.helpers.architectures import SIZES
-from tests.helpers.output import svg_texts
 
 ROWS = [
     {"length": length, "mode": mode, "keep": keep, "speedup": speedup, "limit": limit}
@@ -32,10 +31,3 @@ def test_points_are_sorted_by_length_and_bounds_are_optional():
     assert series["select, keep 0.1"].points == [(2_048, 1.2), (8_192, 2.4), (16_384, 4.8)]
     assert series["select, keep 0.1"].bound == [(2_048, 1.5), (8_192, 3.0), (16_384, 6.0)]
     assert series["transformers"].bound == ()
-
-
-def test_plot_names_axes_and_lines():
-    series = {"select, keep 0.1", "transformers", "ratio of counted operations", "full"}
-    assert {"2,048", "8,192", "16,384", "prompt length in tokens (logarithmic)", *series} <= set(
-        svg_texts(speedup_plot(ROWS))
-    )

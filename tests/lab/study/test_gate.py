@@ -85,17 +85,12 @@ def test_outcomes_have_every_budget_and_less_risk_with_more_recomputed(random_se
     assert all(outcome.kl > 1e-3 and outcome.prompt == 3 for outcome in measured)
 
 
-@pytest.fixture
-def questions(tmp_path, monkeypatch, random_session):
-    """A file of questions; the random pair takes the place of the bundled one."""
-    monkeypatch.setattr("specprefill_cli.answering.session.open_session", lambda *_args, **_options: random_session)
-    monkeypatch.setattr("specprefill_cli.lab.session.open_session", lambda *_args, **_options: random_session)
+def test_the_command_stores_gates_with_the_maps(call_json, random_session, tmp_path, monkeypatch):
+    for module in ("answering", "lab"):
+        monkeypatch.setattr(f"specprefill_cli.{module}.session.open_session", lambda *_args, **_options: random_session)
     monkeypatch.setattr(gate_calibration, "FEWEST_PROMPTS", 2)
     row = {"context": TEXT, "question": "When does the gate open?", "answers": ["nine"]}
-    return write_jsonl(tmp_path / "questions.jsonl", {"id": "0", **row}, {"id": "1", **row})
-
-
-def test_the_command_stores_gates_with_the_maps(call_json, questions, random_session, tmp_path):
+    questions = write_jsonl(tmp_path / "questions.jsonl", {"id": "0", **row}, {"id": "1", **row})
     options = ("--distractors", "0", "--look-ahead", "1", "--out", str(tmp_path / "out"), "--json")
     gate = call_json("calibrate", "--gate", questions, "--gate-kl", "0", *options)["gates"]["exact-0-draft"]
     assert (gate["threshold"], gate["target"], gate["n"]) == (0, 0, 2), "a random map gives nothing to accept"
