@@ -1,7 +1,5 @@
 """The messages of a chat request: their texts and files, the question, and what is document."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from specprefill_cli.errors import DocumentError
 from specprefill_cli.prefill.intent import intent_of
 from specprefill_cli.serving.body import read_entry
 from specprefill_cli.serving.guard import ApiError
-from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Division, divide, pattern
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, Division, divide, pattern, size_of
 
 # The share of all characters that has to be surely document.
 CLEAR_MAJORITY = 0.6
@@ -138,6 +136,8 @@ def find_document(body: Mapping[str, Any], document: str = "") -> tuple[str, lis
     Raises Untouched for a request to leave as it is, RefusedDocument for a named document that nothing asks about, DocumentError
     for an unreadable file.
     """
+    if not document and (body.get("tools") or body.get("functions")):
+        raise Untouched("tools")
     try:
         files = read_files(body)
     except (Untouched, DocumentError) as error:
@@ -158,8 +158,6 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     Raises Untouched for tools, without a clear question, for a question that needs the whole document, and where no clear
     majority of the text is surely document.
     """
-    if body.get("tools") or body.get("functions"):
-        raise Untouched("tools")
     all_texts = texts_of(body.get("messages"))
     texts = [text for text in all_texts if text.role in ROLES]
     if not any(text.role == "user" for text in texts):
@@ -169,8 +167,8 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
     long_texts = [LongText(text, *part) for text, part in ranges]
     # Beside a document of the user's, the system's text is mostly rules.
     long_texts = [own for own in long_texts if own.text.role == "user"] or long_texts
-    total = sum(len(text.value) for text in all_texts)
-    if sum(text.end - text.start for text in long_texts) < CLEAR_MAJORITY * total:
+    total = sum(size_of(text.value) for text in all_texts)
+    if sum(size_of(text.text.value[text.start : text.end]) for text in long_texts) < CLEAR_MAJORITY * total:
         raise Untouched("short" if total <= SHORT_CHARACTERS else "mostly not document")
     return find_question(texts, divisions), long_texts
 

@@ -4,8 +4,6 @@ In doubt text counts as asked: only sentences that are surely document may be th
 in the document answers.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib
@@ -30,6 +28,8 @@ OUTER_SENTENCES = 3
 MOST_INNER_QUESTIONS = 8
 # Pieces at either end of a text among which its requests are looked for.
 OUTER_PIECES = 24
+# A character of these scripts says as much as three of an alphabet.
+DENSE_CHARACTER = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 # Shorter pieces of a document are kept.
 SHORTEST_DOCUMENT = 100
 # A text is no document if this share of its unmarked sentences are in the user's own words.
@@ -63,7 +63,8 @@ def divide(text: str, is_system: bool) -> Division:
     """Divide a text of a message. is_system: whether it is the system's, which is mostly instructions."""
     labelled = labelled_questions(text)
     questions = [text[start:end].strip() for start, end in labelled]
-    if len(text) <= SHORT_CHARACTERS:
+    density = size_of(text) / max(1, len(text))
+    if size_of(text) <= SHORT_CHARACTERS:
         return Division(asked=questions or pieces_of(text, paragraphs_of(text)))
     forms, paragraphs = [form.span() for form in pattern("form").finditer(text)], paragraphs_of(text)
     marks = [mark for mark in marked_ranges(text) if not is_inside(mark[0], forms)]
@@ -78,14 +79,19 @@ def divide(text: str, is_system: bool) -> Division:
     stated = [sentence for sentence in unmarked if not pattern("question_mark").search(sentence)]
     own = sum(bool(pattern("own_words").search(sentence) or pattern("request").match(sentence)) for sentence in stated)
     if is_rules or own > max(OUTER_SENTENCES, OWN_SHARE * len(sentences)):
-        return Division(asked=questions or outer_pieces(unmarked))
+        return Division(asked=[*questions, *outer_pieces(unmarked)])
     is_marked = [is_inside(start, marks) for start, _ in paragraphs]
     # What stands further inside may be rules, but its questions are mostly the document's.
-    outer = outer_sentences(text, groups, paragraphs, is_marked, ASKED_CHARACTERS)
-    asked = questions or pieces_of(text, [(own[0][0], own[-1][1]) for own in outer])
+    outer = outer_sentences(text, groups, paragraphs, is_marked, int(ASKED_CHARACTERS / density))
+    outer_ranges = [(own[0][0], own[-1][1]) for own in outer]
+    # A label further inside is the document's own, and what stands below the last one is asked as well.
+    labelled = [own for own in labelled if own[0] > len(text) * 3 // 4 or is_inside(own[0], outer_ranges)]
+    below = labelled[-1][1] if labelled else 0
+    asked = [text[start:end].strip() for start, end in labelled]
+    asked += pieces_of(text, [(max(start, below), end) for start, end in outer_ranges if end > below])
     most = min(OUTER_CHARACTERS, max(ASKED_CHARACTERS, len(text) // OUTER_PARTS))
-    kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, most))}
-    inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group)]
+    kept = {*chain(*outer_sentences(text, groups, paragraphs, is_marked, int(most / density)))}
+    inner = [own for group in groups if not kept.issuperset(group) for own in inner_requests(text, group, density)]
     # Many requests inside are the document's own, as in a list of questions and answers; without answers they are asked.
     if len(inner) <= MOST_INNER_QUESTIONS or len(inner) > len(sentences) / 2:
         kept |= {*chain(*inner)}
@@ -97,6 +103,11 @@ def divide(text: str, is_system: bool) -> Division:
     runs = ([*group] for is_kept, group in groupby(sentences, kept.__contains__) if not is_kept)
     documents = [(run[0][0], run[-1][1]) for run in runs if run[-1][1] - run[0][0] >= SHORTEST_DOCUMENT]
     return Division(asked=asked, documents=documents)
+
+
+def size_of(text: str) -> int:
+    """How much a text says, in characters of an alphabet."""
+    return len(text) + 2 * len(DENSE_CHARACTER.findall(text))
 
 
 def pieces_of(text: str, paragraphs: Iterable[Range]) -> list[str]:
@@ -114,10 +125,10 @@ def outer_pieces(pieces: Sequence[str]) -> list[str]:
     return worded if len(worded) <= 2 * OUTER_PIECES else [*worded[:OUTER_PIECES], *worded[-OUTER_PIECES:]]
 
 
-def inner_requests(text: str, group: Sequence[Range]) -> list[Sequence[Range]]:
+def inner_requests(text: str, group: Sequence[Range], density: float) -> list[Sequence[Range]]:
     """A short paragraph's sentences if one may be asked; of a longer one each sentence that may be, and the next one."""
     flagged = [n for n, (start, end) in enumerate(group) if may_be_asked(text[start:end])]
-    if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS:
+    if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS / density:
         return [group]
     return [group[n : n + 2] for n in flagged]
 

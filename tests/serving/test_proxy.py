@@ -172,6 +172,10 @@ def test_files_and_documents_among_parts_are_read_and_thinned(client, upstream, 
     assert (file["type"], ANSWER in file["text"]) == ("text", True)
     kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
     assert kept < total / 4
+    reply = client.post(
+        "/v1/chat/completions", json=body | {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    )
+    assert reply.headers["x-specprefill-reason"] == "tools"
 
 
 @pytest.mark.parametrize(("part", "reason"), [
