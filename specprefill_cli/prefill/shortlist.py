@@ -25,21 +25,27 @@ NEAR = 100
 VERSION = 2
 
 
+def characters_read(collection: Collection, settings: Settings) -> int | None:
+    """How many characters of several documents the draft reads for a question about one place; None: all."""
+    limit, documents = settings.shortlist, collection.documents
+    if limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or len(documents) < 2:
+        return None
+    limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)
+    return int(limit) if sum(len(document.text) for document in documents) > int(least) else None
+
+
 def shortlist(collection: Collection, question: str, settings: Settings) -> Collection:
     """The parts of several documents that share most words with a question, of at most `settings.shortlist` characters.
 
     Everything is read for a question about everything or without a shared word, and in modes that read it all.
     """
-    documents, limit = collection.documents, settings.shortlist
-    limit, least = (AUTO_CHARACTERS, AUTO_FROM) if limit == AUTO else (limit, limit)
-    if limit == OFF or settings.mode not in (AUTO, PLANNED_MODE) or len(documents) < 2:
-        return collection
-    if sum(len(document.text) for document in documents) <= int(least) or is_about_everything(question):
+    documents, limit = collection.documents, characters_read(collection, settings)
+    if limit is None or is_about_everything(question):
         return collection
     with DiskCache() if collection.kept else nullcontext() as cache:
         indexes = [section_words(document, cache) for document in documents]
     counts = [len(index.lengths) for _, index in indexes]
-    chosen = best_sections(bm25(question, indexes), counts, int(limit) // SECTION)
+    chosen = best_sections(bm25(question, indexes), counts, limit // SECTION)
     if not chosen.any():
         return collection
     by_document = np.split(chosen, np.cumsum(counts)[:-1])

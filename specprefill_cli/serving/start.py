@@ -104,6 +104,7 @@ class Service:
         from specprefill_cli.answering.session import open_session
         from specprefill_cli.engine.local import LocalEngine
         from specprefill_cli.prefill.prefix_cache import document_cache
+        from specprefill_cli.prefill.shortlist import characters_read
         from specprefill_cli.serving.chat import chat_application
 
         settings, make_application = self.settings, chat_application
@@ -119,7 +120,8 @@ class Service:
         session = session.with_cache(cache)
         engine = LocalEngine(session, independent=True)
         self.metrics.watch(engine, cache)
-        if self.documents is not None:
+        # Of many documents each question reads other parts.
+        if self.documents is not None and characters_read(self.documents, settings) is None:
             # Any question leaves the KV of the documents in the cache.
             session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
         context = ServerContext(engine, self.documents, self.metrics, self.about)

@@ -19,7 +19,7 @@ from specprefill_cli.documents.language import WordForms
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.prefill.bm25 import word_index
 from specprefill_cli.prefill.scorers.meaning import embedding_importance
-from specprefill_cli.prefill.shortlist import pack, shortlist, unpack
+from specprefill_cli.prefill.shortlist import characters_read, pack, shortlist, unpack
 from specprefill_cli.record import Citation
 from specprefill_cli.settings import Settings
 
@@ -135,6 +135,7 @@ def many(*texts: str, kept: bool = False) -> Collection:
 def test_the_documents_with_the_questions_words_are_read(cache: DiskCache, kept: bool) -> None:
     collection = many(*OTHERS[:15], FARM, *OTHERS[15:], kept=kept)
     settings = Settings(shortlist=4000)
+    assert characters_read(collection, settings) == 4000
     for _ in range(2):
         chosen = shortlist(collection, "What colour is the mill's gate?", settings)
         names = [document.name for document in chosen.documents]
