@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
@@ -102,25 +102,30 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     """Check a pair's data type, the memory that it needs, and what works with it; download no weights."""
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
-    from specprefill_cli.models.machine.placement import choose_dtype, choose_placement
-    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization, stores_packed
+    from specprefill_cli.models.machine.placement import choose_dtype, choose_placement, stored_placement
+    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
+    from specprefill_cli.models.machine.recommendation import cpu_bytes, weights_of
     from specprefill_cli.models.sources.hub import ModelNotHere
     from specprefill_cli.models.sources.pairs import chosen_pair
-    from specprefill_cli.models.sources.refs import ModelRef
+    from specprefill_cli.models.sources.refs import Kind, ModelRef
     from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
     from specprefill_cli.prompting import load_template
 
     pair = chosen_pair(settings)
     placement = choose_placement(settings.devices)
     check_quantization(settings.quantization, placement.device_type, placement.shards)
-    placement = replace(placement, packed=stores_packed(settings.quantization, placement.device_type, placement.shards))
+    placement = stored_placement(placement, settings.quantization, pair.adapter)
     template = load_template(settings.prompt or pair.prompt)
     needed_bytes, outlines = 0, []
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         ref = ModelRef(name, placement.packed)
         conversion = ref.conversion if ref.file is not None else None
-        if conversion is not None and not conversion.done:
-            yield Check(f"{role} {name}", State.NO, "not converted yet: the first run does that")
+        is_missing = ref.kind is Kind.HUB_FILE and ref.file is None
+        if is_missing or (conversion is not None and not conversion.done):
+            todo = "downloaded" if is_missing else "converted"
+            yield Check(f"{role} {name}", State.NO, f"not {todo} yet: the first run does that")
+            if weights := weights_of(pair):
+                yield compare_memory(f"pair {pair.name}, roughly", int(weights * cpu_bytes()), placement)
             return
         try:
             outline = load_outline(name, placement, settings.offline)
@@ -129,7 +134,9 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
             return
         outlines.append(outline)
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())
-        quantization = settings.quantization if role == "target" and settings.quantization != AUTO else NONE
+        # On a CPU a checkpoint is loaded whole before it is quantised.
+        is_quantized = role == "target" and settings.quantization != AUTO and placement.device_type == "cuda"
+        quantization = settings.quantization if is_quantized else NONE
         weights, cache = weight_bytes(outline.config, dtype, quantization), cache_bytes(outline.config, tokens, dtype)
         needed_bytes += weights + cache
         stored_as = str(dtype).removeprefix("torch.") + ("" if quantization == NONE else f" and {quantization}")

@@ -130,18 +130,17 @@ def open_engine(
 
 def prepare_target(settings: Settings, notes: Notes) -> None:
     """Convert a target's file on its first use. Raises SpecprefillError, before importing torch, for a target that is nowhere."""
-    target = chosen_pair(settings).target
-    ref = ModelRef(target)
+    pair = chosen_pair(settings)
+    target, ref = pair.target, ModelRef(pair.target)
     if ref.kind is Kind.HUB_FILE and may_download(target, settings.offline):
         notes.line(f"{target}: downloading it into the hub's cache once")
         fetch_gguf(target)
     if ref.file is not None:
         import_transformers(settings.tensor_parallel)
-        from specprefill_cli.models.machine.placement import choose_placement
-        from specprefill_cli.models.machine.quantization import stores_packed
+        from specprefill_cli.models.machine.placement import choose_placement, stored_placement
 
-        device_type = choose_placement(settings.devices).device_type
-        ref = ModelRef(target, stores_packed(settings.quantization, device_type, settings.tensor_parallel))
+        placement = replace(choose_placement(settings.devices), shards=settings.tensor_parallel)
+        ref = ModelRef(target, stored_placement(placement, settings.quantization, pair.adapter).packed)
     if ref.conversion is None or ref.conversion.done:
         return
     notes.line(f"{target}: converting its file once; later runs load it in a second")

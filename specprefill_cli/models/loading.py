@@ -1,6 +1,5 @@
 """Loads a pair, or a model's outline without weights, from a folder or the hub. Refuses models that are not supported."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from transformers import AutoConfig, TokenizersBackend
@@ -17,6 +16,7 @@ from specprefill_cli.models.machine.placement import (
     draft_placement,
     how_to_place,
     prefer_one_gpu,
+    stored_placement,
 )
 from specprefill_cli.models.machine.quantization import (
     AUTO,
@@ -24,7 +24,6 @@ from specprefill_cli.models.machine.quantization import (
     check_quantization,
     checkpoint_method,
     quantization_config,
-    stores_packed,
 )
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.running.int8 import STORED, load_written, quantize_on_cpu
@@ -35,6 +34,9 @@ from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
 from specprefill_cli.settings import Settings
+
+# Tokens that end a turn: a GGUF file may name only the one that ends a text.
+TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 
 
 def load_pair(
@@ -47,7 +49,7 @@ def load_pair(
     Raises SpecprefillError when a model cannot be loaded or is not supported.
     """
     dtype, offline, quantization = settings.dtype, settings.offline, settings.quantization
-    placement = replace(placement, packed=stores_packed(quantization, placement.device_type, placement.shards))
+    placement = stored_placement(placement, quantization, pair.adapter)
     target: LoadedModel | ModelOutline
     if with_target:
         check_quantization(quantization, placement.device_type, placement.shards)
@@ -117,5 +119,6 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     check_model(model, name)
     configured = model.generation_config.eos_token_id
     ids = [*(configured if isinstance(configured, list) else [configured]), outline.tokenizer.eos_token_id]
+    ids += map(outline.tokenizer.get_added_vocab().get, TURN_ENDS)
     stops = frozenset(number for number in ids if number is not None)
     return LoadedModel(name, model.eval(), outline.tokenizer, outline.context, stops)

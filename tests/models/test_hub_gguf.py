@@ -13,11 +13,13 @@ from specprefill_cli.models.sources.hub_gguf import cached_file, is_gguf_name, m
 from tests.helpers.gguf_files import write_gguf
 
 FILES = ["README.md", "m-q4_k_m.gguf", "m-q8_0-00002-of-00002.gguf", "m-q8_0-00001-of-00002.gguf", "m-iq4_k_m.gguf"]
+FILES += ["m-f16.gguf", "mmproj-m-f16.gguf", "m-bf16.gguf", "m-bf16-00001-of-00001.gguf"]
 
 
 @pytest.mark.parametrize(("name", "files"), [
     ("a/m-GGUF", ["m-q4_k_m.gguf"]), ("a/m:Q4_K_M", ["m-q4_k_m.gguf"]),
     ("a/m-gguf:q8_0", ["m-q8_0-00001-of-00002.gguf", "m-q8_0-00002-of-00002.gguf"]), ("a/m-GGUF:Q2_K", []),
+    ("a/m:F16", ["m-f16.gguf"]), ("a/m:BF16", ["m-bf16-00001-of-00001.gguf"]),
 ])  # fmt: skip
 def test_a_quantisation_names_one_file_or_all_its_parts(name, files):
     assert is_gguf_name(name)

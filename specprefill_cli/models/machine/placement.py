@@ -11,7 +11,8 @@ from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.machine.cost import ModelCost
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
-from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import AUTO, NONE, checkpoint_method, cpu_has_bfloat16
+from specprefill_cli.models.running.int8 import PROCESSOR
 
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.
@@ -43,6 +44,16 @@ class Placement:
         if isinstance(self.device_map, dict):
             return (int(self.device_map[""].partition(":")[2]),)
         return tuple(self.max_memory or ())
+
+
+def stored_placement(placement: Placement, name: str, adapter: str | None = None) -> Placement:
+    """A placement that says whether large GGUF files are kept and run in int8 under a `--quantization`.
+
+    They are on a CPU, by default where that is faster, but never below an adapter, which changes whole weights.
+    """
+    is_wanted = name == "int8" or (name == AUTO and PROCESSOR.startswith("AVX"))
+    is_possible = placement.device_type == "cpu" and placement.shards == 1 and adapter is None
+    return replace(placement, packed=is_wanted and is_possible)
 
 
 def choose_placement(devices: str) -> Placement:

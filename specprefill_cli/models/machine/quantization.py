@@ -7,7 +7,6 @@ import torch
 from transformers import BitsAndBytesConfig, PretrainedConfig, utils
 
 from specprefill_cli.errors import SpecprefillError, pip_command
-from specprefill_cli.models.running.int8 import PROCESSOR
 
 NONE, AUTO = "none", "auto"
 # torch's checks for instructions that multiply bfloat16.
@@ -32,11 +31,6 @@ def check_quantization(name: str, device_type: str, shards: int) -> None:
             f"--quantization {name} needs the package bitsandbytes in a version that transformers can use; "
             f"install it with {pip_command('--upgrade', 'bitsandbytes')}"
         )
-
-
-def stores_packed(name: str, device_type: str, shards: int = 1) -> bool:
-    """Whether large GGUF files are kept and run in int8 under a `--quantization`: on a CPU, by default where it is faster."""
-    return device_type == "cpu" and shards == 1 and (name == "int8" or (name == AUTO and PROCESSOR.startswith("AVX")))
 
 
 def quantization_config(

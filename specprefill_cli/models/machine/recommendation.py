@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
-from specprefill_cli.models.running.int8 import Int8Linear, pack_rows
+from specprefill_cli.models.running.int8 import PROCESSOR, Int8Linear, pack_rows
 from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, Pair, on_this_machine, runs_from_gguf
 from specprefill_cli.models.sources.refs import ModelRef
 
@@ -19,14 +19,21 @@ PREFILL_OUTPUTS, DECODING_OUTPUTS, TRIAL_INPUTS, TRIAL_ROWS, TRIAL_RUNS = 8_192,
 DOCUMENT_TOKENS, CHOOSER_FLOPS = 10_000, 5e7
 # Slower than this nobody reads along, in tokens a second.
 READING_SPEED = 8.0
-# Memory beside the weights, in bytes: KV, a pass, and Python with its libraries. Bytes of a weight on a GPU; on a CPU it is 1.
-BESIDE, GPU_BYTES = 1.5 * 2**30, 2
+# Memory beside the weights, in bytes: KV, a pass, and Python with its libraries.
+BESIDE = 1.5 * 2**30
+# Bytes of a weight: on a GPU, and on a CPU in int8 (with the 4 bits beside it) or in float32.
+GPU_BYTES, PACKED_BYTES, WHOLE_BYTES = 2, 1.7, 4
 
 
 def weights_of(pair: Pair) -> float:
     """The number of weights of a pair's target by its name; 0 where the name does not say."""
     size = re.search(r"-(\d+(?:\.\d+)?)b\b", pair.name)
     return float(size[1]) * 1e9 if size else 0.0
+
+
+def cpu_bytes() -> float:
+    """Bytes that a GGUF file's weight takes in memory on this processor."""
+    return PACKED_BYTES if PROCESSOR.startswith("AVX") else WHOLE_BYTES
 
 
 def suitable_pair(pairs: Iterable[Pair], room: float, bytes_a_weight: float, most_weights: float) -> Pair | None:
@@ -52,7 +59,7 @@ def recommend(memory: float, gpu_memory: float) -> str:
         return f"--pair {pair.name}: the largest that fits the GPU memory"
     flops, weights_a_second = measure_cpu()
     gguf_pairs = (pair for pair in map(on_this_machine, PAIRS.values()) if runs_from_gguf(pair))
-    pair = suitable_pair(gguf_pairs, memory, 1, weights_a_second / READING_SPEED)
+    pair = suitable_pair(gguf_pairs, memory, cpu_bytes(), weights_a_second / READING_SPEED)
     if pair is None:
         return f"--pair {SMOLLM2}: little memory, or a slow processor"
     weights = weights_of(pair)

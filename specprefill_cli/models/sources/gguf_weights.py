@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,12 +109,25 @@ def unpacked(
     return [in_halves(torch.cat(parts), named.heads) for parts in zip(*blocks, strict=True)]
 
 
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Restore the number of torch's threads, which every later thread of the process takes from the last that set it."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def stored_tensors(
     named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, step: Callable[[int, str], None]
 ) -> Iterator[tuple[str, Tensor]]:
     """Names and values as they are stored. step: called with the percent done."""
     done, count = 0, sum(tensor.count for tensor in named)
-    with ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with (
+        own_threads(),
+        ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
         for tensor in named:
             convert = pack_rows if packed and len(tensor.tensor.shape) > 1 else lambda values: (values.bfloat16(),)
             if packed and lora is None and tensor.keeps_nibbles:

@@ -80,7 +80,7 @@ def adapter_folder(name: str, offline: bool) -> Path:
 def download_errors(name: str) -> Iterator[None]:
     """Turn errors of the hub's client into a SpecprefillError with cause and remedy."""
     from huggingface_hub import constants
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         yield
@@ -88,6 +88,9 @@ def download_errors(name: str) -> Iterator[None]:
         raise
     except GatedRepoError as error:
         problem = f"{name}: gated; accept its terms at {constants.ENDPOINT}/{name}, and log in with `hf auth login`"
+        raise SpecprefillError(problem) from error
+    except RepositoryNotFoundError as error:
+        problem = f"{name}: no such repository on the hub; check its name, or log in with `hf auth login`"
         raise SpecprefillError(problem) from error
     except LocalEntryNotFoundError as error:
         cause = f"not complete in {constants.HF_HUB_CACHE}, and it cannot be downloaded now"

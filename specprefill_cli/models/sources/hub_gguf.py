@@ -25,7 +25,10 @@ def split_name(name: str) -> tuple[str, str]:
 def matching_files(name: str, files: Iterable[str]) -> list[str]:
     """The files of a repository that hold the quantisation: one, or all parts of one in order; empty where none does."""
     ending = re.compile(rf"(?:^|[-._/]){split_name(name)[1]}\.gguf$", re.IGNORECASE)
-    return sorted(file for file in files if ending.search(PART.sub("", file)))
+    # A projector of pictures may have the same quantisation, and a file may be there whole as well as in parts.
+    found = [file for file in files if ending.search(PART.sub("", file)) and "mmproj" not in file.lower()]
+    alike = [file for file in found if PART.sub("", file) == PART.sub("", min(found))]
+    return sorted(file for file in alike if (PART.search(file) is None) == (PART.search(min(alike)) is None))
 
 
 def cached_file(name: str) -> Path | None:

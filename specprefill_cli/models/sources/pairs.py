@@ -1,5 +1,6 @@
 """The registry of pairs: `tiny`, and well-known Hugging Face models in the sizes that people run."""
 
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,8 +19,8 @@ CHOOSER = f"{BUNDLED}draft"
 QWEN, LLAMA = "Qwen/Qwen2.5-0.5B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
 MINISTRAL, CODER = "mistralai/Ministral-3-3B-Instruct-2512-BF16", "Qwen/Qwen2.5-Coder"
 GEMMA = "google/gemma-3-{}b-it"
-# Free memory that a GGUF file's model needs in any form, in bytes for each byte of the file.
-MEMORY_OF_FILE = 4
+# Free memory that a GGUF file's model needs, in bytes for each byte of the file: in int8, or in float32 where int8 is slow.
+MEMORY_OF_FILE = 4 if platform.machine().lower() in ("x86_64", "amd64") else 7
 # Values of settings that need a draft with the target's tokenizer, or a pretrained draft.
 OWN_DRAFT = {"mode": ("draft-kv", "hybrid"), "scorer": ("question", "paper"), "proposer": ("draft",)}
 FOLDER_VARIABLE = "SPECPREFILL_CALIBRATION"

@@ -107,5 +107,6 @@ def agreed_tokenizer(
     target: str, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a target: its own, but for a GGUF file the draft's, where they differ in form alone."""
-    is_shared = draft_tokenizer.get_vocab().items() <= target_tokenizer.get_vocab().items()
+    own, others = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
+    is_shared = others.items() <= own.items() and target_tokenizer.get_added_vocab().keys() <= others.keys()
     return draft_tokenizer if ModelRef(target).kind in (Kind.FILE, Kind.HUB_FILE) and is_shared else target_tokenizer
