@@ -15,8 +15,8 @@ from specprefill_cli.prefill.registry import MODES, SCORERS, runs_draft
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.base import LexicalScorer
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
-from specprefill_cli.prefill.scorers.meaning import BlendScorer
-from specprefill_cli.record import COMPACT, ORIGINAL
+from specprefill_cli.prefill.scorers.meaning import BlendScorer, reads_english
+from specprefill_cli.record import COMPACT, ORIGINAL, PLANNED_MODE
 from specprefill_cli.settings import AUTO, Settings
 
 # Target's operations for a token over the encoder's; from this ratio on, selecting half of the document is faster.
@@ -81,11 +81,17 @@ def resolve_positions(settings: Settings, pair: CalibratedPair, prompt_tokens: i
     return ORIGINAL if fits and (calibration is None or calibration.positions != COMPACT) else COMPACT
 
 
+def has_chooser(pair: CalibratedPair) -> bool:
+    """Whether the draft is the bundled one."""
+    return pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
+
+
 def encoder_pays(pair: CalibratedPair, document_tokens: int) -> bool:
     """Whether the sentence encoder, which helps the bundled draft, is cheap compared with the target's prefill."""
-    bundled = pair.draft is not None and ModelRef(pair.draft.name).kind is Kind.BUNDLED
     too_long = document_tokens > LONGEST_ENCODED and pair.target.device.startswith("cpu")
-    return bundled and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
+    return (
+        has_chooser(pair) and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
+    )
 
 
 def resolve_request(
@@ -93,6 +99,10 @@ def resolve_request(
 ) -> PrefillRequest:
     """Build the request of a prompt. cache: work of earlier questions about the same documents."""
     scorer = resolve_scorer(settings.scorer, pair, settings.mode, encoded.document_tokens)
+    is_free = settings.scorer == AUTO and settings.mode in (AUTO, PLANNED_MODE)
+    # The bundled draft reads English alone.
+    if is_free and scorer == HeadsScorer.name and has_chooser(pair) and not reads_english(encoded):
+        scorer = LexicalScorer.name
     length = encoded.prompt.length
     return PrefillRequest(
         **vars(encoded),

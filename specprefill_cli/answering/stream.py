@@ -22,7 +22,7 @@ from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.models.sources.tokenizers import encode_text
 from specprefill_cli.prefill.auto_mode import expected_speedup
 from specprefill_cli.prefill.fates import Plan, full_plan
-from specprefill_cli.prefill.registry import MODES, runs_draft
+from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PrefillRequest, PrefillResult
 from specprefill_cli.record import COMPACT, NOT_FOUND, ORIGINAL, PLANNED_MODE, SWITCHED_OFF, Record
 
@@ -70,7 +70,7 @@ class AnswerStream(TextStream):
 
         A KeyboardInterrupt thrown into the generator ends the answer and keeps the text so far.
         """
-        if self.is_denied:
+        if self.is_denied and not (self.settings.confirm and self.resolved.mode == PLANNED_MODE):
             yield from self.emit(NOT_FOUND)
             return
         detokenizer = Detokenizer(self.request.pair.target.tokenizer)
@@ -155,7 +155,7 @@ class AnswerStream(TextStream):
     def result(self) -> Record:
         request, prefilled, resolved = self.request, self.prefilled, self.resolved
         confirmation, ttft_seconds, signals = self.confirmation, request.clock.ttft, self.signals
-        draft_used = runs_draft(resolved.mode, request.scorer) or "draft" in self.log.proposers
+        draft_used = "draft_prefill" in request.clock.seconds or "draft" in self.log.proposers
         return self.record(
             mode=resolved.mode,
             reason=resolved.mode_reason,

@@ -59,8 +59,8 @@ def retrieve(
 def dry_run(session: Session, collection: Collection, question: str, settings: Settings) -> DryRun:
     """Score the documents and select chunks, as mode `select` would. Raises UsageError, PromptTooLong."""
     settings = settings.varied(mode=PLANNED_MODE)
-    # The estimates need the draft's time for the whole prompt, so it starts without a cache.
-    session = session.with_cache(None)
+    # The estimates need the chooser's time for the whole prompt, so it starts without a cache, and stores nothing.
+    session, collection = session.with_cache(None), replace(collection, kept=False)
     request = session.request(WARM_UP, "When?", settings)
     SCORERS[request.scorer].score(request)
     request = session.request(collection, question, settings)
@@ -71,7 +71,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)
     estimates, full_seconds = estimate(request, plan)
     full_fits = fits_target(request)
-    uses_draft = pair.draft is not None and SCORERS[request.scorer].uses_draft
+    uses_draft = "draft_prefill" in request.clock.seconds
     return DryRun(
         question=request.question,
         mode=PLANNED_MODE,
@@ -94,12 +94,12 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
 def estimate(request: PrefillRequest, plan: Plan) -> tuple[list[Estimate], float | None]:
     """Estimate the plan and other keep ratios, and the seconds of full prefill.
 
-    Seconds are operations times the draft's measured seconds per operation. This assumes that draft and target run equally
+    Seconds are operations times the chooser's measured seconds per operation. This assumes that draft and target run equally
     fast, and misjudges a target that is on another device or uses its device better.
     """
     length, target = request.prompt.length, cost_of(request.pair.target)
     full_flops, scoring = target.prefill_with_overhead(length), SCORERS[request.scorer].cost(request, True)
-    seconds = sum(request.clock.seconds.get(phase, 0.0) for phase in ("draft_prefill", "look_ahead"))
+    seconds = sum(request.clock.seconds.get(phase, 0.0) for phase in ("draft_prefill", "look_ahead", "scoring"))
     full_seconds = full_flops * seconds / scoring if scoring and seconds else None
 
     def estimate_at(keep: float | None, tokens: int) -> Estimate:

@@ -21,6 +21,7 @@ from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.models.sources.tokenizers import fingerprint
 from specprefill_cli.prefill.calibration import calibration_folder, check_identity, model_identity, read_description
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers.meaning import BlendScorer, reads_english
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import LoadedPair
@@ -131,7 +132,7 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
     calibration = None
     if pair.ranks.size > 1:
         reason = "this mode runs in a single process; leave out --tensor-parallel, or use --mode select"
-    elif not SCORERS[request.scorer].uses_draft:
+    elif not SCORERS[request.scorer].uses_draft or (request.scorer == BlendScorer.name and not reads_english(request)):
         reason = f"this mode needs a scorer that runs the draft, not --scorer {request.scorer}"
     elif not pair.same_tokenizer:
         reason = f"{request.draft.name} and {target.name} have different tokenizers; use --mode select"

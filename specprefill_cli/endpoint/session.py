@@ -26,7 +26,7 @@ from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.models.sources.tokenizers import count_tokens
 from specprefill_cli.prefill.calibration import CalibratedPair, load_heads
 from specprefill_cli.prefill.intent import is_about_everything
-from specprefill_cli.prefill.registry import SCORERS, check_names
+from specprefill_cli.prefill.registry import check_names
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prompting import Template, load_template
 from specprefill_cli.record import NOT_FOUND, PLANNED_MODE, UPSTREAM, Record, Verdict
@@ -37,8 +37,8 @@ CAPACITY = 8
 # The server checks its model's context, so no prompt is too long here.
 NO_LIMIT = 2**40
 ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
-# A server that counts less than this share of the draft's tokens has probably truncated the prompt.
-DOUBTFUL_SHARE = 0.4
+# A server that counts fewer tokens than one for so many characters has probably truncated the prompt.
+MOST_CHARACTERS = 12
 CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
 
 
@@ -106,7 +106,7 @@ class EndpointStream(TextStream):
             f"tokens are counted with {draft.name}'s tokenizer{server_count}; kept text is sent as prose, without its original "
             "positions, draft KV or speculation",
         ]
-        if prompt_tokens and prompt_tokens < DOUBTFUL_SHARE * self.prefilled.plan.kept_tokens:
+        if prompt_tokens and prompt_tokens * MOST_CHARACTERS < len(self.prefilled.text):
             warnings.append(CUT_PROMPT)
         return warnings + self.end_warnings("its longest")
 
@@ -114,7 +114,7 @@ class EndpointStream(TextStream):
         request, choice = self.request, self.prefilled
         tokens = self.reply.completion_tokens or count_tokens(self.text)
         selects = choice.mode == PLANNED_MODE
-        draft_ran = selects and SCORERS[request.scorer].uses_draft
+        draft_ran = "draft_prefill" in request.clock.seconds
         return self.record(
             mode=choice.mode,
             reason=choice.reason,

@@ -55,7 +55,8 @@ def check_fits(request: PrefillRequest, mode: str) -> None:
     """Raises PromptTooLong when the mode cannot fit prompt and answer into the contexts of target and draft."""
     prompt, any_length = request.prompt, mode == PLANNED_MODE
     needed = with_one_chunk(request, prompt) if any_length and request.positions != ORIGINAL else prompt.length
-    check_context(request.pair.target, prompt.length, needed, request.max_new_tokens)
+    remedy = "use --positions compact, or give shorter documents" if any_length and needed == prompt.length else REMEDY
+    check_context(request.pair.target, prompt.length, needed, request.max_new_tokens, remedy)
     if MODES[mode].uses_draft:
         check_draft_fits(request, any_length)
 
@@ -65,7 +66,8 @@ def check_draft_fits(request: PrefillRequest, in_parts: bool = True) -> None:
     draft, scorer, prompt = request.pair.draft, SCORERS[request.scorer], request.draft_prompt
     if draft is not None and scorer.uses_draft:
         needed = with_one_chunk(request, prompt) if in_parts and scorer.any_length else prompt.length
-        check_context(draft, prompt.length, needed, request.look_ahead if scorer.looks_ahead else 0)
+        remedy = "use --scorer auto, or give shorter documents" if in_parts and not scorer.any_length else REMEDY
+        check_context(draft, prompt.length, needed, request.look_ahead if scorer.looks_ahead else 0, remedy)
 
 
 def with_one_chunk(request: PrefillRequest, prompt: Prompt) -> int:

@@ -140,8 +140,9 @@ def complete_sentences(text: str, offsets: np.ndarray, start: int, end: int) -> 
     chunk = text[low:high]
     low, high = low + len(chunk) - len(chunk.lstrip()), high - (len(chunk) - len(chunk.rstrip()))
     first, last = sentences_around(text, low, high)
-    begin = int(np.searchsorted(offsets[:, 0], first, side="right")) - 1
-    stop = int(np.searchsorted(offsets[:, 0], last))
+    # Several tokens may hold a character together; a chunk of blanks stays as it is.
+    begin = min(start, int(np.searchsorted(offsets[:, 1], first, side="right")))
+    stop = max(end, int(np.searchsorted(offsets[:, 0], last)))
     return begin if start - begin <= LONGEST_REST else start, stop if stop - end <= LONGEST_REST else end
 
 
@@ -183,8 +184,9 @@ def select_scored(request: PrefillRequest, scores: Scores, capped: bool = True) 
 
 def expected_tokens(request: PrefillRequest) -> int:
     """Tokens that a selection will keep; with `--keep auto`, known only after scoring, an assumption."""
-    if request.keep is not None:
-        return tokens_at(request.keep, request)
+    keep = OUTLINE_KEEP if request.keep is None and is_about_everything(request.question) else request.keep
+    if keep is not None:
+        return tokens_at(keep, request)
     calibration = request.pair.target_calibration
     assumed = ASSUMED_TOKENS if calibration is None or calibration.auto_mass is None else CALIBRATED_TOKENS
     return min(tokens_at(ASSUMED_KEEP, request), request.prompt.length - request.document_tokens + assumed)

@@ -106,6 +106,8 @@ def test_only_strict_replaces_a_doubtful_answer(
     stream = ask(random_session, not_found=not_found)
     pieces = list(stream)
     record = stream.result()
+    if replaced:
+        assert ask(random_session, not_found=not_found, mode="select", confirm=True).finished().confirmed is not None
     assert record.answerable is answerable
     assert record.answer == "".join(pieces).strip() == (NOT_FOUND if replaced else plain)
     assert (record.generated_tokens == 0) == replaced

@@ -135,6 +135,12 @@ def test_cut_sentences_are_completed_wherever_tokens_have_their_blanks(blank, to
     assert complete_sentences(SENTENCES, offsets, *tokens) == completed
 
 
+def test_a_sentence_begins_with_all_tokens_of_its_first_character():
+    offsets = np.array([(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (3, 4), (4, 5), (4, 5)])
+    assert complete_sentences("家。門は緑", offsets, 5, 8) == (2, 8)
+    assert complete_sentences("a. \n b", np.array([(0, 2), (2, 5), (5, 6)]), 1, 2) == (1, 2)
+
+
 def test_an_end_far_from_its_sentence_stays():
     text = "Start " + "a " * 900 + "end."
     offsets = np.array([match.span() for match in re.finditer(r"\S+ ?", text)])

@@ -33,7 +33,7 @@ from specprefill_cli.models.encoder import (
 from specprefill_cli.models.encoder_files import INSTALL, has_encoder, load_encoder
 from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier
 from specprefill_cli.prefill.importance import blend
-from specprefill_cli.prefill.request import PrefillRequest
+from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores, lexical_importance
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
 
@@ -152,12 +152,13 @@ class BlendScorer(HeadsScorer):
         else:
             with request.clock.phase("scoring"):
                 importance = self.finish(request, None)
-            scores = Scores(importance=importance, neighbours=self.neighbours, auto_budget=self.general_budget(request))
+            scores = Scores(importance=importance, neighbours=self.neighbours)
         weak = sorted(set(languages) - MEASURED - {ENGLISH})
         missing = () if has_encoder(folder_of(request)) else (BY_WORDS.format(command=INSTALL),)
         warnings = (*scores.warnings, *(WEAK.format(language=language) for language in weak), *missing)
         reused = (*scores.reused, VECTORS) if cached else scores.reused
-        return replace(scores, whole_sentences=True, warnings=warnings, reused=reused)
+        budget = scores.auto_budget if reads_all_in_english(request) else self.general_budget(request)
+        return replace(scores, whole_sentences=True, warnings=warnings, reused=reused, auto_budget=budget)
 
     def finish(self, request: PrefillRequest, importance: Tensor | None) -> Tensor:
         """Mix in meaning and words. importance: [n] by the draft's heads; None: it did not run."""
@@ -184,6 +185,6 @@ class BlendScorer(HeadsScorer):
         return by_heads + embedding_flops(request)
 
 
-def reads_english(request: PrefillRequest) -> bool:
+def reads_english(request: EncodedQuestion) -> bool:
     """Whether the bundled draft runs: a document is in English, or there is none."""
     return ENGLISH in (request.collection.languages or (ENGLISH,))
