@@ -104,8 +104,8 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement, stored_placement
     from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
-    from specprefill_cli.models.machine.recommendation import cpu_bytes, weights_of
-    from specprefill_cli.models.sources.hub import ModelNotHere
+    from specprefill_cli.models.machine.recommendation import GPU_BYTES, PACKED_BYTES, WHOLE_BYTES, weights_of
+    from specprefill_cli.models.sources.hub import ModelNotHere, may_download
     from specprefill_cli.models.sources.pairs import chosen_pair
     from specprefill_cli.models.sources.refs import Kind, ModelRef
     from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
@@ -120,14 +120,15 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     for role, name in (("draft", pair.draft), ("target", pair.target)):
         ref = ModelRef(name, placement.packed)
         conversion = ref.conversion if ref.file is not None else None
-        is_missing = ref.kind is Kind.HUB_FILE and ref.file is None
-        if is_missing or (conversion is not None and not conversion.done):
-            todo = "downloaded" if is_missing else "converted"
-            yield Check(f"{role} {name}", State.NO, f"not {todo} yet: the first run does that")
-            if weights := weights_of(pair):
-                yield compare_memory(f"pair {pair.name}, roughly", int(weights * cpu_bytes()), placement)
-            return
         try:
+            is_missing = ref.kind is Kind.HUB_FILE and may_download(name, settings.offline)
+            if is_missing or (conversion is not None and not conversion.done):
+                todo = "downloaded" if is_missing else "converted"
+                yield Check(f"{role} {name}", State.NO, f"not {todo} yet: the first run does that")
+                size = GPU_BYTES if placement.gpus else PACKED_BYTES if placement.packed else WHOLE_BYTES
+                if weights := weights_of(pair):
+                    yield compare_memory(f"pair {pair.name}, roughly", int(weights * size), placement)
+                return
             outline = load_outline(name, placement, settings.offline)
         except ModelNotHere as error:
             yield Check(f"{role} {name}", State.NO, str(error))

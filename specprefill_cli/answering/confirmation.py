@@ -20,7 +20,7 @@ from specprefill_cli.models.running.cache import new_state
 from specprefill_cli.models.running.passes import ForwardInput
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.prefill.request import PhaseClock
-from specprefill_cli.record import BASELINE, UNCONFIRMED
+from specprefill_cli.record import BASELINE, NOT_FOUND, UNCONFIRMED
 
 
 @dataclass(kw_only=True)
@@ -76,6 +76,9 @@ def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor,
             log=DecodeLog(),
             known_tokens=provisional,
             confirmation=Confirmation(),
+            # Fits have seen short prompts.
+            answerable_model=None,
+            states=None,
         )
         yield from exact.decode(collect)
     except KeyboardInterrupt:
@@ -83,7 +86,8 @@ def confirm(stream: Any) -> Generator[ForwardInput | str | Confirmation, Tensor,
     except torch.OutOfMemoryError as error:
         return stream.notes.append(f"out of memory ({first_line(error)}): {UNCONFIRMED}")
     confirmation.log_probabilities = exact.log_probabilities
-    confirmation.confirmed = tuple(tokens) == provisional
+    confirmation.confirmed = tuple(tokens) == provisional and not exact.is_denied
     detokenizer = Detokenizer(request.pair.target.tokenizer)
-    stream.tokens, stream.pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
+    stream.tokens, pieces = tokens, [*map(detokenizer.push, tokens), detokenizer.finish()]
+    stream.pieces = [NOT_FOUND] if exact.is_denied else pieces
     confirmation.seconds = time.perf_counter() - began

@@ -107,7 +107,7 @@ def open_output(
                 end_of_rows += len(row_bytes)
                 finished.add(record)
             if hashes is not None and finished.rows and finished.rows.keys().isdisjoint(hashes):
-                remedy = "give the same input as before, or another --out"
+                remedy = "give the same input and --document as before, or another --out"
                 raise UsageError(f"--resume: no row of {path} is in the input; {remedy}")
             stream.truncate(end_of_rows)
             if retry_failed:

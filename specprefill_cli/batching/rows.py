@@ -50,7 +50,7 @@ class Row:
     """A question, or the error of its line. identifier: the row's id, or the number of its line.
 
     documents: empty: those of the batch; overrides: the row's own settings, unparsed; ignored: unknown keys
-    row_hash: of the question with its id, documents and settings; of the line where it is no question
+    row_hash: of the question with its id, its or the batch's documents, and settings; of the line where it is no question
     """
 
     identifier: str | int

@@ -30,6 +30,7 @@ def pages(file: SourceFile) -> Pages:
         logging.getLogger(package).setLevel(logging.CRITICAL)
     failures: dict[int, str] = {}
     problems: defaultdict[str, list[int]] = defaultdict(list)
+    missing = ""
     with pdfium.LOCK, ExitStack() as stack:
         try:
             document = stack.enter_context(closing(PdfDocument(file.data)))
@@ -54,15 +55,19 @@ def pages(file: SourceFile) -> Pages:
                 if UNDECODED in text:
                     problems["undecoded" if text == UNDECODED else "guessed"].append(index + 1)
                 text = whole_lines(restore_ligatures(text))
-                if picture is not None and (recognised := whole_lines(extras.recognised_text(picture))):
+                recognised = "" if picture is None else whole_lines(extras.recognised_text(picture))
+                # A slide over a picture may have more text of its own.
+                if len(recognised) > len(text):
                     text = recognised
                     problems["recognised"].append(index + 1)
-            except (PdfiumError, ImportError) as error:
-                # Recognition may lack a library of the system.
+            except PdfiumError as error:
                 failures[index + 1] = first_line(error)
+            except ImportError as error:
+                # A library of the system.
+                missing = first_line(error)
             attached += pdfium.attachments(document) if index + 1 == file.page_count else []
             yield "\n\n".join(filter(None, [text, *(file.attached(*attachment) for attachment in attached)]))
-    add_warnings(file, failures, problems)
+    add_warnings(file, failures, problems, missing)
 
 
 def whole_lines(text: str) -> str:
@@ -93,14 +98,20 @@ def pypdf_pages(file: SourceFile, failures: dict[int, str]) -> Pages:
         yield whole_lines(text)
 
 
-def add_warnings(file: SourceFile, failures: dict[int, str], problems: defaultdict[str, list[int]]) -> None:
-    """Warn of pages without text, and with problems by kind. Raises DocumentError if no page has text."""
+def add_warnings(
+    file: SourceFile, failures: dict[int, str], problems: defaultdict[str, list[int]], missing: str
+) -> None:
+    """Warn of pages without text, and with problems by kind. missing: why no page was recognised.
+
+    Raises DocumentError if no page has text.
+    """
     known = {*failures, *problems["undecoded"], *problems["recognised"]}
     scanned = {*problems["scanned"]} - known
     empty = [
         number for number, text in enumerate(file.texts, start=1) if number in scanned or not (text or number in known)
     ]
     ocr = OCR if extras.can_recognise() else f"{OCR}, or install recognition of characters: {extras.INSTALL}"
+    ocr += f" (recognition of characters failed: {missing})" if missing else ""
     unread = f"{page_ranges(failures)} could not be read ({next(iter(failures.values()), '')}); {REPAIR}"
     causes = [unread] if failures else []
     if left := [number for number in problems["undecoded"] if number not in problems["recognised"]]:

@@ -133,7 +133,7 @@ def find_map(request: PrefillRequest, mode: str) -> KvMap:
     if pair.ranks.size > 1:
         reason = "this mode runs in a single process; leave out --tensor-parallel, or use --mode select"
     elif not SCORERS[request.scorer].uses_draft or (request.scorer == BlendScorer.name and not reads_english(request)):
-        reason = f"this mode needs a scorer that runs the draft, not --scorer {request.scorer}"
+        reason = f"this mode needs a scorer that runs the draft, not --scorer {request.scorer}; use --scorer heads"
     elif not pair.same_tokenizer:
         reason = f"{request.draft.name} and {target.name} have different tokenizers; use --mode select"
     elif rotation_depends_on_length(target.config):

@@ -138,8 +138,6 @@ def evidence_text(collection: Collection, passages: Sequence[Passage]) -> str:
 def chat_messages(template: Template, document: str, question: str) -> list[dict[str, str]]:
     """Fill documents and question into a template's messages."""
     body = template.user if template.text is None else template.text
-    content = (
-        string.Template(body or "").substitute(document=document + template.context, question=question.strip()).strip()
-    )
+    content = string.Template(body or "").substitute(document=document, question=question.strip()).strip()
     system = [{"role": "system", "content": template.system}] if template.system else []
     return [*system, {"role": "user", "content": content}]

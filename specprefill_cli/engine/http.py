@@ -54,11 +54,11 @@ class HttpEngine(RemoteEngine):
     def ask(self, request: Request) -> Generator[Event, None, None]:
         """Yield the events of a request; closing the iterator (Ctrl-C does) ends it on the server. Raises SpecprefillError."""
         try:
-            # A pipe may send its document slowly; the server waits only for a connection that is open.
+            # Before connecting: the server drops connections that send nothing for a while, and a pipe may be slow.
             body = json.dumps(body_of(request)).encode("ascii")
             with closing(UnixConnection(self.path)) as connection:
-                connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
                 connection.sock.settimeout(None)
+                connection.request("POST", PATHS[request.task], body, {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 if response.status != http.HTTPStatus.OK:
                     raise error_from_response(json.loads(response.read()))

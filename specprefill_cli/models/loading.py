@@ -59,7 +59,7 @@ def load_pair(
         target = load_model(pair.target, placement, dtype, offline, on_gpu)
         if adapter is not None:
             merge_adapter(target.model, adapter)
-        if quantization == "int8" and placement.packed and checkpoint_method(target.config) is None:
+        if quantization == "int8" and placement.device_type == "cpu" and checkpoint_method(target.config) is None:
             quantize_on_cpu(target.model)
     else:
         target = load_outline(pair.target, placement, offline)

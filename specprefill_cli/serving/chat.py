@@ -27,7 +27,7 @@ from specprefill_cli.serving.body import SETTINGS_KEY, json_body, override_setti
 from specprefill_cli.serving.context import ServerContext
 from specprefill_cli.serving.guard import ApiError, AsciiResponse
 from specprefill_cli.serving.messages import REASON, SILENT, Untouched, find_document, texts_of
-from specprefill_cli.serving.thinning import SHORT_CHARACTERS
+from specprefill_cli.serving.thinning import SHORT_CHARACTERS, size_of
 from specprefill_cli.settings import SETTINGS
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -187,7 +187,7 @@ def chat_of(messages: object, named: str = "") -> Chat:
 
 def question_last(parts: Sequence[str]) -> Sequence[str]:
     """Move the first part of a message behind the others where it alone asks."""
-    asks = [len(part) <= SHORT_CHARACTERS and intent_of(part).neither < SILENT for part in parts]
+    asks = [size_of(part) <= SHORT_CHARACTERS and intent_of(part).neither < SILENT for part in parts]
     return [*parts[1:], parts[0]] if asks[0] and not any(asks[1:]) else parts
 
 

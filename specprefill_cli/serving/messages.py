@@ -155,7 +155,7 @@ def find_long_texts(body: Mapping[str, Any]) -> tuple[str, list[LongText]]:
 
     The question is asked by the last user message; where that holds none, by an earlier one.
 
-    Raises Untouched for tools, without a clear question, for a question that needs the whole document, and where no clear
+    Raises Untouched for tool calls, without a clear question, for a question that needs the whole document, and where no clear
     majority of the text is surely document.
     """
     all_texts = texts_of(body.get("messages"))

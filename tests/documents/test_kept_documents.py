@@ -158,6 +158,7 @@ def test_the_documents_with_the_questions_words_are_read(cache: DiskCache, kept:
 def test_all_documents_are_read_where_nothing_else_is_sure(cache: DiskCache, question: str, settings: Settings) -> None:
     collection = many(FARM, *OTHERS)
     assert shortlist(collection, question, settings) is collection
+    assert (characters_read(collection, settings) is None) == (settings != Settings(shortlist=4000))
 
 
 def test_parts_of_documents_keep_their_places(cache: DiskCache) -> None:

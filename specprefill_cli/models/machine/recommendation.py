@@ -31,11 +31,6 @@ def weights_of(pair: Pair) -> float:
     return float(size[1]) * 1e9 if size else 0.0
 
 
-def cpu_bytes() -> float:
-    """Bytes that a GGUF file's weight takes in memory on this processor."""
-    return PACKED_BYTES if PROCESSOR.startswith("AVX") else WHOLE_BYTES
-
-
 def suitable_pair(pairs: Iterable[Pair], room: float, bytes_a_weight: float, most_weights: float) -> Pair | None:
     """The largest pair with at most so many weights that fits `room` bytes of memory; None where none does."""
     most_weights = min(most_weights, (room - BESIDE) / bytes_a_weight)
@@ -59,7 +54,8 @@ def recommend(memory: float, gpu_memory: float) -> str:
         return f"--pair {pair.name}: the largest that fits the GPU memory"
     flops, weights_a_second = measure_cpu()
     gguf_pairs = (pair for pair in map(on_this_machine, PAIRS.values()) if runs_from_gguf(pair))
-    pair = suitable_pair(gguf_pairs, memory, cpu_bytes(), weights_a_second / READING_SPEED)
+    size = PACKED_BYTES if PROCESSOR.startswith("AVX") else WHOLE_BYTES
+    pair = suitable_pair(gguf_pairs, memory, size, weights_a_second / READING_SPEED)
     if pair is None:
         return f"--pair {SMOLLM2}: little memory, or a slow processor"
     weights = weights_of(pair)
