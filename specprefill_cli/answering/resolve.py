@@ -99,9 +99,9 @@ def resolve_request(
 ) -> PrefillRequest:
     """Build the request of a prompt. cache: work of earlier questions about the same documents."""
     scorer = resolve_scorer(settings.scorer, pair, settings.mode, encoded.document_tokens)
-    is_free = settings.scorer == AUTO and settings.mode in (AUTO, PLANNED_MODE)
+    is_auto = settings.scorer == AUTO and settings.mode in (AUTO, PLANNED_MODE)
     # The bundled draft reads English alone.
-    if is_free and scorer == HeadsScorer.name and has_chooser(pair) and not reads_english(encoded):
+    if is_auto and scorer == HeadsScorer.name and has_chooser(pair) and not reads_english(encoded):
         scorer = LexicalScorer.name
     length = encoded.prompt.length
     return PrefillRequest(

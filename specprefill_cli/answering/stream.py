@@ -155,7 +155,7 @@ class AnswerStream(TextStream):
     def result(self) -> Record:
         request, prefilled, resolved = self.request, self.prefilled, self.resolved
         confirmation, ttft_seconds, signals = self.confirmation, request.clock.ttft, self.signals
-        draft_used = "draft_prefill" in request.clock.seconds or "draft" in self.log.proposers
+        draft_used = request.clock.draft_ran or "draft" in self.log.proposers
         return self.record(
             mode=resolved.mode,
             reason=resolved.mode_reason,

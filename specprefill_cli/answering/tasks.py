@@ -71,7 +71,7 @@ def dry_run(session: Session, collection: Collection, question: str, settings: S
     pair, plan, mode_and_reason = session.pair, selection.plan, automatic_mode(request)
     estimates, full_seconds = estimate(request, plan)
     full_fits = fits_target(request)
-    uses_draft = "draft_prefill" in request.clock.seconds
+    uses_draft = request.clock.draft_ran
     return DryRun(
         question=request.question,
         mode=PLANNED_MODE,

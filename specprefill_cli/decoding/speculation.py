@@ -20,7 +20,7 @@ GUESS_TRIED, GUESS_RIGHT = 3.0, 2.0
 # A cost is the median of this many rounds.
 MEASURES = 5
 # Lowest assumed cost of verifying a token beyond the longest proposal that was measured.
-GUESSED_VERIFICATION = 0.03
+LOWEST_VERIFICATION = 0.03
 # Estimated speedup that a proposal must reach.
 WORTHWHILE = 1.05
 # A declined proposer probes with a single token once that costs at most this share of the rounds that it has waited.
@@ -86,14 +86,14 @@ class SpeculationState:
         counts = sorted(self.verifying)
         costs = [median_low(self.verifying[measured]) for measured in counts]
         beyond = max(0, count - max(counts, default=0))
-        return float(np.interp(count, [0, *counts], [0.0, *costs])) + self.guessed_verification * beyond
+        return float(np.interp(count, [0, *counts], [0.0, *costs])) + self.assumed_verification * beyond
 
     @property
-    def guessed_verification(self) -> float:
+    def assumed_verification(self) -> float:
         """Assumed cost of verifying one more token: that of a token in prefill, beside the pass that any number takes."""
         seconds, tokens = self.prefill
         passes = seconds / median_low(self.pass_seconds) if self.pass_seconds else 0.0
-        return max(GUESSED_VERIFICATION, (passes - 1) / tokens)
+        return max(LOWEST_VERIFICATION, (passes - 1) / tokens)
 
     def learn_costs(self, round_: Round) -> None:
         if not self.learns_costs or self.sharing > 1:

@@ -48,7 +48,7 @@ def pages(file: SourceFile) -> Pages:
                     text = pdfium.page_text(page)
                     attached += pdfium.attachments(document, page)
                     is_stamp = 0 < len(text) < STAMP_CHARACTERS and pdfium.is_scan(page)
-                    problems["scanned"] += [index + 1] * is_stamp
+                    problems["scanned"] += [index + 1] * (is_stamp and not extras.can_recognise())
                     is_unread = is_stamp or not text.replace(UNDECODED, "").strip()
                     if is_unread and extras.can_recognise() and any(page.get_objects(max_depth=1)):
                         picture = page.render(scale=DOTS_PER_INCH / 72).to_numpy().copy()
@@ -65,6 +65,7 @@ def pages(file: SourceFile) -> Pages:
             except ImportError as error:
                 # A library of the system.
                 missing = first_line(error)
+                problems["scanned"] += [index + 1] * bool(text)
             attached += pdfium.attachments(document) if index + 1 == file.page_count else []
             yield "\n\n".join(filter(None, [text, *(file.attached(*attachment) for attachment in attached)]))
     add_warnings(file, failures, problems, missing)

@@ -114,7 +114,7 @@ class EndpointStream(TextStream):
         request, choice = self.request, self.prefilled
         tokens = self.reply.completion_tokens or count_tokens(self.text)
         selects = choice.mode == PLANNED_MODE
-        draft_ran = "draft_prefill" in request.clock.seconds
+        draft_ran = request.clock.draft_ran
         return self.record(
             mode=choice.mode,
             reason=choice.reason,

@@ -67,7 +67,7 @@ class SelectMode(Mode):
             state=state,
             plan=selection.plan,
             importance=scores.importance,
-            draft_window=request.draft_window if "draft_prefill" in request.clock.seconds else None,
+            draft_window=request.draft_window if request.clock.draft_ran else None,
             compact=compact,
             reused=scores.reused,
             warnings=selection.warnings,

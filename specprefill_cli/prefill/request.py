@@ -55,6 +55,11 @@ class PhaseClock:
             self.ended += waited
 
     @property
+    def draft_ran(self) -> bool:
+        """Whether the draft read the prompt, or its end behind a cached document."""
+        return "draft_prefill" in self.seconds
+
+    @property
     def ttft(self) -> float:
         return self.ended - self.started if self.started is not None else 0.0
 

@@ -64,6 +64,7 @@ def test_a_line_of_text_on_a_scanned_page_is_not_all(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(extras, "can_recognise", lambda: False)
     document = read_document(bytes(file.output()), "a.pdf")
     assert broken.text == document.text == "Exhibit 7"
+    assert "hardly any text on page 1" in broken.warnings[0]
     assert "missing_library" in broken.warnings[0]
     assert document.warnings[0].startswith("hardly any text on page 1 (scanned?); run OCR")
 
