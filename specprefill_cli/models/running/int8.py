@@ -3,6 +3,7 @@
 Decoding on a CPU is bound by reading the weights: those of a file in 4 bits are kept in 4 bits as well, for few rows.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +18,22 @@ from specprefill_cli.models.running.supported import empty_model
 
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, SAMPLES = 16, "unpacked_samples"
-# Whether the processor adds products of 8-bit integers (AVX512-VNNI, AMX): without, torch multiplies integers slowly.
-ADDS_PRODUCTS = any(
-    getattr(torch.cpu, check, lambda: False)() for check in ("_is_vnni_supported", "_is_amx_tile_supported")
-)
+# Whether the processor adds products of 8-bit integers (AVX512-VNNI, AMX). Others add two of them in 16 bits, which weights in 8
+# and states in 7 bits never exceed.
+ADDS_PRODUCTS = torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
+# What the configuration of such a model says; processors of another kind want the 4 bits in another order.
+PROCESSOR = torch.backends.cpu.get_cpu_capability()
+STORED = {"quant_method": "int8-rows", "processor": PROCESSOR}
+# Whether oneDNN multiplies integers in 16 bits.
+HAS_7_BITS = PROCESSOR in {"AVX2", "AVX512"} and torch.backends.mkldnn.is_available()
 # Most rows that are multiplied by weights unpacked in registers, and most that are multiplied in integers.
-WHOLE_ROWS, ROUNDED_ROWS = (4, 64) if ADDS_PRODUCTS else (32, 0)
+WHOLE_ROWS, ROUNDED_ROWS = (4, 64) if ADDS_PRODUCTS else (32, sys.maxsize if HAS_7_BITS else 0)
+# Steps from zero to a row's largest value, and those of half a step, in which what rounding left is expressed.
+STEPS = 127 if ADDS_PRODUCTS else 63
+REST = 2 * STEPS
+# What rounding left is dropped in rows whose largest value is below this multiple of their root mean square: at most 5 % of a
+# product.
+EVEN = 0 if ADDS_PRODUCTS else 10
 # Where torch's product wants the rows of a matrix to begin: elsewhere it faults.
 ALIGNMENT = 16
 # Weights that are unpacked at a time: so many stay in a processor's cache until they are multiplied.
@@ -30,15 +41,10 @@ UNPACKED = 2**20
 # Rows of a multiple of so many bytes compete for the same lines of a processor's cache, so that a product takes three times as
 # long; this many columns of zeros between them end that.
 ALIASED, GAP = 1024, 64
-# Steps in which what rounding left is expressed: half a step becomes 127.
-REST = 254
 # Weights of a row that share a scale where they are kept in 4 bits, and the outputs that torch's product computes together.
 GROUP, OUTPUTS = 32, 64
 # Endings of the names of a stored matrix: in int8 and in 4 bits, each with its scales.
 FORMS = PACKED, SCALES, NIBBLES, NIBBLE_SCALES = ".packed", ".scales", ".nibbles", ".nibble_scales"
-# What the configuration of such a model says; processors of another kind want the 4 bits in another order.
-PROCESSOR = torch.backends.cpu.get_cpu_capability()
-STORED = {"quant_method": "int8-rows", "processor": PROCESSOR}
 
 
 def pack_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +110,7 @@ class Int8Linear(nn.Module):
                 return self.nibble_product
             if (self.packed.data_ptr() | self.packed.shape[1]) % ALIGNMENT == 0:
                 return self.whole_product
-        return self.rounded_product if len(rows) <= ROUNDED_ROWS else self.unpacked_product
+        return self.rounded_product if WHOLE_ROWS < len(rows) <= ROUNDED_ROWS else self.unpacked_product
 
     def nibble_product(self, rows: Tensor) -> Tensor:
         """Rows [n, in] in bfloat16 -> [n, out], by the weights in 4 bits."""
@@ -125,13 +131,31 @@ class Int8Linear(nn.Module):
         return output.mul_(self.scales)
 
     def rounded_product(self, rows: Tensor) -> Tensor:
-        """Rows [n, in] -> [n, out], in integers: of each row its value in steps of a scale, and what rounding left of it."""
-        scales = (rows.abs().amax(1, keepdim=True).float() / 127).clamp_(min=1e-12)
+        """Rows [n, in] -> [n, out], in integers: each row in steps of a scale, and what rounding left of uneven rows.
+
+        Where most are uneven, twice as many integers take no less time than unpacked weights.
+        """
+        scales = (rows.abs().amax(1, keepdim=True).float() / STEPS).clamp_(min=1e-12)
+        is_uneven = rows.norm(dim=1) * EVEN <= scales[:, 0] * STEPS * self.in_features**0.5
+        uneven = is_uneven.nonzero()[:, 0]
+        if EVEN and 2 * len(uneven) > len(rows):
+            return self.unpacked_product(rows)
         steps = rows.float() / scales
         whole = steps.round()
-        halves = torch.cat([whole, (steps - whole).mul_(REST).round_()]).to(torch.int8)
-        product, correction = torch._int_mm(halves, self.packed[:, : self.in_features].t()).float().chunk(2)
-        return torch.add(product, correction, alpha=1 / REST).mul_(scales).mul_(self.scales).to(rows.dtype)
+        rest = steps.sub_(whole)[uneven].mul_(REST).round_()
+        product = self.integer_product(torch.cat([whole.to(torch.int8), rest.to(torch.int8)]))
+        output = product[: len(rows)].index_add_(0, uneven, product[len(rows) :], alpha=1 / REST)
+        return output.mul_(scales).mul_(self.scales).to(rows.dtype)
+
+    def integer_product(self, rows: Tensor) -> Tensor:
+        """Rows [n, in] from -STEPS to STEPS in int8 -> [n, out] in float32, without the scales of the weights."""
+        if ADDS_PRODUCTS:
+            return torch._int_mm(rows, self.packed[:, : self.in_features].t()).float()
+        # oneDNN wants states without a sign: they are counted from their zero.
+        states = F.pad(rows, (0, self.packed.shape[1] - self.in_features)).add_(STEPS).view(torch.uint8)
+        weights = torch.ops.onednn.qlinear_prepack(self.packed, None), torch.ones(1), torch.zeros(1, dtype=torch.int32)
+        product = torch.ops.onednn.qlinear_pointwise
+        return product(states, 1.0, STEPS, *weights, None, 1.0, 0, torch.float32, "none", [], "")
 
 
 class Int8Embedding(nn.Module):
