@@ -29,7 +29,7 @@ def answerable():
 @pytest.fixture(scope="module")
 def answered(tiny_session, answerable):
     compared = [Configuration("full"), Configuration("select", 0.3, "question")]
-    results = run(tiny_session, answerable, compared, Settings(max_new_tokens=24), lambda *_: None).complete()
+    results = run(tiny_session, answerable, compared, Settings(max_new_tokens=24), lambda *_: None).results
     return results, rows(results)
 
 

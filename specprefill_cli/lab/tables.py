@@ -62,7 +62,7 @@ def ttft(row: Row) -> str:
 def keep_text(row: Row) -> str:
     """A row's keep ratio; empty for modes without a keep ratio. Rows without a mode are about `select`."""
     mode = row.get("mode", "select")
-    if mode not in MODES or not MODES[mode].uses_keep:
+    if mode in MODES and not MODES[mode].uses_keep:
         return ""
     return "auto" if row["keep"] is None else f"{row['keep']:g}"
 

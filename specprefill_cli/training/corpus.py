@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.training.synthesis import NOT_FOUND, Block, Question
 
 # Everyday documents with paraphrased questions, written for training by a large language model; see `written_documents`.
@@ -62,6 +63,8 @@ def dev_grams(data: Path) -> set[int]:
     for path in sorted((data / "dev").glob("*.jsonl.xz")):
         for row in read_rows(path):
             texts |= {row["context"], row["question"]}
+    if not texts:
+        raise SpecprefillError(f"{data / 'dev'}: holds no *.jsonl.xz of the dev set, which no training text may share")
     return set().union(*map(word_grams, texts))
 
 

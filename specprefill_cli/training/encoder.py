@@ -34,10 +34,10 @@ def convert(source: Path, out: Path) -> None:
         raise SpecprefillError(f"{path}: other weights than those of all-MiniLM-L6-v2 (SHA-256 {SHA256})")
     out.mkdir(parents=True, exist_ok=True)
     save_file(packed(rename_weights(load_file(path))), out / WEIGHTS)
-    tokenizer = json.loads((source / TOKENIZER).read_text())
+    tokenizer = json.loads((source / TOKENIZER).read_text(encoding="utf-8"))
     # A document is tokenised whole, whatever its length.
     tokenizer |= {"truncation": None, "padding": None}
-    (out / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False))
+    (out / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
 
 
 def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

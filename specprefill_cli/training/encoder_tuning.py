@@ -144,11 +144,9 @@ def keeps_answers(probabilities: Tensor, answers: Tensor, ratio: float) -> Tenso
 
 def training_document(groups: Sequence[ContextQuestions], written: Sequence[Block], rng: random.Random) -> Block:
     """A document with questions, for training."""
-    while True:
-        if written and rng.random() < WRITTEN:
-            return some_questions(rng.choice(written), rng)
-        if (document := neighbouring_contexts(groups, rng)).questions:
-            return document
+    if written and rng.random() < WRITTEN:
+        return some_questions(rng.choice(written), rng)
+    return neighbouring_contexts(groups, rng)
 
 
 def tune_encoder(
@@ -161,7 +159,7 @@ def tune_encoder(
     foreign: Sequence[Callable[[random.Random], Block]] = (),
     pack: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> None:
-    """Train on question sets and written documents, measure on held-out documents, and write the packed encoder.
+    """Train on question sets and written documents, measure on some of the sets and held-out documents; write the encoder.
 
     source: the folder of the encoder to begin with; foreign: makers of documents in other languages, one an update from each
     pack: makes of the trained weights what ships; without it they are packed beside the table of words

@@ -30,7 +30,7 @@ from specprefill_cli.models.encoder_files import (
 )
 from specprefill_cli.training.corpus import ContextQuestions, read_rows
 from specprefill_cli.training.encoder import packed
-from specprefill_cli.training.encoder_tuning import neighbouring_contexts, some_questions
+from specprefill_cli.training.encoder_tuning import neighbouring_contexts
 from specprefill_cli.training.synthesis import Block, Question
 
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
@@ -166,6 +166,6 @@ def context_documents(paths: Sequence[Path]) -> Callable[[random.Random], Block]
 
     def make(rng: random.Random) -> Block:
         groups = by_source[rng.choice(list(by_source))]
-        return some_questions(neighbouring_contexts(groups, rng, UNSPACED_CONTEXTS), rng)
+        return neighbouring_contexts(groups, rng, UNSPACED_CONTEXTS)
 
     return make

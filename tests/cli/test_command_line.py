@@ -102,20 +102,21 @@ def test_evaluate_and_bench_print_their_rows_as_json(call, call_json, tmp_path):
     assert ">select, keep 0.2<" in plot.read_text(encoding="utf-8")
 
 
-def test_evaluate_leaves_out_long_documents_with_a_warning(call, tmp_path):
+@pytest.mark.parametrize("options", [("--modes", "full"), ("--confirm", "--keep", "0.5")])
+def test_evaluate_leaves_out_long_documents_with_a_warning(call, tmp_path, options):
     rows = [
         {"id": "short", "context": "The gate is green.", "question": "Which color is the gate?", "answers": ["green"]},
         {"id": "long", "context": "The gate is green. " * 5_000, "question": "Which color?", "answers": ["green"]},
     ]
     questions = write_jsonl(tmp_path / "q.jsonl", *rows)
-    code, out, err = call("evaluate", questions, "--modes", "full", "--json")
+    code, out, err = call("evaluate", questions, *options, "--json")
     assert code == 3
     assert "question long was left out: the prompt has" in " ".join(err.split())
     record = json.loads(out)
     assert record["left_out"] == ["long"]
     assert record["rows"][0]["n"] == 1
     write_jsonl(tmp_path / "q.jsonl", rows[1])
-    code, out, err = call("evaluate", questions, "--modes", "full", "--json")
+    code, out, err = call("evaluate", questions, *options, "--json")
     assert (code, out) == (1, "")
     assert "does not fit" in err
 

@@ -82,6 +82,7 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
     ("evaluate report.txt --answers report.txt", "this is the file of questions"),
     ("evaluate questions.jsonl --distractors 2", "leave it out"),
     ("evaluate questions.jsonl --against questions.jsonl --confirm", "leave out --confirm"),
+    ("evaluate questions.jsonl --confirm --scorer blend,heads", "give --scorer one name"),
     ("evaluate questions.jsonl --pair qwen2.5-coder-1.5b --scorer paper,heads", "need different drafts"),
     ("bench recall questions.jsonl --pair qwen2.5-coder-1.5b --scorer blend,paper", "need different drafts"),
     ("study questions.jsonl --out questions.jsonl/o", "cannot be made"),

@@ -100,7 +100,7 @@ def bench_decode(
     length: prompt tokens
     """
     collection = prompt_of_length(session, length, base)
-    order: list[str | int] = [OFF, *speculates]
+    order: list[str | int] = [*dict.fromkeys((OFF, *speculates))]
     rows = []
     for task in tasks:
         queries = TASKS[task](collection)
@@ -113,7 +113,9 @@ def bench_decode(
                 if number:
                     rounds[speculate].append(round_result)
         greedy = base.temperature == 0
-        rows += [row_of(task, speculate, rounds[speculate], rounds[OFF], greedy) for speculate in speculates]
+        rows += [
+            row_of(task, speculate, rounds[speculate], rounds[OFF], greedy) for speculate in dict.fromkeys(speculates)
+        ]
     return rows
 
 

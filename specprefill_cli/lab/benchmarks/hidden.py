@@ -99,9 +99,10 @@ def slice_of(text: str, size: int, generator: random.Random) -> str:
 
 
 def insert(prose: str, sentences: Sequence[tuple[float, str]]) -> str:
-    """Insert sentences after the first sentence end from their depth (0 to 1) on."""
+    """Insert sentences, in the order of their depths (0 to 1), after the first sentence end from there on."""
+    text = prose
     for depth, sentence in sorted(sentences, reverse=True):
-        end = prose.find(". ", int(depth * len(prose)))
-        place = end + 2 if end >= 0 else len(prose)
-        prose = f"{prose[:place]}{sentence} {prose[place:]}"
+        end = text.find(". ", int(depth * len(text)))
+        place, before = (end + 2, "") if end >= 0 else (len(text), " ")
+        prose = f"{prose[:place]}{before}{sentence} {prose[place:]}"
     return prose

@@ -94,8 +94,9 @@ def run_client(number: int, bodies: list[dict[str, Any]], load: Load, ended: thr
         number += 1
         try:
             ttft, text = ask(bodies[index])
-        except (HTTPException, OSError, SpecprefillError) as error:
+        except (HTTPException, OSError, ValueError, SpecprefillError) as error:
             load.errors.append(f"{type(error).__name__}: {error}")
+            ended.wait(1)
             continue
         load.ttfts.append(ttft)
         load.answers[index].add(text)

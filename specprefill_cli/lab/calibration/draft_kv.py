@@ -1,5 +1,6 @@
 """Runs a pair over text to fit its draft-KV maps."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,8 @@ def calibrate_kv(
     layers, draft_layers = layer_count(target.model), spread_layers(layer_count(draft.model))
     cost = cost_of(target)
     outputs = dict.fromkeys(range(1, layers), 2 * cost.key_value_heads * cost.head_size)
-    identity = {**pair_identity(pair), "characters": sum(map(len, texts)), "window": window}
+    texts_hash = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
+    identity = {**pair_identity(pair), "texts": texts_hash, "window": window}
     size = target_size + len(draft_layers) * draft_size
     empty = (0, Gram.empty(size, outputs), Gram.empty(size, outputs))
     done, fitted, held_out = load_sums(progress, identity) or empty

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +74,7 @@ def calibrate(
     """Find the draft's scoring heads (--heads), or fit maps of its KV into the target's (--text).
 
     The scorer `heads` and --keep auto use the heads. The modes `draft-kv` and `hybrid` use the maps. --confidence fits how
-    likely an answer is right, --answerable whether the documents state it, --gate the highest risk allowed in accepted draft
+    likely an answer is right, --answerable whether documents state one, --gate the highest risk allowed in accepted draft
     KV.
 
     Examples:
@@ -97,31 +96,39 @@ def calibrate(
 
     refuse_ranks(settings.tensor_parallel, "calibrate")
     output = Output(Notes(quiet), json)
-    settings = name_measured_draft(settings, measured=any((heads, gate, text)))
+    asked, settings = settings, name_measured_draft(settings, measured=any((heads, gate, text)))
     pair = chosen_pair(settings.varied(scorer=AUTO))
     folder = out or calibration_folder(pair)
     make_folder(folder, "--out" if out else "the calibration's folder")
-    draw = partial(read_items, limit=limit, distractors=distractors, seed=sample_seed)
+    sets = {"heads": heads, "gate": gate, "auto": auto, "confidence": confidence, "answerable": answerable}
+    drawn = {
+        name: read_items(path, limit=limit, distractors=distractors, seed=sample_seed)
+        for name, path in sets.items()
+        if path is not None
+    }
     paths = [str(path) for path in text or ()]
     texts = [document.text for document in read_collection(paths, strict=True).documents] if paths else []
-    items = [] if heads is None else draw(heads)
     if heads is not None or text:
         with output.notes.progress("loading the models"):
             session = open_session(settings, draft=True, calibrated=False)
         if heads is not None:
-            calibrate_heads(items, session, settings, out or draft_folder(pair.draft), output)
+            calibrate_heads(drawn["heads"], session, settings, out or draft_folder(pair.draft), output)
         if text:
             fit_maps(session, texts, folder, output)
         # Free the pair: the other steps open it with these calibrations, and a device may not hold it twice.
         del session
     if gate is not None:
-        find_gate(draw(gate), settings, gate_kl, folder, output)
+        find_gate(drawn["gate"], settings, gate_kl, folder, output)
+    if heads is None:
+        # Questions are answered with the draft that `--scorer auto` chooses, which only new heads change.
+        settings, folder = asked, out or calibration_folder(chosen_pair(asked.varied(scorer=AUTO)))
+        make_folder(folder, "the calibration's folder")
     if auto is not None:
-        calibrate_target(draw(auto), settings, folder, output)
+        calibrate_target(drawn["auto"], settings, folder, output)
     if confidence is not None:
-        calibrate_answers(fit_confidence, draw(confidence), settings, unseen, folder / FILE, output)
+        calibrate_answers(fit_confidence, drawn["confidence"], settings, unseen, folder / FILE, output)
     if answerable is not None:
-        calibrate_answers(fit_answerable, draw(answerable), settings, with_answers, folder / ANSWERABLE_FILE, output)
+        calibrate_answers(fit_answerable, drawn["answerable"], settings, with_answers, folder / ANSWERABLE_FILE, output)
 
 
 @dataclass(frozen=True)
@@ -218,7 +225,6 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
     with output.notes.progress("running the pair over the text") as update:
         progress = folder / "kv_sums.pt"
         calibration = calibrate_kv(session.pair, texts, update, window, progress)
-        progress.unlink(missing_ok=True)
     fits = calibration.kv_map.fits
     lines = [
         f"target layer {fit.layer} from draft layers {', '.join(map(str, fit.draft_layers))}; "
@@ -226,7 +232,9 @@ def fit_maps(session: Session, texts: list[str], folder: Path, output: Output) -
         for fit in fits
     ]
     contents = {"rows": calibration.rows, "maps": {NAME: [asdict(fit) for fit in fits]}}
-    output.report(save_maps(calibration, folder), contents, lines)
+    path = save_maps(calibration, folder)
+    progress.unlink(missing_ok=True)
+    output.report(path, contents, lines)
 
 
 def find_gate(items: list[Item], settings: Settings, gate_kl: float, folder: Path, output: Output) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +20,8 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
     from specprefill_cli.lab.evaluation.datasets import Item
-    from specprefill_cli.lab.evaluation.runner import Configuration, Run
-    from specprefill_cli.lab.tables import Row
+    from specprefill_cli.lab.evaluation.runner import Configuration, LeftOut
+    from specprefill_cli.lab.tables import Columns, Row
     from specprefill_cli.record import Record
 
 
@@ -57,10 +58,9 @@ def evaluate(
 
       specprefill evaluate squad.jsonl.xz --limit 100 --answers after.jsonl --against before.jsonl
     """
-    check_files(questions, answers, against, settings)
+    check_options(questions, answers, against, settings, scorers)
     from specprefill_cli.lab.evaluation import changes, confirming, runner
     from specprefill_cli.lab.evaluation.datasets import read_items
-    from specprefill_cli.lab.tables import show_rows
     from specprefill_cli.record import json_line
 
     notes = Notes(quiet)
@@ -72,15 +72,10 @@ def evaluate(
             f"--distractors {distractors}: rows of {questions} name documents, and only a context can be put among "
             "others; leave it out"
         )
-    cases = runner.configurations(modes, keeps, scorers)
+    cases = runner.configurations(["select"] if settings.confirm else modes, keeps, scorers)
     variants = [case.settings(settings) for case in cases]
     with notes.progress("loading the models"):
-        if is_endpoint(settings.target):
-            from specprefill_cli.endpoint.session import open_endpoint
-
-            session: Session = open_endpoint(settings)
-        else:
-            session = open_for_all(settings, variants)
+        session = open_target(settings, variants)
     with (
         answers.open("w", encoding="utf-8") if answers else nullcontext() as out,
         notes.progress(f"asking {len(items):,} questions") as update,
@@ -92,48 +87,70 @@ def evaluate(
                 out.write(json_line(record) + "\n")
                 out.flush()
 
-        if settings.confirm:
-            outcomes = confirming.measure(session, items, keeps, settings, lambda row: write(f": {row['item']}", row))
-            show_rows(confirming.figures(outcomes), confirming.COLUMNS, json)
-            return
-        cases = [case.resolve(session) for case in cases]
-
         def step(number: int, item: Item, case: Configuration, answer: Record) -> None:
             names = {"id": item.identifier, "configuration": case.mode, "keep": case.keep, "scorer": case.scorer}
             row = answer.to_json() | {"references": item.answers} | names
             after.append({name: row[name] for name in changes.COMPARED})
-            write(f" in {len(cases)} configurations: {number:,} done", row)
+            write(f" in {len(cases)} configurations: {number + 1:,} done", row)
 
-        outcome = runner.run(session, items, cases, settings, step)
-    report(questions, outcome, json, notes, None if before is None else changes.changes(before, after))
+        if settings.confirm:
+            outcomes, left_out, interrupted = confirming.measure(
+                session, items, keeps, variants[0], lambda row: write(f": {row['item']}", row)
+            )
+            figures, columns = confirming.figures(outcomes), confirming.COLUMNS
+        else:
+            cases = list(dict.fromkeys(case.resolve(session) for case in cases))
+            run = runner.run(session, items, cases, settings, step)
+            figures, columns = runner.rows(run.results, run.kept), runner.COLUMNS
+            left_out, interrupted = run.left_out, run.interrupted
+    changed = {} if before is None else {"changes": changes.changes(before, after)}
+    report(figures, columns, left_out, interrupted, notes, json, questions=str(questions), **changed)
 
 
-def check_files(questions: Path, answers: Path | None, against: Path | None, settings: Settings) -> None:
-    """Raise UsageError for files that cannot be used together, before anything is loaded."""
+def check_options(
+    questions: Path, answers: Path | None, against: Path | None, settings: Settings, scorers: Sequence[str]
+) -> None:
+    """Raise UsageError for options that cannot be used together, before anything is loaded."""
     if answers is not None:
         if same_file(answers, questions):
             raise UsageError(f"--answers {answers}: this is the file of questions; give another name")
         check_can_write(answers, "--answers")
     if against is not None and settings.confirm:
         raise UsageError("--against compares answers without confirmation; leave out --confirm")
+    if settings.confirm and len(scorers) > 1:
+        raise UsageError("--confirm measures one scorer; give --scorer one name")
 
 
-def report(questions: Path, run: Run, json: bool, notes: Notes, changed: list[Row] | None) -> None:
+def open_target(settings: Settings, variants: Sequence[Settings]) -> Session:
+    """Open the endpoint of the settings, or load the pair."""
+    if not is_endpoint(settings.target):
+        return open_for_all(settings, variants)
+    from specprefill_cli.endpoint.session import open_endpoint
+
+    return open_endpoint(settings)
+
+
+def report(
+    figures: Sequence[Row],
+    columns: Columns,
+    left_out: Sequence[LeftOut],
+    interrupted: bool,
+    notes: Notes,
+    json: bool,
+    **others: Any,
+) -> None:
     """Print the figures, and what changed. Raises Exit if the run was interrupted or questions were left out."""
     from specprefill_cli.lab.evaluation import changes
-    from specprefill_cli.lab.evaluation.runner import COLUMNS, rows
     from specprefill_cli.lab.tables import show_rows
 
-    if not any(run.results.values()):
-        run.complete()
-    for item, error in run.left_out:
+    if not figures:
+        raise left_out[0][1] if left_out else KeyboardInterrupt
+    for item, error in left_out:
         notes.warn(f"question {item.identifier} was left out: {error}")
-    left_out = [item.identifier for item, _ in run.left_out]
-    others = {} if changed is None else {"changes": changed}
-    show_rows(rows(run.results, run.kept), COLUMNS, json, questions=str(questions), left_out=left_out, **others)
-    if changed is not None and not json:
-        show_rows(changed, changes.COLUMNS, json)
-    if run.interrupted:
+    show_rows(figures, columns, json, left_out=[item.identifier for item, _ in left_out], **others)
+    if "changes" in others and not json:
+        show_rows(others["changes"], changes.COLUMNS, json)
+    if interrupted:
         raise typer.Exit(INTERRUPTED)
     if left_out:
         raise typer.Exit(SOME_FAILED)

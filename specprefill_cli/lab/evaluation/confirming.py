@@ -12,18 +12,12 @@ from specprefill_cli.answering.stream import AnswerStream
 from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
-from specprefill_cli.lab.evaluation.statistics import auroc, percentile_interval, resample, share_figures
+from specprefill_cli.lab.evaluation.runner import LeftOut
+from specprefill_cli.lab.evaluation.statistics import auroc_figures, share_figures
 from specprefill_cli.lab.tables import Columns, Row, duration, figure, keep_text
 from specprefill_cli.models.running.adapter import items_of
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
-
-
-def auroc_text(row: Row) -> str:
-    """The AUROC of the confidence with its interval; empty if unknown."""
-    value, low, high = row["auroc"]
-    return "" if value is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
 
 COLUMNS: Columns = {
     "keep": keep_text,
@@ -36,37 +30,48 @@ COLUMNS: Columns = {
     "confirmed after": duration("confirmed_seconds"),
     "full": duration("full_seconds"),
     "x full": figure("time_ratio", ".2f"),
-    "AUROC of confidence": auroc_text,
+    "AUROC of confidence": figure("auroc", ".2f", interval=True),
 }
 
 
 def measure(
     session: Session, items: Iterable[Item], keeps: Sequence[float | None], base: Settings, step: Callable[[Row], None]
-) -> list[Row]:
+) -> tuple[list[Row], list[LeftOut], bool]:
     """Ask every question with full prefill, and with each keep ratio and confirmation; every answer starts cold.
 
-    step: called with each outcome. Questions too long for full prefill are left out; Ctrl-C ends the run early.
+    step: called with each outcome
+
+    Returns the outcomes, the questions that are too long, and whether Ctrl-C ended the run early.
     """
     outcomes: list[Row] = []
-    try:
-        for item in items:
-            try:
-                full, _, full_seconds = time_answer(session, item, base.varied(mode=BASELINE, confirm=False))
-            except PromptTooLong:
-                continue
-            for keep in keeps:
-                settings = base.varied(mode="select", keep=keep, confirm=True)
-                outcome = {"item": item.identifier, "keep": keep}
-                outcome |= confirmed_outcome(item, full, full_seconds, *time_answer(session, item, settings))
-                outcomes.append(outcome)
-                step(outcome)
-    except KeyboardInterrupt:
-        pass
-    return outcomes
+    left_out: list[LeftOut] = []
+    for item in items:
+        try:
+            full, _, full_seconds = time_answer(session, item, base.varied(mode=BASELINE, confirm=False))
+            confirmations = {keep: time_answer(session, item, selecting(base, keep)) for keep in keeps}
+        except PromptTooLong as error:
+            left_out.append((item, error))
+            continue
+        except KeyboardInterrupt:
+            return outcomes, left_out, True
+        for keep, confirmation in confirmations.items():
+            outcome = {"item": item.identifier, "keep": keep}
+            outcome |= confirmed_outcome(item, full, full_seconds, *confirmation)
+            outcomes.append(outcome)
+            step(outcome)
+    return outcomes, left_out, False
+
+
+def selecting(base: Settings, keep: float | None) -> Settings:
+    """The base settings with the mode `select`, a keep ratio, and confirmation."""
+    return base.varied(mode="select", keep=keep, confirm=True)
 
 
 def time_answer(session: Session, item: Item, settings: Settings) -> tuple[AnswerStream, Record | None, float]:
-    """Answer a question; return the finished stream, the provisional record if any, and the total seconds."""
+    """Answer a question; return the finished stream, the provisional record if any, and the total seconds.
+
+    Raises KeyboardInterrupt where Ctrl-C cut the answer short.
+    """
     session.warm_up(settings)
     started = time.perf_counter()
     stream = session.ask(item.collection, item.question, settings)
@@ -74,7 +79,10 @@ def time_answer(session: Session, item: Item, settings: Settings) -> tuple[Answe
     for event in items_of(stream.steps()):
         if isinstance(event, Confirmation):
             provisional = stream.result()
-    return stream, provisional, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    if stream.interrupted:
+        raise KeyboardInterrupt
+    return stream, provisional, seconds
 
 
 def confirmed_outcome(
@@ -127,18 +135,13 @@ def row_of(keep: float | None, cases: Sequence[Row]) -> Row:
             for key in ("ttft_seconds", "confirmed_seconds", "full_seconds")
         },
         "time_ratio": statistics.median(case["confirmed_seconds"] / case["full_seconds"] for case in cases),
-        "auroc": foretelling(cases),
+        **foretelling(cases),
     }
 
 
-def foretelling(cases: Sequence[Row]) -> tuple[float | None, float | None, float | None]:
+def foretelling(cases: Sequence[Row]) -> dict[str, float | None]:
     """AUROC with which a low confidence predicts a correction, and its bootstrap interval."""
     rated = [case for case in cases if case["confidence"] is not None]
     scores = np.array([-case["confidence"] for case in rated])
     corrected = np.array([not case["confirmed"] for case in rated])
-    area = auroc(scores, corrected) if rated else None
-    if area is None:
-        return None, None, None
-    draws = (auroc(scores[sample], corrected[sample]) for sample in resample(len(rated)))
-    low, high = percentile_interval([draw for draw in draws if draw is not None])
-    return area, low, high
+    return auroc_figures("auroc", scores, corrected)

@@ -13,13 +13,15 @@ from specprefill_cli.errors import PromptTooLong
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.evidence import answer_kept, evidence_figures, likely_text
 from specprefill_cli.lab.evaluation.metrics import contains_answer, exact_match, f1
-from specprefill_cli.lab.evaluation.statistics import mean_figures
+from specprefill_cli.lab.evaluation.statistics import mean_figures, share_figures
 from specprefill_cli.lab.tables import Columns, Row, figure, keep_text
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.record import BASELINE, Record
 from specprefill_cli.settings import Settings
 
 AnsweredItems = list[tuple[Item, Record]]
+# A question and why it could not be asked.
+LeftOut = tuple[Item, PromptTooLong]
 COLUMNS: Columns = {
     "mode": figure("mode"),
     "keep": keep_text,
@@ -92,16 +94,8 @@ class Run:
 
     results: dict[Configuration, AnsweredItems]
     kept: dict[Configuration, list[bool | None]] = field(default_factory=dict)
-    left_out: list[tuple[Item, PromptTooLong]] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
     interrupted: bool = False
-
-    def complete(self) -> dict[Configuration, AnsweredItems]:
-        """The answers. Raises PromptTooLong if a question was left out, KeyboardInterrupt if interrupted."""
-        if self.left_out:
-            raise self.left_out[0][1]
-        if self.interrupted:
-            raise KeyboardInterrupt
-        return self.results
 
 
 def run(
@@ -146,8 +140,9 @@ def ask_and_check(session: Session, item: Item, settings: Settings) -> tuple[Rec
 def rows(
     results: Mapping[Configuration, AnsweredItems], kept: Mapping[Configuration, Sequence[bool | None]] | None = None
 ) -> list[Row]:
-    """A row of figures for each configuration; kept: as in `Run`."""
+    """A row of figures for each configuration, none without answers; kept: as in `Run`."""
     kept = kept or {}
+    results = {case: answers for case, answers in results.items() if answers}
     full = next((answers for case, answers in results.items() if case.mode == BASELINE), None)
     return [row_of(case, answers, full, kept.get(case, ())) for case, answers in results.items()]
 
@@ -176,7 +171,7 @@ def row_of(case: Configuration, answers: AnsweredItems, full: AnsweredItems | No
         "ttft_ratio": statistics.median(ratios) if ratios else None,
         "kept_ratio": statistics.fmean(answer.kept_ratio for _, answer in answers),
         "right": sum(contains_answer(answer.answer, item.answers) for item, answer in answers),
-        **mean_figures("answer_kept", [100.0 * value for value in kept if value is not None]),
+        **share_figures("answer_kept", [value for value in kept if value is not None]),
         "evidence": evidence_figures(answers),
     }
 

@@ -59,8 +59,10 @@ def mean_figures(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def share_figures(name: str, outcomes: Sequence[bool]) -> dict[str, float | None]:
-    """The percentage of true outcomes, with Wilson's interval."""
+    """The percentage of true outcomes, with Wilson's interval; None without outcomes."""
     successes, n = sum(outcomes), len(outcomes)
+    if not n:
+        return named_interval(name, (None, None, None))
     return named_interval(name, [100 * share for share in (successes / n, *wilson_interval(successes, n))])
 
 
@@ -86,3 +88,12 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float | None:
         return None
     rank_sum = float(ranks(scores)[mask].sum())
     return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+def auroc_figures(name: str, scores: np.ndarray, positive: np.ndarray) -> dict[str, float | None]:
+    """The AUROC with its bootstrap interval; None with too few cases. scores: [n]; positive: [n] booleans."""
+    area = auroc(scores, positive)
+    if area is None:
+        return named_interval(name, (None, None, None))
+    draws = (auroc(scores[sample], positive[sample]) for sample in resample(len(scores)))
+    return named_interval(name, [area, *percentile_interval([draw for draw in draws if draw is not None])])

@@ -78,6 +78,8 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
     import torch
 
     shortest, gpus = min(lengths), torch.cuda.device_count()
+    # A power of two divides the key-value heads of most models, up to 8.
+    ranks = min(8, 1 << (gpus or 2).bit_length() - 1)
     tests = ("-m", "pytest", "-p", "no:cacheprovider", str(TESTS), "--device", "auto", "--dtype")
     return [
         Step(name="environment", arguments=(*PROBE, "environment"), share=FIXED_SHARE),
@@ -119,7 +121,7 @@ def all_steps(shapes: str, lengths: Sequence[int]) -> list[Step]:
         # Over all GPUs; without a GPU, over two processes.
         Step(
             name="tensor parallelism",
-            arguments=bench_prefill(shortest, shapes, f"--keep 0.1 --repeat 1 --tensor-parallel {gpus or 2}"),
+            arguments=bench_prefill(shortest, shapes, f"--keep 0.1 --repeat 1 --tensor-parallel {ranks}"),
             share=2 * FIXED_SHARE + shortest,
             missing="there is one GPU" if gpus == 1 else "",
         ),

@@ -74,7 +74,8 @@ def run_step(step: Step, logs: Path, limit: float) -> Row:
 def run_process(command: Sequence[str], limit: float, **streams: Any) -> str:
     """Run a command and its child processes for at most `limit` seconds; return `ok`, or how it ended."""
     # The user's own settings must not affect the measurement.
-    environment = {**os.environ, "SPECPREFILL_CONFIG": os.devnull}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECPREFILL_")}
+    environment["SPECPREFILL_CONFIG"] = os.devnull
     # Start a new session, so that its child processes can be ended with it.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, **streams)
     try:

@@ -46,8 +46,14 @@ def study_items(
 
     chooser: chooses the text of `select`; settings: of draft KV; answer_tokens: greatest number of an answer
     """
-    if any(row.get("answer_tokens", ANSWER_TOKENS) != answer_tokens for row in read_journal(path)):
-        raise SpecprefillError(f"{path}: holds answers of another --answer-tokens; give another --out")
+    made_with: Row = {
+        "draft": session.pair.loaded_draft.name,
+        "target": session.pair.loaded_target.name,
+        "answer_tokens": answer_tokens,
+        **{name: getattr(settings, name) for name in ("scorer", "look_ahead", "draft_window", "chunk_size")},
+    }
+    if any(row.get(name, value) != value for row in read_journal(path) for name, value in made_with.items()):
+        raise SpecprefillError(f"{path}: holds figures of another pair or other settings; give another --out")
     numbers = {item.identifier: number for number, item in enumerate(items)}
 
     def measure(item: Item) -> Row:
@@ -55,7 +61,7 @@ def study_items(
         if other is None:
             raise SpecprefillError("study: all questions are about the same text; give questions about two or more")
         wrong = full_prefill(session, other, settings, answer_tokens=0).native
-        return study_question(full_prefill(session, item, settings, answer_tokens), chooser, wrong)
+        return made_with | study_question(full_prefill(session, item, settings, answer_tokens), chooser, wrong)
 
     return measure_items(path, items, measure, step)
 
@@ -81,7 +87,6 @@ def study_question(study: QuestionStudy, chooser: Session, wrong: SlotKv) -> Row
     signals["checkpoints' KV error"] = float(key_value_errors(*checked)[:, 1:].mean())
     keys, values = key_value_errors(mapped, study.native)[:, :, slice(*document)].mean(-1).tolist()
     row: Row = {"id": study.item.identifier, "tokens": request.prompt.length, "answer": study.text(study.answer)}
-    row["answer_tokens"] = study.answer_tokens
     row |= {"results": study.results, "seconds": study.seconds, "signals": signals, "kept": study.kept}
     return row | {"errors": {"keys": keys, "values": values, "attention output": errors}}
 
@@ -177,10 +182,11 @@ def add_selections(study: QuestionStudy, chooser: Session, draft_scores: Scores)
     paper = replace(own, scorer=PAPER)
     scores = study.timed("chooser", lambda: SCORERS[request.scorer].score(request))
     paper_scores = study.timed(PAPER, lambda: SCORERS[PAPER].score(paper.without_caches()))
+    study.timed("draft", lambda: SCORERS[own.scorer].score(own.without_caches()))
     for keep in KEEPS:
         study.add_sparse(f"select {keep:g}", chosen(study, request, scores, keep), study.seconds["chooser"])
     drafted = chosen(study, own, draft_scores, BUDGET)
-    study.add_sparse(f"select {BUDGET:g} by {own.scorer}", drafted, study.seconds["draft and map"])
+    study.add_sparse(f"select {BUDGET:g} by {own.scorer}", drafted, study.seconds["draft"])
     study.add_sparse(f"select {BUDGET:g} by {PAPER}", chosen(study, paper, paper_scores, BUDGET), study.seconds[PAPER])
     for asked, importances in ((request, scores), (own, draft_scores), (paper, paper_scores)):
         study.kept[asked.scorer] = {

@@ -6,6 +6,7 @@ from rich.console import Group
 
 from specprefill_cli.lab.evaluation.statistics import FEWEST_QUESTIONS, TOO_FEW
 from specprefill_cli.lab.plots import Series, line_plot
+from specprefill_cli.lab.study.conditions import KEEPS, MAPPED, RECOMPUTED
 from specprefill_cli.lab.study.question import FULL
 from specprefill_cli.lab.tables import Columns, Row, cells, figure, rich_table
 from specprefill_cli.reporting.text import plain
@@ -41,7 +42,7 @@ DRIFT: Columns = {
     "KL there": interval("kl", ".2f"),
 }
 # The lines of the plot of KL against time.
-LINES = {"select, bundled chooser": "select 0.", "draft KV": ("mapped", "riskiest recomputed")}
+LINES = {"select, bundled chooser": [f"select {keep:g}" for keep in KEEPS], "draft KV": [MAPPED, RECOMPUTED]}
 
 
 def study_view(record: Row) -> Group:
@@ -61,8 +62,8 @@ def study_plots(record: Row) -> dict[str, str]:
     layers = [Series(part, list(enumerate(errors))) for part, errors in record["errors"].items()]
     timed = [row for row in record["conditions"] if row["seconds"] is not None]
     lines = [
-        Series(name, sorted((row["time_ratio"], row["kl"]) for row in timed if row["name"].startswith(prefix)))
-        for name, prefix in LINES.items()
+        Series(name, sorted((row["time_ratio"], row["kl"]) for row in timed if row["name"] in names))
+        for name, names in LINES.items()
     ]
     time_label = f"time to the first token, as a share of {FULL}"
     return {

@@ -76,7 +76,7 @@ class QuestionStudy:
         }
         if seconds is not None:
             answer = self.answer
-            if drifted.changed and self.item.answers:
+            if drifted.changed:
                 stop_tokens = request.target.stop_tokens
                 answer = greedy_answer(model, state, logits[0], prompt.length, stop_tokens, self.answer_tokens)
             row |= {"seconds": seconds + self.seconds[step], "f1": 100 * f1(self.text(answer), self.item.answers)}

@@ -5,7 +5,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from specprefill_cli.lab.evaluation.statistics import auroc, mean_figures, percentile_interval, resample, share_figures
+from specprefill_cli.lab.evaluation.statistics import auroc_figures, mean_figures, share_figures
 from specprefill_cli.lab.study.conditions import RECOMPUTED
 from specprefill_cli.lab.study.question import ANSWER_TOKENS, FULL
 from specprefill_cli.lab.tables import Row
@@ -44,7 +44,7 @@ def condition_row(rows: Sequence[Row], name: str, curve: Sequence[str]) -> Row:
     figures: Row = {"name": name, "n": len(rows), "kl_median": median(result["kl"] for result in results)}
     figures |= mean_figures("kl", [result["kl"] for result in results])
     figures |= mean_figures("kl_answer", [result["kl_answer"] for result in results])
-    figures |= mean_figures("changed", [100.0 * result["changed"] for result in results])
+    figures |= share_figures("changed", [result["changed"] for result in results])
     timed = results if "seconds" in results[0] else []
     figures["seconds"] = fmean(result["seconds"] for result in timed) if timed else None
     figures["time_ratio"] = figures["seconds"] / mean_of(rows, FULL, "seconds") if timed else None
@@ -78,8 +78,7 @@ def drift_rows(rows: Sequence[Row]) -> list[Row]:
 def chooser_row(rows: Sequence[Row], name: str, keep: str) -> Row:
     """How often the text that a scorer keeps holds the answer, in percent; None where no answer stands in its document."""
     known = [kept for row in rows if (kept := row["kept"][name][keep]) is not None]
-    figures = share_figures("kept", known) if known else dict.fromkeys(("kept", "kept_low", "kept_high"))
-    return {"name": name, "keep": float(keep), "n": len(known), **figures}
+    return {"name": name, "keep": float(keep), "n": len(known), **share_figures("kept", known)}
 
 
 def mean_of(rows: Sequence[Row], name: str, key: str) -> float:
@@ -90,8 +89,9 @@ def mean_of(rows: Sequence[Row], name: str, key: str) -> float:
 def select_at(rows: Sequence[Row], curve: Sequence[str], seconds: float, key: str) -> list[float]:
     """A figure of `select` for each question at a mean time, linearly between the keep ratios.
 
-    curve: conditions with ascending times; before the first and after the last, their own figures
+    curve: conditions; before the quickest and after the slowest, their own figures
     """
+    curve = sorted(curve, key=lambda name: mean_of(rows, name, "seconds"))
     times = [mean_of(rows, name, "seconds") for name in curve]
     return [float(np.interp(seconds, times, [row["results"][name][key] for name in curve])) for row in rows]
 
@@ -100,8 +100,4 @@ def signal_row(rows: Sequence[Row], name: str) -> Row:
     """How well a signal separates changed answers of draft KV from the others: AUROC with its bootstrap interval."""
     values = np.array([row["signals"][name] for row in rows])
     changed = np.array([row["results"][RECOMPUTED]["changed"] for row in rows])
-    draws = [auroc(values[draw], changed[draw]) for draw in resample(len(rows))]
-    known = [draw for draw in draws if draw is not None]
-    low, high = percentile_interval(known) if known else (None, None)
-    figures = {"name": name, "n": len(rows), "changed": int(changed.sum()), "auroc": auroc(values, changed)}
-    return figures | {"auroc_low": low, "auroc_high": high}
+    return {"name": name, "n": len(rows), "changed": int(changed.sum()), **auroc_figures("auroc", values, changed)}

@@ -10,7 +10,7 @@ from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.errors import SpecprefillError
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.statistics import TOO_FEW
-from specprefill_cli.lab.study import conditions, controls
+from specprefill_cli.lab.study import conditions, controls, figures
 from specprefill_cli.lab.study.conditions import MAPPED, RECOMPUTED, study_question
 from specprefill_cli.lab.study.drift import drift, run_forced
 from specprefill_cli.lab.study.journal import measure_items
@@ -200,6 +200,13 @@ def test_study_writes_rows_tables_and_plots_and_goes_on(call, random_session, tm
     first = (out / "questions.jsonl").read_text()
     assert call(*command)[1] == printed
     assert (out / "questions.jsonl").read_text() == first
+    code, _, err = call(*command, "--chunk-size", "8")
+    assert (code, "other settings" in err) == (1, True)
+    # `paper` and the controls are in no line.
+    lines = []
+    monkeypatch.setattr(figures, "line_plot", lambda *labels_and_lines: lines.append(labels_and_lines[-1]))
+    figures.study_plots(json.loads((out / "study.json").read_text()))
+    assert [len(line.points) for line in lines[1]] == [4, 2]
 
 
 def test_refuses_questions_about_a_single_text(random_session, tmp_path):
