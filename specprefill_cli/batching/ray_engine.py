@@ -159,13 +159,13 @@ def divide_cluster(ray: Any, workers: int | None, gpus: int) -> tuple[int, Mappi
     available = ray.cluster_resources()
     resource, per_worker = ("GPU", gpus) if gpus and available.get("GPU") else ("CPU", 1)
     # Leave out nodes without the resource: a head node often has none for workers.
-    held = (node["Resources"] for node in ray.nodes() if node["Alive"])
-    cores_of = [amounts.get("CPU", 0) for amounts in held if amounts.get(resource)]
-    nodes = len(cores_of)
-    worker_count = workers or (int(available["GPU"]) // per_worker if resource == "GPU" else nodes)
-    if not 0 < worker_count * per_worker <= available.get(resource, 0):
-        need = f"{max(worker_count, 1)} workers need {per_worker} each; give fewer --workers, or add nodes"
-        raise SpecprefillError(f"--ray: the cluster has {available.get(resource, 0):g} {resource}(s), and {need}")
+    held = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource)]
     # Ray would wait forever for a worker that fits on no node.
-    cores = max(1, int(min(cores_of)) // math.ceil(worker_count / nodes))
+    room = [int(amounts[resource]) // per_worker for amounts in held]
+    worker_count = workers or (sum(room) if resource == "GPU" else len(held))
+    if not 0 < worker_count <= sum(room):
+        need = f"{max(worker_count, 1)} workers need {per_worker} each on one node; give fewer --workers, or add nodes"
+        raise SpecprefillError(f"--ray: the cluster has {available.get(resource, 0):g} {resource}(s), and {need}")
+    most = room if resource == "GPU" else [math.ceil(worker_count / len(held))] * len(held)
+    cores = max(1, min(int(node.get("CPU", 0)) // count for node, count in zip(held, most, strict=True) if count))
     return worker_count, {"num_gpus": per_worker, "num_cpus": cores} if resource == "GPU" else {"num_cpus": cores}

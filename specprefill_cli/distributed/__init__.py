@@ -5,8 +5,6 @@ before rank 0 does it too: no rank can branch differently, and Ctrl-C or a close
 harm. Commands go through main memory: a rank that waits for the next question must not keep its GPU busy.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -37,7 +35,7 @@ class Shard:
     prefix_caches: its parts of prefix caches, by the names that rank 0 gave them
     """
 
-    ranks: Ranks
+    ranks: "Ranks"
     session: Any = None
     runner: Any = None
     prefix_caches: dict[str, Any] = field(default_factory=dict)
@@ -64,8 +62,8 @@ class Ranks:
     rank: int = 0
     size: int = 1
     local: int = 0
-    store: Store | None = None
-    group: ProcessGroup | None = None
+    store: "Store | None" = None
+    group: "ProcessGroup | None" = None
     processes: Any = None
     commands: int = 0
 

@@ -1,7 +1,5 @@
 """How the ranks of a run come together: torchrun started them all, or rank 0 starts the others as its child processes."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os
@@ -11,6 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -69,7 +68,6 @@ class RankProcesses:
             end_process(f"{failure_of(result)} (logs: {self.logs})")
 
     def close(self, keep_logs: bool = True) -> None:
-        """End all processes."""
         if not self.ending.acquire(blocking=False):
             # The watcher ends this process.
             self.watcher.join()
@@ -78,7 +76,7 @@ class RankProcesses:
             shutil.rmtree(self.logs, ignore_errors=True)
 
 
-def failure_of(result: RunProcsResult) -> str:
+def failure_of(result: "RunProcsResult") -> str:
     """The number of the rank that failed first, below the last lines of its log."""
     # The ranks that the launcher then ended follow.
     first = next(iter(result.failures.values()), None)
@@ -131,6 +129,8 @@ def start_run(size: int) -> Ranks:
     import torch
     import torch.distributed as dist
 
+    if torch.backends.mps.is_available():
+        raise UsageError(f"--tensor-parallel {size}: ranks need CUDA GPUs or processors without MPS; leave it out")
     if torch.cuda.is_available() and size > torch.cuda.device_count():
         raise UsageError(f"--tensor-parallel {size}: only {torch.cuda.device_count()} GPU(s) are visible")
     # Both the store and gloo would otherwise listen to the network.
@@ -155,6 +155,7 @@ def follow_rank_0() -> NoReturn:
     # Standard input and output belong to rank 0.
     for descriptor in (0, 1):
         os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     ranks = join_run()
     shard = Shard(ranks)
     while True:
@@ -164,13 +165,22 @@ def follow_rank_0() -> NoReturn:
             ranks.fail(error)
 
 
-def connect_ranks(rank: int, size: int, store: Store, processes: RankProcesses | None = None) -> Ranks:
+def end_with(parent: int) -> NoReturn:
+    """End this process when its parent ends: it may wait for a collective that never returns."""
+    while os.getppid() == parent:
+        time.sleep(POLLING)
+    os._exit(0)
+
+
+def connect_ranks(rank: int, size: int, store: "Store", processes: RankProcesses | None = None) -> Ranks:
     """Wait for all ranks and connect them: gloo for tensors on the CPU, NCCL between GPUs."""
     import torch
     import torch.distributed as dist
 
     local = int(os.environ.get("LOCAL_RANK", rank))
     on_gpus = torch.cuda.is_available()
+    if on_gpus and local >= torch.cuda.device_count():
+        raise UsageError(f"torchrun: process {local} here has no GPU of its own; give a lower --nproc-per-node")
     if on_gpus:
         torch.cuda.set_device(local)
     elif "OMP_NUM_THREADS" not in os.environ:

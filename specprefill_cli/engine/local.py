@@ -148,7 +148,6 @@ class LocalEngine(Engine):
         self.begin(ticket)
 
     def begin(self, ticket: Ticket) -> None:
-        """Prefill a question, or find its passages."""
         try:
             # Ranks cannot pause in the middle of a collective operation.
             with before_each_pass(None if self.divided else lambda: self.pause(ticket)):
@@ -190,7 +189,11 @@ class LocalEngine(Engine):
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error, or retry it once, alone and in short passes, if it lacked memory before any text."""
-        if not isinstance(error, torch.OutOfMemoryError) or ticket.delivered or ticket.cancelled or ticket.retried:
+        is_retried = isinstance(error, torch.OutOfMemoryError) and not (
+            ticket.delivered or ticket.cancelled or ticket.retried
+        )
+        # Other ranks keep what this one would free.
+        if not is_retried or self.divided:
             return self.tell(ticket, Failed(error))
         self.drop(ticket)
         ticket.restart(error)

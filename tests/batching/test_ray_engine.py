@@ -52,6 +52,15 @@ def test_workers_share_the_cluster(resources, workers, gpus, expected):
         assert divide_cluster(ray, workers, gpus) == expected
 
 
+def test_workers_fit_on_nodes_that_differ():
+    nodes = [{"Alive": True, "Resources": {"CPU": 64.0, "GPU": gpus}} for gpus in (8.0, 1.0)]
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 128.0, "GPU": 9.0}, nodes=lambda: nodes)
+    assert divide_cluster(ray, None, 1) == (9, {"num_gpus": 1, "num_cpus": 8})
+    assert divide_cluster(ray, None, 2) == (4, {"num_gpus": 2, "num_cpus": 16})
+    with pytest.raises(SpecprefillError, match="on one node"):
+        divide_cluster(ray, 5, 2)
+
+
 def test_an_actor_that_does_not_open_after_a_restart_ends_the_batch():
     with pytest.raises(BatchEnded, match="no such model; run again with --resume"):
         EngineActor(Mock(side_effect=SpecprefillError("no such model"))).answer(None)

@@ -32,7 +32,6 @@ class ModelCost:
 
     @classmethod
     def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> "ModelCost":
-        """The sizes in a model's configuration."""
         text = config.get_text_config()
         heads = text.num_attention_heads
         return cls(

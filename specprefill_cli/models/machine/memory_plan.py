@@ -57,10 +57,10 @@ def free_memory(device: torch.device) -> int:
 def model_pass_size(loaded: LoadedModel, prompt_tokens: int) -> int:
     """The largest power of two of tokens that fits PASS_SHARE of the memory that the prompt's cache leaves.
 
-    Layers and cache are taken to be spread evenly over the devices. Powers of two, so that slightly different free
+    Layers and cache are taken to be spread evenly over devices and ranks. Powers of two, so that slightly different free
     memory seldom changes the grouping of sums, and with it their last bits.
     """
-    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // len(loaded.devices)
+    cache = token_bytes(loaded) * min(prompt_tokens, loaded.context) // (len(loaded.devices) * cost_of(loaded).ranks)
     room = max(0, min(map(free_memory, loaded.devices)) - cache)
     fitting = int(PASS_SHARE * room) // pass_bytes(loaded)
     largest = LARGEST_ON_CPU if any(device.type == "cpu" for device in loaded.devices) else LARGEST

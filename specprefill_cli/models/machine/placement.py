@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import DistributedConfig, PretrainedConfig
+from transformers import DistributedConfig, PretrainedConfig, PreTrainedModel
 
 from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -40,7 +40,6 @@ class Placement:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Numbers of its CUDA devices."""
         if isinstance(self.device_map, dict):
             return (int(self.device_map[""].partition(":")[2]),)
         return tuple(self.max_memory or ())
@@ -93,7 +92,9 @@ def spread(gpus: Iterable[int]) -> Placement:
 
 def prefer_one_gpu(placement: Placement, needed: int) -> Placement:
     """Narrow a spread placement to the first GPU with room for `needed` bytes, if any: a pass over several waits for copies."""
-    gpu = next((gpu for gpu, room in (placement.max_memory or {}).items() if room >= needed), None)
+    gpus = placement.max_memory or {}
+    # On an only GPU, too, accelerate would leave layers on the disk.
+    gpu = next((gpu for gpu, room in gpus.items() if room >= needed or len(gpus) == 1), None)
     return placement if gpu is None else Placement({"": f"cuda:{gpu}"})
 
 
@@ -109,6 +110,14 @@ def how_to_place(placement: Placement) -> dict[str, Any]:
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
     return {"distributed_config": DistributedConfig(tp_size=placement.shards)}
+
+
+def check_placed(model: PreTrainedModel, name: str) -> None:
+    """Raises SpecprefillError where accelerate left weights on the disk, from which every pass would read them."""
+    if any(weight.is_meta for weight in model.parameters()):
+        raise SpecprefillError(
+            f"{name}: not all layers fit the GPUs; use a smaller model, --quantization or more --devices"
+        )
 
 
 def check_divisible(placement: Placement, config: PretrainedConfig, name: str) -> None:
@@ -131,7 +140,9 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
         return getattr(torch, name)
     if placement.device_map is not None:
         # No fused attention takes bfloat16 before Ampere; Gemma's hidden states exceed the range of float16.
-        recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in placement.gpus)
+        # All ranks must choose alike.
+        gpus = placement.gpus if placement.shards == 1 else range(torch.cuda.device_count())
+        recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in gpus)
         return torch.bfloat16 if recent or config.model_type.startswith("gemma") else torch.float16
     is_large = config.hidden_size >= SMALLEST_BFLOAT16_HIDDEN
     return torch.bfloat16 if is_large and cpu_has_bfloat16() else torch.float32

@@ -21,10 +21,13 @@ def check_quantization(name: str, device_type: str, shards: int) -> None:
     # On a CPU `quantize_on_cpu` does without the package; ranks cannot divide its weights.
     if name in (NONE, AUTO) or (name, device_type, shards) == ("int8", "cpu", 1):
         return
+    if shards > 1:
+        raise SpecprefillError(
+            f"--quantization {name}: ranks cannot divide quantised weights; leave out --tensor-parallel"
+        )
     if device_type != "cuda":
         raise SpecprefillError(
-            f"--quantization {name} needs a CUDA device, and the target would run on {device_type}; "
-            "use int8 without --tensor-parallel, or leave it out"
+            f"--quantization {name} needs a CUDA device, and the target would run on {device_type}; use int8, or leave it out"
         )
     if not utils.is_bitsandbytes_available():
         raise SpecprefillError(

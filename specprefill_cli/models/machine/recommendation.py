@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from specprefill_cli.models.machine.memory_plan import WEIGHTS_SHARE
 from specprefill_cli.models.machine.quantization import cpu_has_bfloat16
 from specprefill_cli.models.running.int8 import PROCESSOR, Int8Linear, pack_rows
 from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, Pair, on_this_machine, runs_from_gguf
@@ -50,7 +51,9 @@ def measure_cpu() -> tuple[float, float]:
 
 def recommend(memory: float, gpu_memory: float) -> str:
     """The recommended pair, what it takes, and on a CPU what to expect. memory, gpu_memory: bytes that are free."""
-    if gpu_memory and (pair := suitable_pair(PAIRS.values(), gpu_memory, GPU_BYTES, float("inf"))) is not None:
+    # Names round the number of weights down by up to a tenth.
+    room = WEIGHTS_SHARE * gpu_memory / 1.1
+    if gpu_memory and (pair := suitable_pair(PAIRS.values(), room, GPU_BYTES, float("inf"))) is not None:
         return f"--pair {pair.name}: the largest that fits the GPU memory"
     flops, weights_a_second = measure_cpu()
     gguf_pairs = (pair for pair in map(on_this_machine, PAIRS.values()) if runs_from_gguf(pair))

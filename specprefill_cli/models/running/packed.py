@@ -3,8 +3,6 @@
 Each sequence has its own cache and positions; prefill, verification and decoding are sequences of different lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -58,8 +56,9 @@ def forward(passes: Sequence[ForwardInput], slots: Sequence[Tensor] | None = Non
             model.base_model(**inputs)
         return [torch.empty(0)] * len(passes)
     counts = [step.rows or 1 for step in passes]
-    rows = torch.cat([torch.arange(end - count, end) for end, count in zip(edges[1:], counts, strict=True)])
-    logits_by_pass = model(**inputs, logits_to_keep=rows.to(device)).logits[0].float().split(counts)
+    # A tensor would go to the first device, and the last layer's states may be on another.
+    rows = [row for end, count in zip(edges[1:], counts, strict=True) for row in range(end - count, end)]
+    logits_by_pass = model(**inputs, logits_to_keep=rows).logits[0].float().split(counts)
     return [part[-1] if step.rows is None else part for step, part in zip(passes, logits_by_pass, strict=True)]
 
 
@@ -95,7 +94,7 @@ def last_token_runs_apart(tokens: int, layers: int, overhead_tokens: int) -> boo
 # Architectures with the layers that `OneTokenPass` computes, where they have no sliding window.
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # The pass of each model that has decoded; None where transformers must compute it.
-PREPARED: WeakKeyDictionary[PreTrainedModel, OneTokenPass | None] = WeakKeyDictionary()
+PREPARED: "WeakKeyDictionary[PreTrainedModel, OneTokenPass | None]" = WeakKeyDictionary()
 
 
 class OneTokenPass:
