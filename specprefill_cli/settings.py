@@ -1,7 +1,5 @@
 """Every option is declared once: as a field of `Settings` with its help, range and choices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -31,9 +29,9 @@ class Settings:
     """How to load, prefill and answer. Raises UsageError for a value out of range."""
 
     pair: str = _models(
-        AUTO, "Pair of draft and target (`specprefill pairs` lists them); auto: the best whose weights are here"
+        AUTO, "Pair of draft and target (`specprefill pairs` lists them); auto: the best GGUF pair here, else smollm2"
     )
-    draft: str | None = _models(None, "Hub id or folder of the draft model", unset="the pair's")
+    draft: str | None = _models(None, "Hub id, folder or GGUF file of the draft", unset="the pair's")
     target: str | None = _models(
         None,
         "Hub id, folder or .gguf file of the target model, or URL#MODEL of an OpenAI-compatible server",
@@ -44,7 +42,7 @@ class Settings:
     )
     devices: str = _models(AUTO, "Devices: auto, cpu, or a list such as cuda:0,cuda:1")
     tensor_parallel: int = _models(
-        1, "Divide each layer of the models among this many GPUs (or CPU processes)", minimum=1, rare=True
+        1, "Divide each layer of the target among this many GPUs (or CPU processes)", minimum=1, rare=True
     )
     dtype: str = _models(AUTO, "Data type of the weights", choices=(AUTO, "float32", "bfloat16", "float16"))
     quantization: str = _models("auto", "Quantize the target's weights", choices=("auto", "none", "int8", "nf4"))
@@ -126,7 +124,7 @@ class Settings:
                 f"--confirm: a sampled answer cannot be confirmed; leave out --confirm, or --temperature {self.temperature:g}"
             )
 
-    def varied(self, **values: Any) -> Settings:
+    def varied(self, **values: Any) -> "Settings":
         """A validated copy with the given values. Raises UsageError for a value out of range."""
         return replace(self, **values)
 

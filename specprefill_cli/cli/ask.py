@@ -146,7 +146,7 @@ def passages(
         int | None,
         typer.Option(
             min=1,
-            help="Print the best N passages of one to three sentences, instead of a share (--keep).",
+            help="Print the best N passages of one to four sentences, instead of a share (--keep).",
             show_default="none",
             rich_help_panel=OUTPUT,
         ),
