@@ -1,7 +1,5 @@
 """The checks of `doctor`: the installation, the machine, and whether a pair fits."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -149,7 +147,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     yield from check_pair(draft, target, template)
 
 
-def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) -> Iterator[Check]:
+def check_pair(draft: "ModelOutline", target: "ModelOutline", template: "Template") -> Iterator[Check]:
     """Check a pair's tokenizers, context and prompt."""
     from specprefill_cli.models.sources.tokenizers import fingerprint
     from specprefill_cli.prompting import encode_prompt
@@ -171,7 +169,7 @@ def check_pair(draft: ModelOutline, target: ModelOutline, template: Template) ->
         yield Check("prompt", State.BROKEN, str(error))
 
 
-def compare_memory(name: str, needed_bytes: int, placement: Placement) -> Check:
+def compare_memory(name: str, needed_bytes: int, placement: "Placement") -> Check:
     """Check whether draft and target fit the memory; activations are not counted."""
     import torch
 

@@ -40,7 +40,6 @@ class Template:
     context: str = ""
 
     def for_whole(self) -> "Template":
-        """The template of a question about the whole document."""
         return replace(self, user=self.whole or self.user)
 
     def text_parts(self) -> tuple[str, str, str]:

@@ -31,7 +31,6 @@ class ConfidenceModel:
     evidence: Mapping[str, float] = field(default_factory=dict)
 
     def probability(self, signals: Mapping[str, float]) -> float:
-        """The probability from the values of signals."""
         logit = self.intercept + sum(weight * signals[name] for name, weight in self.weights.items())
         return 1 / (1 + math.exp(-logit))
 

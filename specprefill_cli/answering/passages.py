@@ -67,7 +67,6 @@ class Sentences:
         return float(self.relevance.max(initial=0.0))
 
     def span(self, run: tuple[int, int]) -> tuple[int, int]:
-        """The character range of a run."""
         return int(self.ranges[run[0], 0]), int(self.ranges[run[1] - 1, 1])
 
     def words(self, run: tuple[int, int]) -> int:

@@ -1,7 +1,5 @@
 """A loaded pair that answers questions about documents: the only place that connects the stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,7 +44,7 @@ def open_session(
     target_weights: bool = True,
     calibrated: bool = True,
     ranks: Ranks | None = None,
-) -> Session:
+) -> "Session":
     """Load the pair that the settings name.
 
     draft: overrides whether the draft is loaded; target_weights: without them, the session can only plan
@@ -116,7 +114,7 @@ class Session:
     answerable: ConfidenceModel | None = None
     cold_choice: bool = False
 
-    def with_cache(self, cache: DocumentCache | None) -> Session:
+    def with_cache(self, cache: DocumentCache | None) -> "Session":
         """This session with another cache; models, warm-up and speculation stay shared."""
         return replace(self, cache=cache)
 

@@ -133,7 +133,6 @@ class TextStream(ABC):
         return cut + self.notes
 
     def record(self, **measured: Any) -> Record:
-        """Build the record of the answer from its measurements."""
         request, plan, passages, citations = self.request, self.prefilled.plan, [], self.citations
         if isinstance(self.settings.passages, int):
             passages = best_passages(self.sentences, self.settings.passages, self.places(citations))

@@ -1,7 +1,5 @@
 """`specprefill batch`: many questions, a JSON object for each row."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time
@@ -147,7 +145,7 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
 
 
-def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:
+def report(count: "Count", unmatched: int, started: float, notes: Notes) -> None:
     """Show the final count, and how many rows of the output are not in the input. Raises Exit if rows failed."""
     notes.show(progress_text(count, started))
     if unmatched:
@@ -157,7 +155,7 @@ def report(count: Count, unmatched: int, started: float, notes: Notes) -> None:
         raise typer.Exit(SOME_FAILED)
 
 
-def progress_text(count: Count, started: float) -> str:
+def progress_text(count: "Count", started: float) -> str:
     """The counts so far, and the time since the first row was read."""
     elapsed = time.perf_counter() - started
     rate = f" ({count.answered / elapsed:,.1f} a second)" if count.answered and elapsed else ""

@@ -12,6 +12,7 @@ from rich.console import Console
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import names_document, open_ready_session, read_inputs, write_page
 from specprefill_cli.cli.options import MODE_LIST, Html, Json, Quiet, with_settings
+from specprefill_cli.documents.cleaning import clean_question
 from specprefill_cli.errors import INTERRUPTED, TERMINATED, SpecprefillError, UsageError
 from specprefill_cli.record import Comparison
 from specprefill_cli.reporting.text import plain
@@ -125,8 +126,6 @@ def read_lines(out: Console, notes: Notes) -> Iterator[str]:
 
 def split_question(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     """Split arguments: the last is the question if it reads like one and names no file. Raises UsageError if it is empty."""
-    from specprefill_cli.documents.cleaning import clean_question
-
     *documents, last_argument = arguments
     reads_like_question = len(last_argument.split()) != 1 or last_argument.endswith("?")
     if not documents or not reads_like_question or names_document(last_argument):

@@ -1,7 +1,5 @@
 """A command's documents and question, and the engine that answers: this user's server, or a warm engine in this process."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from specprefill_cli.cli import STARTED
 from specprefill_cli.cli.console import Notes
+from specprefill_cli.documents.cleaning import clean_question
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import Engine, ReadDocuments, Request
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import check_can_write, only_read_here, same_file, write_whole
@@ -20,14 +20,13 @@ from specprefill_cli.models.machine.process import bound_spinning, import_transf
 from specprefill_cli.models.sources.hub import fetch_gguf, may_download
 from specprefill_cli.models.sources.pairs import chosen_pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef, is_endpoint
+from specprefill_cli.record import Comparison
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.endpoint.session import EndpointEngine
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.record import Comparison
 
 EXAMPLE = 'report.pdf "What is the notice period?"'
 
@@ -62,8 +61,6 @@ def new_request(
     command: str, documents: Sequence[str] | None, question: str | None, settings: Settings, **details: Any
 ) -> Request:
     """Check a command's arguments, and make them a request; `-` reads the question from standard input. Raises UsageError."""
-    from specprefill_cli.documents.cleaning import clean_question
-
     # Typer takes a single argument as the question, whatever it is.
     if question is None or not documents:
         missing_argument = "documents are" if question and not names_document(question) else "question is"
@@ -89,7 +86,7 @@ def names_document(argument: str) -> bool:
 
 def open_ready_session(
     variants: Sequence[Settings], notes: Notes, target_weights: bool = True, single: bool = False
-) -> Session:
+) -> "Session":
     """Load the pair and warm it up with each of the variants that will be used.
 
     target_weights: without them, only the draft runs, in this process alone; single: whether one question follows
@@ -116,8 +113,8 @@ def open_ready_session(
 
 
 def open_engine(
-    session: Session, settings: Settings, concurrency: int | None = 1, read: ReadDocuments | None = None
-) -> LocalEngine | EndpointEngine:
+    session: "Session", settings: Settings, concurrency: int | None = 1, read: ReadDocuments | None = None
+) -> "LocalEngine | EndpointEngine":
     """Open an engine for a session. concurrency: questions at once, None for the engine's default; read: reads documents."""
     if is_endpoint(settings.target):
         from specprefill_cli.endpoint.session import CAPACITY, EndpointEngine
@@ -164,7 +161,6 @@ class EngineOpener:
     folder: str = field(default_factory=os.getcwd)
 
     def open_workers(self, workers: int | None, ray: str | None, notes: Notes) -> Engine:
-        """Start Ray actors."""
         from specprefill_cli.batching.ray_engine import connect_to_ray
 
         gpus = 0 if self.settings.devices == "cpu" else self.settings.tensor_parallel
@@ -173,7 +169,6 @@ class EngineOpener:
             return connect_to_ray(self, ray, workers, gpus, self.concurrency or 1)
 
     def __call__(self) -> Engine:
-        """Open the engine of a worker."""
         os.chdir(self.folder)
         reuse_freed_memory()
         bound_spinning(os.environ)

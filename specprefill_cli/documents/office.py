@@ -202,7 +202,6 @@ class OfficeWriter(Writer):
         self.flow.write("[ ]" if not marks or attribute(marks[0], "val") in OFF else "[x]")
 
     def write_ddList(self, choice: Element) -> None:  # noqa: N802
-        """Write the chosen entry of a field."""
         entries = [attribute(entry, "val") for entry in choice.iterfind("{*}listEntry")]
         self.flow.write("".join(entries[int(attribute(choice.find("{*}result"), "val") or 0) :][:1]))
 

@@ -1,7 +1,5 @@
 """Splits text into sentences: prose at full stops; lists, tables and headings at line ends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -28,10 +26,10 @@ BREAK = re.compile(
     re.VERBOSE,
 )
 LAST_WORD = re.compile(r"([\w.]+)\.$")
-RANGES: ByteCache[np.ndarray] = ByteCache(2**26, lambda ranges: ranges.nbytes)
+RANGES: ByteCache["np.ndarray"] = ByteCache(2**26, lambda ranges: ranges.nbytes)
 
 
-def sentences_of(text: str) -> np.ndarray:
+def sentences_of(text: str) -> "np.ndarray":
     """The character ranges [n, 2] of a text's sentences, in order; read-only, cached for the next question about the text."""
     import numpy as np
 

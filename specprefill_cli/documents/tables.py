@@ -243,7 +243,6 @@ class Writer:
         return next((table.flow for table in reversed(self.tables) if table.flow is not None), self.page)
 
     def end_table(self) -> None:
-        """Write the innermost table."""
         lines = self.tables.pop().lines()
         self.flow.write_apart("\n".join(lines), LINE)
         if self.tables and lines:

@@ -1,7 +1,5 @@
 """Streamed chat requests to an OpenAI-compatible server, with retries and short errors."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -64,7 +62,7 @@ class Client:
         timeout = openai.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout))
         self.openai = openai.OpenAI(api_key=self.key, base_url=self.ref.url, max_retries=RETRIES, timeout=timeout)
 
-    def send(self, messages: Sequence[dict[str, str]], settings: Settings, limit: str = "max_tokens") -> Reply:
+    def send(self, messages: Sequence[dict[str, str]], settings: Settings, limit: str = "max_tokens") -> "Reply":
         """Request the next message of a chat as a stream. limit: its name. Raises EndpointError, PromptTooLong."""
         # `top_k` is not part of OpenAI's API. It is sent only where the user sets it.
         extra: dict[str, Any] = {"extra_body": {"top_k": settings.top_k}} if settings.top_k else {}

@@ -1,7 +1,5 @@
 """A session and an engine with the target behind an endpoint. The draft chooses the text here, and the server answers."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -42,7 +40,7 @@ MOST_CHARACTERS = 12
 CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
 
 
-def open_endpoint(settings: Settings) -> EndpointSession:
+def open_endpoint(settings: Settings) -> "EndpointSession":
     """Load the draft, and open a client of the endpoint; send nothing. Raises as `open_chooser` does."""
     ref = parse_endpoint(settings.target or "")
     client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)

@@ -87,5 +87,4 @@ class LoadedPair:
 
     @cached_property
     def devices(self) -> frozenset:
-        """All devices that the pair runs on."""
         return self.target.devices | (self.draft.devices if self.draft is not None else frozenset())

@@ -1,7 +1,5 @@
 """The words of a question in the passages of a document: Okapi BM25 by stems, and rare identifiers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ SHORTEST_NUMBER = 3
 MOST_PLACES = 8
 
 
-def bm25(question: str, indexes: Sequence[tuple[WordForms, WordIndex]]) -> np.ndarray:
+def bm25(question: str, indexes: Sequence[tuple[WordForms, "WordIndex"]]) -> np.ndarray:
     """Okapi BM25 (Robertson and Zaragoza 2009) [n] of the passages of texts, each with word forms and word index."""
     lengths = np.concatenate([index.lengths for _, index in indexes])
     norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))

@@ -1,7 +1,5 @@
 """The registries of modes and scorers. Names are known without importing a mode or a scorer, and so without importing torch."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Mapping
 from pkgutil import resolve_name
@@ -24,7 +22,7 @@ class Registry(UserDict[str, Any]):
         return self.data[name]
 
 
-MODES: Mapping[str, Mode] = Registry(
+MODES: Mapping[str, "Mode"] = Registry(
     {
         "full": "specprefill_cli.prefill.modes:FullMode",
         "select": "specprefill_cli.prefill.modes:SelectMode",
@@ -32,7 +30,7 @@ MODES: Mapping[str, Mode] = Registry(
         "hybrid": "specprefill_cli.draft_kv.modes:HybridMode",
     }
 )
-SCORERS: Mapping[str, Scorer] = Registry(
+SCORERS: Mapping[str, "Scorer"] = Registry(
     {
         "question": "specprefill_cli.prefill.scorers.attention:QuestionScorer",
         "heads": "specprefill_cli.prefill.scorers.heads:HeadsScorer",

@@ -1,7 +1,5 @@
 """The interface of modes: a question in tokens with every setting of its prefill resolved, and what a mode makes of it."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -149,10 +147,10 @@ class PrefillRequest(EncodedQuestion):
             return None
         return LocalWindow(self.draft_window, self.draft_prompt.document[1])
 
-    def without_caches(self) -> PrefillRequest:
+    def without_caches(self) -> "PrefillRequest":
         return replace(self, draft_prefixes=None, target_prefixes=None)
 
-    def portable(self) -> PrefillRequest:
+    def portable(self) -> "PrefillRequest":
         """The request for another rank: it fills in its pair and clock, and gets an empty cache."""
         return replace(self, pair=None, clock=None, draft_prefixes=None)  # type: ignore[arg-type]
 

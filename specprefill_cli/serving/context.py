@@ -1,7 +1,5 @@
 """What the HTTP endpoints share: the options of `serve`, metrics, and the engine's events."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -12,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect, Request
 
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import Cancelled, Done, Event, Failed, Piece, QueueFull, Started
 from specprefill_cli.engine.request import Request as Question
 from specprefill_cli.errors import PromptTooLong, SpecprefillError, first_line
+from specprefill_cli.models.sources.refs import EndpointRef
 from specprefill_cli.record import Record
 from specprefill_cli.serving.guard import ApiError, log_line
 
 if TYPE_CHECKING:
     from specprefill_cli.answering.session import Session
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
-    from specprefill_cli.models.sources.refs import EndpointRef
     from specprefill_cli.prefill.prefix_cache import DocumentCache
 
 # Seconds until a refused client may ask again.
@@ -55,7 +53,7 @@ class Metrics:
         self.gaps = histogram("specprefill_inter_token_seconds", between, buckets=(0.001, 0.0025, 0.005, *SECONDS))
         self.kept = histogram("specprefill_kept_ratio", "Tokens computed over prompt tokens.", buckets=RATIOS)
 
-    def watch(self, engine: LocalEngine, cache: DocumentCache) -> None:
+    def watch(self, engine: "LocalEngine", cache: "DocumentCache") -> None:
         """Report queue and cache at every scrape."""
         gauge = partial(Gauge, registry=self.registry)
         gauge("specprefill_queue", "Questions that wait.").set_function(lambda: len(engine.waiting))
@@ -79,7 +77,7 @@ class ServerContext:
     is_private: only this user asks, so requests may name files and wait for a full queue; queue: how many may wait
     """
 
-    engine: LocalEngine
+    engine: "LocalEngine"
     documents: Collection | None
     metrics: Metrics
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +86,7 @@ class ServerContext:
     queue: int = 64
 
     @property
-    def session(self) -> Session:
+    def session(self) -> "Session":
         return self.engine.session
 
     @property

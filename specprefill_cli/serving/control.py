@@ -1,7 +1,5 @@
 """This user's server: its private folder, lock, sockets and token; its identity, its state, and its end."""
 
-from __future__ import annotations
-
 import http.client
 import ipaddress
 import json
@@ -70,7 +68,7 @@ def private_folder() -> Path:
     return folder
 
 
-def server_lock(timeout: float = 0) -> FileLock:
+def server_lock(timeout: float = 0) -> "FileLock":
     """The lock that this user's only server holds. timeout: seconds to wait for it."""
     from filelock import FileLock
 

@@ -57,7 +57,6 @@ class ApiError(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
-        """The error as a response."""
         return AsciiResponse(self.body, self.status, self.headers)
 
 

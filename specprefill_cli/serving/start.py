@@ -1,7 +1,5 @@
 """The server's process: lock and sockets, an event loop for HTTP, a thread that owns the models, and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -13,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specprefill_cli import __version__
+from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.machine.process import import_transformers
 from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
@@ -28,7 +27,6 @@ from specprefill_cli.serving.guard import Guard, http_server, log_line
 from specprefill_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from specprefill_cli.documents.document import Collection
     from specprefill_cli.engine.local import LocalEngine
 
 # Asks for one place, as most questions do.
@@ -48,7 +46,7 @@ class Service:
     listeners: list[Listener]
     tell: Callable[[str], None]
     metrics: Metrics = field(default_factory=Metrics)
-    engine: LocalEngine | None = None
+    engine: "LocalEngine | None" = None
     failure: BaseException | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -98,7 +96,7 @@ class Service:
         finally:
             loop.call_soon_threadsafe(self.stopped.set)
 
-    def load(self) -> LocalEngine:
+    def load(self) -> "LocalEngine":
         """Load the models, prefill the documents, and let the sockets answer."""
         import_transformers(self.settings.tensor_parallel)
         from specprefill_cli.answering.session import open_session

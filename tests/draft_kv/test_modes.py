@@ -211,9 +211,7 @@ def test_rejects_calibrations_of_other_pairs_and_newer_and_damaged_files(random_
         load_calibration(tmp_path, random_pair)
 
 
-def test_rejects_missing_map_and_scorer_without_a_draft(random_session):
-    with pytest.raises(SpecprefillError, match="needs a scorer that runs the draft, not --scorer lexical"):
-        prefilled(random_session, "draft-kv", scorer="lexical")
+def test_rejects_a_missing_map(random_session):
     set_calibration(random_session.pair, None)
     message = r"this pair has no map of draft KV yet.*calibrate --pair random --text FILES"
     with pytest.raises(SpecprefillError, match=message):

@@ -1,6 +1,5 @@
 """The commands with an endpoint as target: ask, batch with faults, compare, evaluate; and those that refuse one."""
 
-import json
 import re
 import sys
 
@@ -83,14 +82,6 @@ def test_no_row_is_lost_or_doubled_and_failed_ones_are_asked_again(batch, upstre
     answers = {record["id"]: record["answer"] for record in records if "error" not in record}
     assert answers == {f"r{number}": f"answer {number}" for number in range(ROWS)}
     assert len([record for record in records if "error" not in record]) == ROWS
-
-
-def test_a_row_may_not_ask_for_what_an_endpoint_cannot_do(call, upstream):
-    rows = b'{"question": "When?", "mode": "hybrid"}\n{"question": "When?"}\n'
-    code, out, _ = call("batch", "-", "--document", HANDBOOK, "--target", upstream.target, stdin=rows)
-    refused, answered = map(json.loads, out.splitlines())
-    assert (code, answered["answer"]) == (3, "42 pence")
-    assert "--mode hybrid: an endpoint takes text only" in refused["error"]["message"]
 
 
 def test_compare_shows_both_with_the_tokens_sent(call, upstream):

@@ -5,7 +5,6 @@ import pytest
 from specprefill_cli.answering.tasks import compare_modes
 from specprefill_cli.documents.collect import read_collection
 from specprefill_cli.documents.document import one_page_document
-from specprefill_cli.documents.sentences import sentence_ranges
 from specprefill_cli.endpoint.choosing import SHORT_TOKENS
 from specprefill_cli.endpoint.session import open_endpoint
 from specprefill_cli.errors import UsageError
@@ -32,12 +31,6 @@ def test_the_kept_text_is_sent_as_prose_with_the_question_last(session, upstream
     assert ANSWER_SENTENCE in user["content"]
     assert "[...]" in user["content"]
     assert len(user["content"]) < len(handbook.text) / 4
-    sentences = {handbook.text[start:end] for start, end in sentence_ranges(handbook.text)}
-    headings = {f"{handbook.documents[0].name}, page {page.number}:" for page in handbook.documents[0].pages}
-    for paragraph in user["content"].split("\n\n")[:-2]:
-        lines = paragraph.split("\n")
-        body = "\n".join(lines[1:] if lines[0] in headings else lines)
-        assert body == "[...]" or {body[start:end] for start, end in sentence_ranges(body)} <= sentences
     assert (answer.answer, answer.mode, answer.scorer) == ("42 pence", "select", "blend")
     assert (answer.draft, answer.target) == ("tiny:draft", upstream.target)
     assert answer.citations[0].page == 8

@@ -1,4 +1,4 @@
-"""Requests without a part in the fit of what a text asks, in clients' shapes: `python -m tests.helpers.unseen_requests`."""
+"""Requests without a part in the fit of what a text asks, in clients' shapes."""
 
 import json
 import lzma
@@ -8,7 +8,6 @@ from pathlib import Path
 from specprefill_cli.serving.messages import Untouched, find_document
 
 DATA = Path(__file__).parents[1] / "data"
-SETS = ("b", "c")
 
 
 def thinned(name, step=1):
@@ -32,9 +31,3 @@ def thinned(name, step=1):
                 continue
             counts[row["kind"]] += 1
     return counts, totals
-
-
-if __name__ == "__main__":
-    for own in SETS:
-        counts, totals = thinned(own)
-        print(own, *(f"{kind}: {counts[kind]} of {total}" for kind, total in totals.items()))

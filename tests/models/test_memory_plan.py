@@ -7,7 +7,6 @@ import torch
 from specprefill_cli.models.machine import memory_plan as module
 from specprefill_cli.models.machine.memory_plan import LARGEST, LARGEST_ON_CPU, SMALLEST, pass_bytes, pass_size
 from specprefill_cli.models.running.adapter import prefill
-from specprefill_cli.settings import Settings
 
 
 def test_an_explicit_size_is_used_and_a_cpu_has_a_lower_maximum(random_pair, monkeypatch):
@@ -17,7 +16,6 @@ def test_an_explicit_size_is_used_and_a_cpu_has_a_lower_maximum(random_pair, mon
 
 
 def test_auto_leaves_room_for_the_cache_and_fits_the_larger_model(random_pair, monkeypatch):
-    assert Settings().prefill_chunk == "auto"
     token = pass_bytes(random_pair.target)
     monkeypatch.setattr(module, "free_memory", lambda _: 4 * 1_024 * token - 4)
     assert pass_size(random_pair, "auto", 0) == 512

@@ -9,12 +9,6 @@ from specprefill_cli.reporting.text import printable
 from tests.helpers.answers import make_answer
 from tests.helpers.output import text_of
 
-BINDING_KEYS = set(
-    "schema id question answer mode reason pair prompt_tokens kept_tokens kept_ratio document_kept_ratio ttft_seconds "
-    "startup_seconds phases spans generated_tokens tokens_per_second acceptance_rate accepted_length_mean "
-    "accepted_histogram proposer speculation peak_memory_bytes citations reused scorer draft_window warnings "
-    "stopped".split()
-)
 HOSTILE = "\x1b[2J[bold red]x[/] \u202egnp.exe\x07 \x9b31m"
 
 
@@ -63,7 +57,6 @@ def test_the_record_is_one_line_that_gives_everything_back():
     assert "\n" not in text
     assert "\x1b" not in text
     record = json.loads(text)
-    assert set(record) >= BINDING_KEYS
     assert record["answer"] == HOSTILE
     documents = [{"document": HOSTILE, "pages": [1, 2]}, {"document": "b", "pages": [1]}]
     span = {"start": 0, "end": 32, "fate": "recompute", "pages": [1, 2], "risk": None, "documents": documents}

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -43,23 +42,6 @@ def test_stream_has_the_pieces_and_then_the_record(server):
     values = [json.loads(data.removeprefix("data: ")) for _, data in events]
     assert names == ["piece"] * (len(names) - 1) + ["answer"]
     assert "".join(value["text"] for value in values[:-1]).strip() == values[-1]["answer"] == "42 pence"
-
-
-def test_concurrent_clients_get_the_answers_of_a_single_client(server):
-    bodies = [
-        {"question": question, "documents": [document], "mode": mode, "max_new_tokens": 16}
-        for question in (QUESTION, "Which color?")
-        for document in ({"path": HANDBOOK}, GATE)
-        for mode in ("auto", "select")
-    ]
-
-    def ask(body):
-        with server.over_socket() as client:
-            return client.post("/v1/ask", json=body).json()["answer"]
-
-    expected = [ask(body) for body in bodies]
-    with ThreadPoolExecutor(len(bodies)) as clients:
-        assert list(clients.map(ask, bodies)) == expected
 
 
 def test_one_bad_request_harms_no_other(server):

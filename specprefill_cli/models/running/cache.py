@@ -1,7 +1,5 @@
 """The cache of keys and values: transformers' DynamicCache with room to grow and the position of every slot."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +28,7 @@ class KvCacheState:
         return len(self.positions)
 
     @property
-    def layers(self) -> Sequence[BufferedLayer]:
+    def layers(self) -> Sequence["BufferedLayer"]:
         return cast("Sequence[BufferedLayer]", self.cache.layers)
 
 
@@ -43,7 +41,7 @@ class KvBuffers:
 
     keys: Tensor
     values: Tensor
-    active_branch: ReferenceType[BufferedLayer]
+    active_branch: ReferenceType["BufferedLayer"]
 
 
 class BufferedLayer(DynamicLayer):
@@ -124,7 +122,7 @@ class BufferedLayer(DynamicLayer):
         buffer[..., :length, :] = held
         return buffer
 
-    def fork_prefix(self, length: int) -> BufferedLayer:
+    def fork_prefix(self, length: int) -> "BufferedLayer":
         """A layer that shares the first slots, uncopied. Raises ValueError where others share another number."""
         if self.shared not in (0, length) or self.buffers is None:
             raise ValueError(f"cannot share {length} slots: other layers share {self.shared}")

@@ -1,7 +1,5 @@
 """GGUF files converted once, into folders of the user's cache that load in a second."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -62,7 +60,7 @@ class Conversion:
     adapter: Path | None = None
 
     @classmethod
-    def of(cls, file: Path, packed: bool, adapter: Path | None = None) -> Conversion:
+    def of(cls, file: Path, packed: bool, adapter: Path | None = None) -> "Conversion":
         """The conversion of a file. Path, size and time identify it: hashing a large file takes long."""
         status = file.stat()
         stamp = hashlib.sha256(os.fsencode(file.resolve()) + f" {status.st_size} {status.st_mtime_ns}".encode())
@@ -160,7 +158,7 @@ def write_model(file: Path, folder: Path, adapter: Path | None, packed: bool, st
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-def save_aligned(tensors: dict[str, Tensor], path: Path) -> None:
+def save_aligned(tensors: dict[str, "Tensor"], path: Path) -> None:
     """Save tensors so that the first begins at a multiple of `ALIGNMENT`: the format itself only promises 8 bytes."""
     from safetensors.torch import save_file
 

@@ -37,7 +37,6 @@ class NamedTensor:
 
     @property
     def module(self) -> str:
-        """The name of the parameter's module."""
         return self.name.rpartition(".")[0]
 
     @property

@@ -34,7 +34,6 @@ class ModelRef:
 
     @property
     def kind(self) -> Kind:
-        """What the name stands for."""
         if self.name.startswith(BUNDLED):
             return Kind.BUNDLED
         if self.name in (smollm2.TARGET, smollm2.BASE):

@@ -1,7 +1,5 @@
 """Tokenizers: counting with the shipped tiktoken ranks, encoding untrusted text, comparing tokenizers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import lru_cache
@@ -10,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from specprefill_cli.files import BUNDLED_FOLDER
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 
 if TYPE_CHECKING:
     import tiktoken
-    from transformers import PreTrainedTokenizerBase
 
 # The split pattern of Qwen2 and of the bundled tokenizer: transformers, tiktoken and llama.cpp know it.
 SPLIT_PATTERN = (
@@ -27,7 +25,7 @@ RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 
 
 @lru_cache(maxsize=1)
-def counting_encoding() -> tiktoken.Encoding:
+def counting_encoding() -> "tiktoken.Encoding":
     """The bundled tokenizer as a tiktoken encoding, from ranks that ship with the package."""
     import base64
 

@@ -1,7 +1,5 @@
 """Parts of a document beyond the draft's context, read in turn, and a single softmax over all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -102,7 +100,7 @@ class CoreScores:
     largest: Tensor
     masses: Tensor
 
-    def cpu(self) -> CoreScores:
+    def cpu(self) -> "CoreScores":
         return CoreScores(weights=self.weights.cpu(), largest=self.largest.cpu(), masses=self.masses.cpu())
 
 
