@@ -129,8 +129,6 @@ def start_run(size: int) -> Ranks:
     import torch
     import torch.distributed as dist
 
-    if torch.backends.mps.is_available():
-        raise UsageError(f"--tensor-parallel {size}: ranks need CUDA GPUs or processors without MPS; leave it out")
     if torch.cuda.is_available() and size > torch.cuda.device_count():
         raise UsageError(f"--tensor-parallel {size}: only {torch.cuda.device_count()} GPU(s) are visible")
     # Both the store and gloo would otherwise listen to the network.
@@ -179,8 +177,6 @@ def connect_ranks(rank: int, size: int, store: "Store", processes: RankProcesses
 
     local = int(os.environ.get("LOCAL_RANK", rank))
     on_gpus = torch.cuda.is_available()
-    if on_gpus and local >= torch.cuda.device_count():
-        raise UsageError(f"torchrun: process {local} here has no GPU of its own; give a lower --nproc-per-node")
     if on_gpus:
         torch.cuda.set_device(local)
     elif "OMP_NUM_THREADS" not in os.environ:

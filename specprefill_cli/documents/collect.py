@@ -25,7 +25,7 @@ PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
 # Part of the key of a text on disk: raise it when a reader finds other text in the same file.
-VERSION = 7
+VERSION = 8
 
 
 def expand_source(source: str) -> tuple[list[Path], list[str]]:

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from specprefill_cli.documents.cleaning import clean_text
-from specprefill_cli.documents.layout import Piece, grouped, lines_of
+from specprefill_cli.documents.layout import grouped, lines_of
+from specprefill_cli.documents.pieces import Piece
 from specprefill_cli.documents.reader import Pages, SourceFile
 from specprefill_cli.documents.text import labelled_tables
 from specprefill_cli.errors import pip_command

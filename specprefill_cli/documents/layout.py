@@ -2,19 +2,22 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile, zip_longest
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from specprefill_cli.documents.cleaning import superscript
-from specprefill_cli.documents.tables import fill_merged, is_number, table_lines
+from specprefill_cli.documents.headers import is_number
+from specprefill_cli.documents.pieces import MARK_GAP, SAME_LINE, Box, Character, Grid, Note, Piece
+from specprefill_cli.documents.tables import fill_merged, table_lines
 
-# In heights of a line: the gap between columns, and before a raised mark; between baselines of two columns, and of one line.
-COLUMN_GAP, MARK_GAP, LINE_OFFSET, SAME_LINE = 0.8, 0.4, 0.6, 0.3
+# In heights of a line: the gap between columns, and between their baselines.
+COLUMN_GAP, LINE_OFFSET = 0.8, 0.6
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
 LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE = 0.5, 0.85, 0.15, 0.6
+# What a form shows for a box; heights of a line between a field and a label above it or at its right.
+TICKS, FAR = ("[x]", "[ ]"), 2
 # Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
 FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
@@ -24,66 +27,18 @@ LONGEST_CELL = 500
 LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
 
 
-class Box(NamedTuple):
-    """The edges of a text, in points, y upwards."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-
-# A character, its box and the height of its baseline; text, name and box of a field or an annotation.
-Character = tuple[str, Box, float]
-Note = tuple[str, str, Box]
-
-
-@dataclass
-class Piece:
-    """Text on one line without a wide gap. left, right, base, height: in points, y upwards."""
-
-    text: str
-    left: float
-    right: float
-    base: float
-    height: float
-
-    def is_level(self, base: float) -> bool:
-        return abs(base - self.base) < SAME_LINE * self.height
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table's lines: places from the left and from below; by row and by column, the cells right behind a line."""
-
-    columns: Sequence[float]
-    rows: Sequence[float]
-    verticals: Sequence[Set[int]]
-    horizontals: Sequence[Set[int]]
-
-    def parts(self, left: float, right: float, base: float, height: float) -> bool:
-        """Whether a line of the table parts two texts of this height on a baseline; in merged cells, a gap does."""
-        first, last = bisect_right(self.columns, left), bisect_right(self.columns, right)
-        if not self.rows[0] < base < self.rows[-1] or first == last:
-            return False
-        verticals = self.verticals[-bisect_right(self.rows, base)]
-        return right - left > MARK_GAP * height or not verticals.isdisjoint(range(first, last))
-
-    def holds(self, piece: Piece) -> bool:
-        return self.rows[0] < piece.base < self.rows[-1] and self.columns[0] < piece.left + 1 < self.columns[-1]
-
-    def lines(self, pieces: Sequence[Piece]) -> Iterable[str]:
-        """The rows of the table from its pieces; the lines of text where those of the table only frame whole paragraphs."""
-        cells = [[list[Piece]() for _ in self.columns[1:]] for _ in self.rows[1:]]
-        for piece in pieces:
-            row, column = bisect_right(self.rows, piece.base), bisect_right(self.columns, piece.left + 1) - 1
-            cells[-row][column].append(piece)
-        texts = [list(cell_texts(row)) for row in cells]
-        if max(len(text) for row in texts for text in row) > LONGEST_CELL:
-            return [lines_of(pieces)]
-        merged = fill_merged(zip(*fill_merged(texts, self.verticals), strict=True), self.horizontals)
-        rows = (zip_longest(*(text.split("\n") for text in row), fillvalue="") for row in zip(*merged, strict=True))
-        return table_lines(list(row) for row in chain.from_iterable(rows) if any(row))
+def grid_lines(grid: Grid, pieces: Sequence[Piece]) -> Iterable[str]:
+    """The rows of the table from its pieces; the lines of text where those of the table only frame whole paragraphs."""
+    cells = [[list[Piece]() for _ in grid.columns[1:]] for _ in grid.rows[1:]]
+    for piece in pieces:
+        row, column = grid.cell(piece)
+        cells[-row][column - 1].append(piece)
+    texts = [list(cell_texts(row)) for row in cells]
+    if max(len(text) for row in texts for text in row) > LONGEST_CELL:
+        return [lines_of(pieces)]
+    merged = fill_merged(zip(*fill_merged(texts, grid.verticals), strict=True), grid.horizontals)
+    rows = (zip_longest(*(text.split("\n") for text in row), fillvalue="") for row in zip(*merged, strict=True))
+    return table_lines(list(row) for row in chain.from_iterable(rows) if any(row))
 
 
 def cell_texts(row: Sequence[Sequence[Piece]]) -> Iterator[str]:
@@ -144,10 +99,11 @@ def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: 
     if len(pieces) > MOST_PIECES * len(characters) + FEWEST_LINES:
         return None
     for note in notes:
-        insert_note(pieces, *note)
+        place_note(pieces, *note, grids)
     for grid in grids:
         if held := [piece for piece in pieces if grid.holds(piece)]:
-            table = Piece("\n".join(grid.lines(held)), grid.columns[0], grid.columns[-1], grid.rows[-1], held[0].height)
+            base, lines = max(piece.base for piece in held), grid_lines(grid, held)
+            table = Piece("\n".join(lines), grid.columns[0], grid.columns[-1], base, held[0].height)
             place = pieces.index(held[0])
             pieces = [*pieces[:place], table, *(piece for piece in pieces[place:] if not grid.holds(piece))]
     return lines_of(pieces)
@@ -187,7 +143,9 @@ def block_lines(rows: list[list[Piece]]) -> Iterable[str]:
     wide = [texts for row, texts in zip(rows, cells, strict=True) if len(row) > 1]
     has_gaps = len(rows) < 2 * sum(len(row) > 2 for row in rows) and any("" in texts for texts in wide)
     has_numbers = FEWEST_LINES <= len(wide) <= 2 * sum(any(map(is_number, texts)) for texts in wide)
-    return table_lines(cells) if has_gaps and are_apart and has_numbers else lines
+    # Or of words and marks below a row that fills all columns.
+    is_named = len(wide) == len(rows) > 2 and len(rows[0]) == len(starts) > 2 and any("" in texts for texts in wide)
+    return table_lines(cells) if are_apart and ((has_gaps and has_numbers) or is_named) else lines
 
 
 def is_beside(left: Piece, right: Piece) -> bool:
@@ -197,18 +155,40 @@ def is_beside(left: Piece, right: Piece) -> bool:
     return gap > COLUMN_GAP * left.height if near and not left.is_level(right.base) else near and gap > -right.height
 
 
-def insert_note(pieces: list[Piece], text: str, name: str, box: Box) -> None:
-    """Put the text of a field beside its label, or with its name where nothing stands beside it."""
-    beside = [piece for piece in pieces if box.bottom - piece.height / 2 <= piece.base <= box.top]
-    before = (piece for piece in beside if piece.right <= box.left + piece.height)
-    if label := max(before, key=lambda piece: piece.right, default=None):
-        label.text, label.right = f"{label.text} {text}", box.right
-    elif beside:
-        beside[0].text = f"{text} {beside[0].text}"
+def place_note(pieces: list[Piece], text: str, name: str, box: Box, grids: Sequence[Grid]) -> None:
+    """Put the text of a field beside or below its label; into its cell of a table, or in a line with its name."""
+    field = Piece(text, box.left, box.right, (box.bottom + box.top) / 2, box.top - box.bottom)
+    grid = next((grid for grid in grids if grid.holds(field)), None)
+    near = [piece for piece in pieces if grid is None or grid.cell(piece) == grid.cell(field)]
+    before, after, above = labels_around(near, box)
+    gap = after.left - box.right if after else 0.0
+    is_nearest = text in TICKS if before is None else text in TICKS and gap < box.left - before.right
+    if after and (is_nearest or (before is None and gap < FAR * after.height)):
+        after.text, after.left = f"{text} {after.text}", box.left
+    elif before:
+        before.text, before.right = f"{before.text} {text}", box.right
+    elif above:
+        above.text = f"{above.text} {text}"
     else:
+        if grid is None:
+            field.base, field.text = box.bottom, f"{name}: {text}" if name else text
         below = (index for index, piece in enumerate(pieces) if piece.base < box.bottom)
-        note = Piece(f"{name}: {text}" if name else text, box.left, box.right, box.bottom, box.top - box.bottom)
-        pieces.insert(next(below, len(pieces)), note)
+        pieces.insert(next(below, len(pieces)), field)
+
+
+def labels_around(pieces: Iterable[Piece], box: Box) -> Sequence[Piece | None]:
+    """The nearest pieces that begin before and after a box on its line, and right above it where it begins."""
+    labels: list[Piece | None] = [None, None, None]
+    for piece in sorted(pieces, key=lambda piece: (-piece.base, piece.left)):
+        middle, from_left = (box.bottom + box.top) / 2, piece.left - box.left
+        if box.bottom - piece.height / 2 <= piece.base <= box.top:
+            if from_left < 0:
+                labels[0] = piece
+            elif piece.left >= box.right - piece.height:
+                labels[1] = labels[1] or piece
+        if middle < piece.base < box.top + FAR * piece.height and -piece.height < from_left < box.right - box.left:
+            labels[2] = piece
+    return labels
 
 
 def in_columns(rows: list[list[Piece]]) -> list[list[Piece]]:

@@ -11,7 +11,8 @@ from specprefill_cli.documents.containers import entry_name, name_of, open_archi
 from specprefill_cli.documents.document import page_ranges
 from specprefill_cli.documents.reader import STRUCK_WARNING, Pages, SourceFile
 from specprefill_cli.documents.styles import Styles, attribute, heading_level, own_properties
-from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer, table_lines
+from specprefill_cli.documents.tables import BLANK, LINE, NOTHING, SPACE, Table, Writer
+from specprefill_cli.documents.xlsx import chart_lines
 
 # Not text of the document: deleted and moved text, the second copy of a drawing for old programs, and properties.
 SKIPPED = {"del", "moveFrom", "Fallback", "pPr", "rPr", "tblPr", "sectPr", "sdtPr"}
@@ -35,8 +36,8 @@ def document_pages(file: SourceFile) -> Pages:
         styles = Styles(parse_related(archive, main, "styles"), parse_related(archive, main, "numbering"))
         # Sections often share a header or footer: write each text once.
         margins = [text_of(margin, styles).strip() for margin in parse_related(archive, main, "header", "footer")]
-        notes = [text_of(part, styles) for part in parse_related(archive, main, "footnotes", "endnotes")]
         body = text_of(parse_entry(archive, main), styles)
+        notes = [text_of(part, styles) for part in parse_related(archive, main, "footnotes", "endnotes")]
         parts = [*filter(None, dict.fromkeys(margins)), body, *notes]
         yield file.page_text([*property_lines(archive), "\n\n".join(parts), *drawing_lines(file, archive, main)])
 
@@ -105,21 +106,7 @@ def drawing_lines(file: SourceFile, archive: ZipFile, entry: str) -> Iterator[st
     yield from map(text_of, parse_related(archive, entry, "diagramData"))
     for chart in parse_related(archive, entry, "chart"):
         yield from map(text_of, chart.iterfind(".//{*}title"))
-        names, columns, labels = [""], [dict[tuple[str, str], str]()], dict[str, str]()
-        for series in chart.iterfind(".//{*}ser"):
-            names.append(series.findtext("{*}tx//{*}v") or "")
-            labels |= points(series, "cat", "xVal")
-            columns[0] |= {(key, label): label for key, label in labels.items()}
-            columns.append({(key, labels.get(key, "")): text for key, text in points(series, "val", "yVal").items()})
-        rows = ([column.get(place, "") for column in columns] for place in dict.fromkeys(chain(*columns)))
-        yield from table_lines(chain([names], rows), marked=1)
-
-
-def points(series: Element, *names: str) -> dict[str, str]:
-    """The values of a chart's series by their place."""
-    # Of labels on several levels, the innermost come first.
-    levels = [level for name in names for level in series.iterfind(f"{{*}}{name}//{{*}}pt/..")][:1]
-    return {point.get("idx", ""): point.findtext("{*}v") or "" for level in levels for point in level.iterfind("{*}pt")}
+        yield from chart_lines(chart)
 
 
 def text_of(parent: Element, styles: Styles | None = None) -> str:
@@ -136,11 +123,27 @@ class OfficeWriter(Writer):
         super().__init__()
         self.styles, self.in_header = styles, False
         self.paragraph_style: Mapping[str, str] = {}
+        # Of each open field, whether its result has begun; the mark of the open note.
+        self.fields: list[bool] = []
+        self.note_mark = ""
+
+    def write_fldChar(self, mark: Element) -> None:  # noqa: N802
+        kind = attribute(mark, "fldCharType")
+        if kind == "begin":
+            self.write(mark)
+            self.fields.append(False)
+        elif self.fields and kind == "separate":
+            self.fields[-1] = True
+        elif self.fields and kind == "end":
+            self.fields.pop()
 
     def write(self, parent: Element) -> None:
         """Write the elements inside another: each by the method of its name, if there is one."""
         for element in parent:
             name = name_of(element.tag)
+            # The result of a field inside another's instruction is not text.
+            if name in ("t", *CHARACTERS) and False in self.fields[:-1]:
+                continue
             if name in CHARACTERS or (name == "t" and not len(element)):
                 self.flow.write(CHARACTERS.get(name) or element.text or "")
             elif name not in SKIPPED:
@@ -149,7 +152,7 @@ class OfficeWriter(Writer):
                     prefix, self.flow.prefix = self.flow.prefix, ""
                     self.flow.write_apart(element.get("descr", ""), LINE)
                     self.flow.prefix = prefix
-                getattr(self, f"write_{name}", self.write)(element)
+                getattr(self, f"write_{name.replace('endnote', 'footnote')}", self.write)(element)
 
     def write_tbl(self, table: Element) -> None:
         self.tables.append(Table())
@@ -190,6 +193,18 @@ class OfficeWriter(Writer):
             self.flow.write_raised(text_of(run, self.styles))
         else:
             self.write(run)
+
+    def write_footnoteReference(self, mark: Element) -> None:  # noqa: N802
+        if attribute(mark, "customMarkFollows") in ("", *OFF):
+            self.flow.write(self.styles.note_mark(mark))
+
+    def write_footnote(self, note: Element) -> None:
+        self.note_mark = self.styles.note_mark(note)
+        self.write(note)
+
+    def write_footnoteRef(self, _mark: Element) -> None:  # noqa: N802
+        if self.note_mark:
+            self.flow.write(self.note_mark)
 
     def write_sym(self, symbol: Element) -> None:
         """Write a character by its code, or by its place in a symbol font."""

@@ -15,7 +15,7 @@ import pypdfium2.raw as pdfium
 
 from specprefill_cli.documents import layout
 from specprefill_cli.documents.cleaning import UNDECODED
-from specprefill_cli.documents.layout import Box, Character, Grid, Note
+from specprefill_cli.documents.pieces import MARK_GAP, Box, Character, Grid, Note
 
 # PDFium is not thread-safe: one document at a time, with those attached to it.
 LOCK = threading.RLock()
@@ -32,6 +32,8 @@ UNREAD = (pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP)
 TICKED = {pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON}
 WRITTEN = {pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX}
 Point = tuple[float, float]
+# How far letters reach below and above their line, as shares of the font's size.
+DESCENT, ASCENT = 0.25, 0.9
 # In points: the shortest line of a table, and how far two lines at one place may be apart.
 SHORTEST, SAME_PLACE = 8.0, 3.0
 # A page with more drawings is a picture, not a table.
@@ -59,10 +61,11 @@ def page_text(page: pypdfium2.PdfPage) -> str:
         share = unmapped / max(len(sample), 1)
         if max(share, len(MEANINGLESS.findall(text)) / max(len(text), 1)) > UNDECODED_SHARE:
             return UNDECODED
-        boxes = [Box(*text_page.get_rect(index)) for index in range(text_page.count_rects())]
-        notes, grids = list(notes_of(page)), grids_of(page)
+        turns = pdfium.FPDFPage_GetRotation(page.raw)
+        boxes = [turned(Box(*text_page.get_rect(index)), turns) for index in range(text_page.count_rects())]
+        notes, grids = [(note, name, turned(box, turns)) for note, name, box in notes_of(page)], grids_of(page)
         is_plain = not (notes or grids) and is_simple(boxes)
-        ordered = None if is_plain else layout.ordered_text(characters(text_page), notes, grids)
+        ordered = None if is_plain else layout.ordered_text(characters(text_page, turns=turns), notes, grids)
         if ordered is None:
             if UNDECODED in text or LAM in text:
                 text = "".join(character for character, _, _ in characters(text_page, "-\n"))
@@ -82,7 +85,7 @@ def is_simple(boxes: Sequence[Box]) -> bool:
     gaps = 0
     for first, second in pairwise(boxes):
         height, gap = first.top - first.bottom, second.left - first.right
-        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -layout.MARK_GAP * height:
+        if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -MARK_GAP * height:
             continue
         is_raised = second.bottom - first.bottom > layout.MARK_RAISE * height
         if is_raised and second.top - second.bottom < layout.MARK_HEIGHT * height and gap < height:
@@ -91,16 +94,32 @@ def is_simple(boxes: Sequence[Box]) -> bool:
     return gaps < layout.FEWEST_LINES
 
 
-def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-") -> list[Character]:
-    """The characters of a page in drawing order. hyphen: what is written for a hyphen at a line end."""
+def turned(box: Box, turns: int) -> Box:
+    """A box on a page that is shown turned clockwise by quarter turns."""
+    for _ in range(turns):
+        box = Box(box.bottom, -box.right, box.top, -box.left)
+    return box
+
+
+def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-", turns: int = 0) -> list[Character]:
+    """The characters of a page in drawing order. hyphen: for one at a line end; turns: quarter turns of the shown page."""
     box, x, y, origin = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double(), (0.0, 0.0)
+    left, right, bottom, top = edges = [ctypes.c_double() for _ in range(4)]
     drawn: list[Character] = []
     for index in range(page.count_chars()):
         code = pdfium.FPDFText_GetUnicode(page.raw, index)
         pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
         pdfium.FPDFText_GetCharOrigin(page.raw, index, ctypes.byref(x), ctypes.byref(y))
         character = hyphen if code == LINE_HYPHEN else chr(code) if code else UNDECODED
-        drawn.append((character, Box(box.left, box.bottom, box.right, box.top), y.value))
+        place, base = Box(box.left, box.bottom, box.right, box.top), y.value
+        if turns:
+            # The loose box is that of upright text.
+            pdfium.FPDFText_GetCharBox(page.raw, index, *edges)
+            place = turned(Box(left.value, bottom.value, right.value, top.value), turns)
+            base = turned(Box(x.value, y.value, x.value, y.value), turns).bottom
+            size = pdfium.FPDFText_GetFontSize(page.raw, index)
+            place = Box(place.left, base - DESCENT * size, place.right, base + ASCENT * size)
+        drawn.append((character, place, base))
         before, origin = origin, (x.value, y.value)
         # PDFium turns text that runs from right to left around, even the two letters of one glyph.
         if character == LAM and before == origin and drawn[-2][0] in ALEFS:
@@ -127,6 +146,8 @@ def notes_of(page: pypdfium2.PdfPage) -> Iterator[Note]:
             name, text = field(page, annotation)
         elif kind not in UNREAD:
             text = string(pdfium.FPDFAnnot_GetStringValue, annotation, b"Contents")
+            if text.strip() and kind != pdfium.FPDF_ANNOT_FREETEXT:
+                text = f"[Comment: {text}]"
         if text.strip():
             box = pdfium.FS_RECTF()
             pdfium.FPDFAnnot_GetRect(annotation, ctypes.byref(box))
@@ -162,7 +183,9 @@ def string(read: Callable[..., int], *arguments: Any) -> str:
 def grids_of(page: pypdfium2.PdfPage) -> list[Grid]:
     """The tables of a page that are drawn with lines and have at least two columns and two rows."""
     upright, level = [], []
-    for (x, y), (other_x, other_y) in islice(strokes(page), MOST_STROKES):
+    turns = pdfium.FPDFPage_GetRotation(page.raw)
+    for start, end in islice(strokes(page), MOST_STROKES):
+        x, y, other_x, other_y = turned(Box(*start, *end), turns)
         if abs(x - other_x) < 1 and abs(y - other_y) >= SHORTEST:
             upright.append((max(y, other_y), min(y, other_y), x))
         elif abs(y - other_y) < 1 and abs(x - other_x) >= SHORTEST:

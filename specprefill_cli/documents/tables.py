@@ -1,22 +1,18 @@
 """The text of a page as it is collected, and rows of tables as lines that make sense alone: `Name: Moss Orme | Bonus: 930`."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, compress, islice, pairwise, zip_longest
 from typing import NamedTuple
 
-from specprefill_cli.documents.cleaning import shape, superscript
+from specprefill_cli.documents.cleaning import superscript
+from specprefill_cli.documents.headers import Row, column_names, is_data, is_header, is_number
 
-Row = list[str]
 # Leading rows that decide whether a table has a header.
 SAMPLE_ROWS = 50
 # Places that merged cells may fill in a table, more of them for each cell, and the most that a cell fills in a row or column.
 FILLED_CELLS, FILLED_PER_CELL, LARGEST_SPAN = 1000, 10, 1000
-# Characters of a column's name; years, months and days, which may be names; letters that codes have fewer than.
-LONGEST_NAME, NAME_LETTERS = 100, 3
-YEAR = re.compile("(?:[0-9]{1,2}[./-]){0,2}(?:19[0-9]{2}|20[0-9]{2}|2100)(?:[./-][0-9]{1,2}){0,2}")
 # Gaps between pieces of text, from narrow to wide.
 NOTHING, SPACE, LINE, BLANK = range(4)
 SEPARATORS = ("", " ", "\n", "\n\n")
@@ -60,6 +56,7 @@ class Cell(NamedTuple):
     columns: int = 1
     rows: int = 1
     is_above: bool = False
+    is_head: bool = False
 
 
 def span_of(value: str) -> int:
@@ -101,13 +98,6 @@ def fill_merged(rows: Iterable[Sequence[str]], walls: Sequence[Set[int]]) -> Ite
         yield row
 
 
-def column_names(header: Sequence[Row]) -> Row:
-    """The name of each column: the different texts of its header cells, from above, without a title over all columns."""
-    header = [row for row in header if len(set(filter(None, row))) > 1] or header[-1:]
-    columns = zip_longest(*header, fillvalue="")
-    return [" ".join(dict.fromkeys(filter(None, map(str.strip, column)))) for column in columns]
-
-
 def named_cells(names: Row, row: Row, *, can_merge: bool = False) -> Row:
     """The filled cells of a row behind the names of their columns, if any. can_merge: whether equal ones may be merged."""
     if not names:
@@ -116,51 +106,6 @@ def named_cells(names: Row, row: Row, *, can_merge: bool = False) -> Row:
     if len((set if can_merge else list)(filter(None, row))) < 2 and row[:1] != [""] and not is_number(row[0]):
         return row[:1]
     return [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, row, fillvalue="") if cell.strip()]
-
-
-def is_header(names: Row, body: Sequence[Row], has_names: bool) -> bool:
-    """Whether the first row names its columns: different words, no labels (`Name:`), over other words or numbers."""
-    filled, shapes = Counter(filter(None, names)), Counter(map(shape, names))
-    if 0 < 2 * sum(name.endswith(":") for name in names) <= len(names):
-        return False
-    # Without the titles between the rows.
-    body = [row for row in body if len(set(filter(None, row))) > 1] or body
-    columns = [[cell for cell in column if cell] for column in zip_longest(*body, fillvalue="")]
-    numbers = [bool(column) and all(map(is_number, column)) for column in columns]
-    for place, (name, column, has_numbers) in enumerate(zip_longest(names, columns, numbers, fillvalue="")):
-        number_shapes = {shape(cell) for cell in column if is_number(cell)}
-        is_series = shapes[shape(name)] > 1 and len(number_shapes) == 1 and shape(name) not in ("0", *number_shapes)
-        # A name has words, or is a year, or is one of a series such as `Q1`, `Q2` above other numbers.
-        is_code = is_number(name) and sum(map(str.isalpha, name)) < NAME_LETTERS and not is_series
-        is_value = is_code and (not YEAR.fullmatch(name) or (column and all(map(YEAR.fullmatch, column))))
-        if (len(name) > LONGEST_NAME and not has_names) or is_value or (name and name in column):
-            return False
-        # A column without a name is empty or has a few remarks; columns of numbers may share a name.
-        is_unclear = filled[name] > 1 and not (names[0] and has_numbers and body[0][0])
-        if is_unclear or (place and not name and 2 * len(column) > len(body)):
-            return False
-    if len(filled) > 1 and any(numbers):
-        # A list of two columns may be names and values: it has a header only above several numbers of a kind.
-        kinds = [re.sub(r"[^\W\d_]{3,}", "a", shape(cell)) for cell in chain(*columns[1:2])]
-        return has_names or len(names) > 2 or (2 * len({*kinds}) <= len(kinds) and (all(numbers) or not numbers[0]))
-    return len(filled) > 1 and (has_names or (len(names) > 2 and len(body) > 1))
-
-
-def is_data(head: Sequence[Row]) -> bool:
-    """Whether the second row of a table belongs to its body: the first names each column, or it has a name and amounts."""
-    names, cells = next(pairwise(head), ([""], [""]))
-    is_whole = "" not in names and all(name != beside for name, beside in pairwise(names))
-    return is_whole or ("" not in (names[0], cells[0]) and names[0] != cells[0] and any(map(is_amount, cells)))
-
-
-def is_number(cell: str) -> bool:
-    """Whether at least half of a cell's letters and digits are digits: amounts, dates, codes."""
-    return 2 * sum(map(str.isdigit, cell)) >= sum(map(str.isalnum, cell)) > 0
-
-
-def is_amount(cell: str) -> bool:
-    """Whether a cell is a number without letters, and no year or date with one."""
-    return is_number(cell) and cell.lower() == cell.upper() and not YEAR.fullmatch(cell)
 
 
 @dataclass
@@ -212,7 +157,7 @@ class Table:
         if not self.rows:
             self.start_row()
         self.heads[-1] &= is_head
-        self.flow, self.cell = Flow(), Cell("", span_of(columns), span_of(rows), is_above)
+        self.flow, self.cell = Flow(), Cell("", span_of(columns), span_of(rows), is_above, is_head)
 
     def end_cell(self) -> None:
         if self.flow is not None:
@@ -223,10 +168,14 @@ class Table:
         """The rows; or the texts of the cells, where the table only arranges parts of the page."""
         self.end_cell()
         filled = [any(cell.text.strip() for cell in row) for row in self.rows]
-        if self.has_blocks or max(map(len, self.rows), default=0) < 2:
+        if (self.has_blocks and not any(self.heads)) or max(map(len, self.rows), default=0) < 2:
             return [cell.text for row in self.rows for cell in row if cell.text.strip()]
         # Merged cells reach into empty rows.
         rows, heads = list(compress(filled_rows(self.rows), filled)), [*compress(self.heads, filled), False]
+        first = [cell.is_head for cell in next(compress(self.rows, filled), []) if cell.text.strip()]
+        if first[:1] == [True] and not all(first):
+            # Headers beside their values.
+            return list(map(row_text, rows))
         return list(table_lines(rows, marked=heads.index(False) % max(len(rows), 1)))
 
 

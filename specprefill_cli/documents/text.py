@@ -10,8 +10,9 @@ from io import StringIO
 from itertools import islice, takewhile
 
 from specprefill_cli.documents.cleaning import clean_text, normalise_line_ends
+from specprefill_cli.documents.headers import is_header
 from specprefill_cli.documents.reader import LIMITS, Pages, SourceFile
-from specprefill_cli.documents.tables import is_header, named_cells, table_lines
+from specprefill_cli.documents.tables import named_cells, table_lines
 
 MARKDOWN_SUFFIXES, JSON_SUFFIXES = (".md", ".markdown"), (".json", ".jsonl", ".ipynb")
 # A letter beyond ASCII in JSON; a backslash that is escaped itself begins none.
@@ -28,6 +29,9 @@ SAMPLE_ROWS = 10_000
 def text_pages(file: SourceFile) -> Pages:
     """Keep line breaks, and the source of Markdown, in which tables get the names of their columns."""
     is_markdown, text = file.name.lower().endswith(MARKDOWN_SUFFIXES), decode_text(file)
+    if text.startswith(("BEGIN:VCALENDAR", "BEGIN:VCARD")):
+        # Lines of calendars are folded anywhere, also inside words.
+        text = re.sub(r"\r?\n[ \t]", "", text)
     if file.name.lower().endswith(JSON_SUFFIXES):
         text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[0], text)
     yield labelled_tables(normalise_line_ends(text)) if is_markdown else clean_text(text)

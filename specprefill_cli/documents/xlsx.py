@@ -1,4 +1,4 @@
-"""XLSX: the sheets of a workbook as pages, their rows as `a | b`."""
+"""XLSX: the sheets of a workbook as pages, their rows as `a | b`; and the charts of Office files, their values as shown."""
 
 import re
 import warnings
@@ -10,10 +10,12 @@ from io import BytesIO
 from itertools import chain, groupby
 from math import isfinite
 from typing import Any
+from xml.etree.ElementTree import Element
 
 from specprefill_cli.documents.containers import open_archive
+from specprefill_cli.documents.headers import is_amount
 from specprefill_cli.documents.reader import Pages, SourceFile
-from specprefill_cli.documents.tables import is_amount, table_lines
+from specprefill_cli.documents.tables import table_lines
 
 # A formula without a stored value; in a text cell (`t="str"`) an empty value is one.
 UNCALCULATED = re.compile(
@@ -32,6 +34,9 @@ LITERAL = r'((?:"[^"]*"|\\.|[^\w#?.,"@/])*)'
 DIGITS_FORMAT = re.compile(rf"{LITERAL}([#0?,]*[#0?])(?:\.([#0?]+))?{LITERAL}")
 # Spreadsheets show so many digits of a number: further ones are noise of binary fractions. They round halves away from zero.
 DIGITS, ROUNDING = 15, Context(prec=400, rounding=ROUND_HALF_UP)
+# Day 0 of Office's dates; letters of a number format that make it one of dates, and what is none of its letters.
+FIRST_DAY = datetime(1899, 12, 30)
+DATE_CODE, QUOTED = re.compile("[ymdh]", re.IGNORECASE), re.compile(r'"[^"]*"|\\.|\[[^\]]*\]')
 
 
 def pages(file: SourceFile) -> Pages:
@@ -124,3 +129,35 @@ def number_text(value: float, number_format: str) -> str:
     fraction = fraction[:fixed] + fraction[fixed:].rstrip("0")
     digits = "-" * digits.startswith("-") + digits.removeprefix("-").zfill(whole.count("0"))
     return "".join([before, digits, "." * bool(fraction), fraction, after]).replace('"', "").replace("\\", "").strip()
+
+
+def chart_lines(chart: Element) -> Iterator[str]:
+    """Yield the lines of a chart's table: a row for each place on the axis, a column for each series."""
+    names, columns, labels = [""], [dict[tuple[str, str], str]()], dict[str, str]()
+    for series in chart.iterfind(".//{*}ser"):
+        names.append(series.findtext("{*}tx//{*}v") or "")
+        labels |= points(series, "cat", "xVal")
+        columns[0] |= {(key, label): label for key, label in labels.items()}
+        columns.append({(key, labels.get(key, "")): text for key, text in points(series, "val", "yVal").items()})
+    rows = ([column.get(place, "") for column in columns] for place in dict.fromkeys(chain(*columns)))
+    yield from table_lines(chain([names], rows), marked=1)
+
+
+def points(series: Element, *names: str) -> dict[str, str]:
+    """The values of a chart's series by their place."""
+    # Of labels on several levels, the innermost come first.
+    for level in (level for name in names for level in series.iterfind(f"{{*}}{name}//{{*}}pt/..")):
+        code, found = level.findtext("{*}formatCode") or "", level.iterfind("{*}pt")
+        return {pt.get("idx", ""): shown(pt.findtext("{*}v") or "", pt.get("formatCode") or code) for pt in found}
+    return {}
+
+
+def shown(value: str, code: str) -> str:
+    """A value as its number format shows it; dates as `2024-02-29`."""
+    try:
+        number = float(value)
+        if DATE_CODE.search(QUOTED.sub("", code)):
+            return cell_text(FIRST_DAY + timedelta(days=number), code)
+    except (ValueError, OverflowError):
+        return value
+    return number_text(number, code)

@@ -4,12 +4,10 @@ Inputs are the target's embedding and the normalised inputs of a few draft layer
 norm and rotary embedding, and its values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -17,16 +15,19 @@ from torch import Tensor
 
 from specprefill_cli.draft_kv.gate import Gate
 from specprefill_cli.errors import SpecprefillError
+from specprefill_cli.models.loaded import LoadedPair
 from specprefill_cli.models.running.adapter import rotation_depends_on_length
 from specprefill_cli.models.sources.tokenizers import fingerprint
-from specprefill_cli.prefill.calibration import calibration_folder, check_identity, model_identity, read_description
+from specprefill_cli.prefill.calibration import (
+    CalibratedPair,
+    calibration_folder,
+    check_identity,
+    model_identity,
+    read_description,
+)
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.meaning import BlendScorer, reads_english
-
-if TYPE_CHECKING:
-    from specprefill_cli.models.loaded import LoadedPair
-    from specprefill_cli.prefill.calibration import CalibratedPair
-    from specprefill_cli.prefill.request import PrefillRequest
 
 # Tokens that are mapped together: their inputs are joined in float32, and a whole prompt's would exceed its KV.
 ROWS = 8_192

@@ -189,11 +189,9 @@ class LocalEngine(Engine):
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error, or retry it once, alone and in short passes, if it lacked memory before any text."""
-        is_retried = isinstance(error, torch.OutOfMemoryError) and not (
-            ticket.delivered or ticket.cancelled or ticket.retried
-        )
+        has_ended = ticket.delivered or ticket.cancelled or ticket.retried
         # Other ranks keep what this one would free.
-        if not is_retried or self.divided:
+        if not isinstance(error, torch.OutOfMemoryError) or has_ended or self.divided:
             return self.tell(ticket, Failed(error))
         self.drop(ticket)
         ticket.restart(error)

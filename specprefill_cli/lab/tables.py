@@ -18,6 +18,7 @@ from specprefill_cli.files import write_whole
 from specprefill_cli.prefill.registry import MODES
 from specprefill_cli.reporting.table import seconds
 from specprefill_cli.reporting.text import plain
+from specprefill_cli.settings import AUTO
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]
@@ -62,7 +63,7 @@ def ttft(row: Row) -> str:
 def keep_text(row: Row) -> str:
     """A row's keep ratio; empty for modes without a keep ratio. Rows without a mode are about `select`."""
     mode = row.get("mode", "select")
-    if mode in MODES and not MODES[mode].uses_keep:
+    if mode != AUTO and (mode not in MODES or not MODES[mode].uses_keep):
         return ""
     return "auto" if row["keep"] is None else f"{row['keep']:g}"
 

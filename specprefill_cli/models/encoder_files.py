@@ -103,14 +103,12 @@ def has_encoder(folder: Path) -> bool:
 
 @lru_cache(maxsize=4)
 def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
-    """A bundled encoder, in 16 bits where that is fastest. Raises SpecprefillError if it is missing."""
+    """A bundled encoder, in bfloat16 where that is fastest. Raises SpecprefillError if it is missing."""
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     stored = load_file(folder / WEIGHTS)
-    # GPUs before Ampere have no fused attention for bfloat16.
-    is_old = device.startswith("cuda") and torch.cuda.get_device_capability(device) < (8, 0)
-    half = torch.float16 if is_old else torch.bfloat16
-    tensors = unpack_weights(stored, half if device != "cpu" or cpu_has_bfloat16() else torch.float32)
+    half = device != "cpu" or cpu_has_bfloat16()
+    tensors = unpack_weights(stored, torch.bfloat16 if half else torch.float32)
     if PIECES in stored:
         path = multilingual_file()
         if path is None:

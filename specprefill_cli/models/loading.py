@@ -12,7 +12,6 @@ from specprefill_cli.models.machine.placement import (
     Placement,
     check_divisible,
     check_memory,
-    check_placed,
     choose_dtype,
     draft_placement,
     how_to_place,
@@ -92,7 +91,8 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     check_divisible(placement, outline.config, name)
     chosen_dtype = choose_dtype(dtype, placement, outline.config.get_text_config())
     quantized = quantization_config(quantization, outline.config, name, chosen_dtype)
-    with load_errors(name, offline, placement.packed) as source, quiet_library():
+    quiet_library()
+    with load_errors(name, offline, placement.packed) as source:
         check_memory(outline.config, name, placement, chosen_dtype, quantization)
         if placement.device_map == "auto":
             cache = cache_bytes(outline.config, outline.context, chosen_dtype)
@@ -117,7 +117,6 @@ def load_model(name: str, placement: Placement, dtype: str, offline: bool, quant
     if missing:
         cause = f"the checkpoint lacks {len(missing)} weights, such as {missing[0]}"
         raise SpecprefillError(f"{name}: {cause}; download or export it again")
-    check_placed(model, name)
     check_model(model, name)
     configured = model.generation_config.eos_token_id
     ids = [*(configured if isinstance(configured, list) else [configured]), outline.tokenizer.eos_token_id]

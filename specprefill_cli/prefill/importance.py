@@ -64,10 +64,7 @@ def group_scores(
     hidden = copy_to(torch.arange(first_hidden, prompt_tokens) > positions[:, None], keys.device)
     size = len(queries) // len(keys)
     for kv_head, query_heads in groupby(range(len(queries)) if heads is None else heads, lambda head: head // size):
-        members = list(query_heads)
-        # A slice, because a GPU waits for a list of indices.
-        group = slice(members[0], members[-1] + 1) if members[-1] - members[0] < len(members) else members
-        scores = queries[group] @ keys[kv_head].float().T
+        scores = queries[list(query_heads)] @ keys[kv_head].float().T
         scores[..., first_hidden:].masked_fill_(hidden, float("-inf"))
         yield scores
 

@@ -127,15 +127,13 @@ def outer_pieces(pieces: Sequence[str]) -> list[str]:
 
 def inner_requests(text: str, group: Sequence[Range], density: float) -> list[Sequence[Range]]:
     """A short paragraph's sentences if one may be asked; of a longer one each sentence that may be, and the next one."""
-    flagged = [n for n, (start, end) in enumerate(group) if may_be_asked(text[start:end])]
+    sentences = [text[start:end] for start, end in group]
+    # With a question mark, or beginning as a request does.
+    is_asked = [pattern("question_mark").search(part) or pattern("request").match(part) for part in sentences]
+    flagged = [n for n, asked in enumerate(is_asked) if asked]
     if flagged and group[-1][1] - group[0][0] <= ASKED_CHARACTERS / density:
         return [group]
     return [group[n : n + 2] for n in flagged]
-
-
-def may_be_asked(sentence: str) -> bool:
-    """Whether a sentence has a question mark, or begins as a request does."""
-    return bool(pattern("question_mark").search(sentence) or pattern("request").match(sentence))
 
 
 def labelled_questions(text: str) -> list[Range]:

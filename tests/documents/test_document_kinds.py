@@ -168,6 +168,11 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
     ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
     ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
     ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
+    ("<html><table><tr><td>Name<td>Ann Lee<td>Born<td>3 May 1980<tr><td>Town<td>Cork<td>Phone<td>555</table>", "a.html",
+     "Name | Ann Lee | Born | 3 May 1980\nTown | Cork | Phone | 555"),
+    ("<html><table><tr><th>From<td>Cork<th>To<td>Ely<tr><th>Leaves<td>10:05<th>Arrives<td>13:20</table>", "a.html",
+     "From | Cork | To | Ely\nLeaves | 10:05 | Arrives | 13:20"),
+    ("BEGIN:VCALENDAR\r\nDESCRIPTION:The code is 77\r\n 31", "a.ics", "BEGIN:VCALENDAR\nDESCRIPTION:The code is 7731"),
 ])  # fmt: skip
 def test_only_rows_under_a_header_carry_names(text: str, name: str, expected: str) -> None:
     assert read(text.encode(), name) == expected
@@ -209,12 +214,13 @@ def test_charts_are_tables() -> None:
     data.add_category("Coast").add_sub_category("North")
     data.add_category("Isles").add_sub_category("South")
     data.add_series("Ferries", (1804, 2132))
+    data.add_series("Share", (0.125, 0.2), number_format="0.0%")
     for name, x in (("Mill", 1), ("Quay", 5)):
         points.add_series(name).add_data_point(x, 10 * x)
-    for kind, chart in ((XL_CHART_TYPE.PIE, data), (XL_CHART_TYPE.XY_SCATTER, points)):
+    for kind, chart in ((XL_CHART_TYPE.COLUMN_CLUSTERED, data), (XL_CHART_TYPE.XY_SCATTER, points)):
         deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_chart(kind, 0, 0, 9, 9, chart)
     text = read(save_to_bytes(deck), "a.pptx")
-    assert "North | Ferries: 1804\nSouth | Ferries: 2132" in text
+    assert "North | Ferries: 1804 | Share: 12.5%\nSouth | Ferries: 2132 | Share: 20.0%" in text
     assert text.endswith("1 | Mill: 10\n5 | Quay: 50")
 
 
@@ -355,6 +361,12 @@ def test_columns_drawn_row_by_row_and_a_table_below() -> None:
     assert read(raw_pdf(content), "a.pdf").split("\n") == expected
 
 
+def turned(data: bytes) -> bytes:
+    """The page of a PDF drawn upwards and shown turned, so that it looks the same."""
+    data = data.replace(b"/MediaBox[0 0 595 842]", b"/Rotate 90/MediaBox[0 0 842 842]")
+    return data.replace(b"stream\nBT", b"stream\n0 1 -1 0 842 0 cm BT", 1)
+
+
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_a_table_with_lines_is_read_row_by_row(by_columns: bool) -> None:
     rows = [
@@ -369,12 +381,13 @@ def test_a_table_with_lines_is_read_row_by_row(by_columns: bool) -> None:
             content += line(text, 65 + 110 * column, 745 - 40 * row - 14 * number)
     content += "".join(f"60 {y} m 390 {y} l S\n" for y in (760, 720, 680, 640))
     content += "".join(f"{60 + 110 * number} 640 m {60 + 110 * number} 760 l S\n" for number in range(4))
-    assert read(raw_pdf(content), "a.pdf").split("\n") == [
-        "Fees of the port",
-        "Service | Who | Fee",
-        "Service: Mooring of a boat for the winter | Who: Harbour master | Fee: 450",
-        "Service: Lift out | Who: Crane crew | Fee: 75",
-    ]
+    for data in (raw_pdf(content), turned(raw_pdf(content))):
+        assert read(data, "a.pdf").split("\n") == [
+            "Fees of the port",
+            "Service | Who | Fee",
+            "Service: Mooring of a boat for the winter | Who: Harbour master | Fee: 450",
+            "Service: Lift out | Who: Crane crew | Fee: 75",
+        ]
 
 
 def test_cells_over_two_columns_or_rows_of_a_table_with_lines() -> None:
@@ -405,6 +418,8 @@ FEW_LINES += "".join(f"{x} 636 m {x} 718 l S\n" for x in (165, 275, 385))
      ["Item | Qty | Price | Room", "Item: Kettle | Qty: 2 | Price: 19.50 | Room: Kitchen",
       "Item: Pan | Price: 25.00 | Room: Kitchen", "Item: Lamp | Qty: 1 | Room: Kitchen"]),
     (["Pool|45", "Gym|" + TERMS], FEW_LINES, ["Pool 45", f"Gym {TERMS}", "Kitchen"]),
+    (["Question|Yes|No", "Smoker?|X", "Allergies?||X", "Pain?||X"], "",
+     ["Question | Yes | No", "Question: Smoker? | Yes: X", "Question: Allergies? | No: X", "Question: Pain? | No: X"]),
     (["52||Rules|2020", "1.3|Terms", "1.4|Scope", "1.5|Ends"], "", ["52 Rules 2020", "1.3 Terms", "1.4 Scope", "1.5 Ends"]),
 ])  # fmt: skip
 def test_empty_cells_of_a_table_with_few_or_no_lines(rows: list[str], drawn: str, lines: list[str]) -> None:
@@ -423,12 +438,38 @@ def test_raised_text_in_a_pdf() -> None:
     assert "he quick fox jumps" in read(raw_pdf(content), "a.pdf")
 
 
-def test_fields_notes_and_attachments_of_a_pdf(caplog: pytest.LogCaptureFixture) -> None:
-    widget = "<</Type/Annot/Subtype/Widget/Rect[{}]/F 4/T({})/FT/{}/V{}>>"
+WIDGET = "<</Type/Annot/Subtype/Widget/Rect[{}]/F 4/T({})/FT/{}/V{}>>"
+
+
+def test_fields_below_captions_before_labels_and_in_cells() -> None:
+    content = (
+        line("Holder", 72, 700) + line("Account", 250, 700) + line("I agree.", 90, 640) + line("Send it.", 300, 640)
+    )
+    content += line("Who", 75, 585) + line("Train", 175, 585) + line("Hotel", 275, 585) + line("Ann", 75, 555)
+    content += "".join(f"70 {y} m 370 {y} l S\n" for y in (600, 570, 540))
+    content += "".join(f"{x} 540 m {x} 600 l S\n" for x in (70, 170, 270, 370))
     fields = [
-        widget.format("220 695 420 715", "boat", "Tx", "(Morning Heron)"),
-        widget.format("220 300 420 315", "Account", "Ch", "(t)/Ff 131072/Opt[[(s)(Sea Bank)][(t)(Tarn Bank)]]"),
-        widget.format("220 655 230 665", "power", "Btn", "/Yes/AS/Yes"),
+        WIDGET.format("72 675 200 695", "a", "Tx", "(Berg)"),
+        WIDGET.format("250 675 380 695", "b", "Tx", "(9311)"),
+        WIDGET.format("72 638 82 648", "c", "Btn", "/Off/AS/Off"),
+        WIDGET.format("282 638 292 648", "d", "Btn", "/Yes/AS/Yes"),
+        WIDGET.format("275 545 365 565", "e", "Tx", "(120)"),
+        "<</Type/Annot/Subtype/Text/Rect[72 500 90 518]/Contents(Too high?)>>",
+    ]
+    assert read(raw_pdf(content, annotations=fields), "a.pdf").split("\n") == [
+        "Holder Berg Account 9311",
+        "[ ] I agree. [x] Send it.",
+        "Who | Train | Hotel",
+        "Who: Ann | Hotel: 120",
+        "[Comment: Too high?]",
+    ]
+
+
+def test_fields_notes_and_attachments_of_a_pdf(caplog: pytest.LogCaptureFixture) -> None:
+    fields = [
+        WIDGET.format("220 695 420 715", "boat", "Tx", "(Morning Heron)"),
+        WIDGET.format("220 300 420 315", "Account", "Ch", "(t)/Ff 131072/Opt[[(s)(Sea Bank)][(t)(Tarn Bank)]]"),
+        WIDGET.format("220 655 230 665", "power", "Btn", "/Yes/AS/Yes"),
         "<</Type/Annot/Subtype/FreeText/Rect[72 500 300 520]/Contents(Agreed total is 8,450)/DA(0 g)>>",
         "<</Type/Annot/Subtype/FileAttachment/Rect[72 600 80 620]/FS<</Type/Filespec/F(f.txt)/EF<</F 12 0 R>>>>>>",
         "<</Type/EmbeddedFile/Length 9>>stream\nFee is 74\nendstream",

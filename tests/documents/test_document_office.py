@@ -32,8 +32,13 @@ def test_docx_text_is_complete_and_in_order() -> None:
 def test_docx_footnotes_and_files_inside_stand_at_the_end() -> None:
     source, stream = zipfile.ZipFile(io.BytesIO(word())), io.BytesIO()
     schema = "http://schemas.openxmlformats.org/%s/2006/%s"
-    text = "<w:p><w:r><w:t>As agreed.</w:t></w:r></w:p>"
+    text = '<w:footnote w:id="2"><w:p><w:r><w:footnoteRef/></w:r><w:r><w:t> As agreed.</w:t></w:r></w:p></w:footnote>'
     note = f'<w:footnotes xmlns:w="{schema % ("wordprocessingml", "main")}">{text}</w:footnotes>'
+    kinds = ("begin", "separate", "end")
+    marks = ('footnoteReference w:id="2"', *(f'fldChar w:fldCharType="{kind}"' for kind in kinds))
+    mark, begin, separate, end = (f"<w:r><w:{element}/></w:r>" for element in marks)
+    inner = f"{begin}{separate}<w:r><w:t>300</w:t></w:r>{end}"
+    field = f"{mark}{begin}<w:r><w:instrText>= </w:instrText></w:r>{inner}{separate}<w:r><w:t> 500</w:t></w:r>{end}"
     link = f'<Relationship Id="r" Type="{schema % ("officeDocument", "relationships/footnotes")}" Target="notes.xml"/>'
     link += f'<Relationship Id="c" Type="{schema % ("officeDocument", "relationships/aFChunk")}" Target="c.html"/>'
     with zipfile.ZipFile(stream, "w") as archive:
@@ -41,11 +46,12 @@ def test_docx_footnotes_and_files_inside_stand_at_the_end() -> None:
             data = source.read(name)
             if name == "word/_rels/document.xml.rels":
                 data = data.replace(b"</Relationships>", f"{link}</Relationships>".encode())
+            data = data.replace(b"months.</w:t></w:r>", f"months.</w:t></w:r>{field}".encode())
             archive.writestr(name, data)
         archive.writestr("word/notes.xml", note)
         archive.writestr("word/c.html", "<html><p>Agreed later.")
     assert read_document(stream.getvalue(), "a.docx").text.endswith(
-        "months.\n\nAs agreed.\n# Attachment: word/c.html\n\nAgreed later."
+        "months.[1] 500\n\n[1] As agreed.\n# Attachment: word/c.html\n\nAgreed later."
     )
 
 

@@ -131,9 +131,7 @@ def random_model(
     torch.manual_seed(0)
     # transformers initialises missing weights on their devices; an empty state dict lacks all of them.
     placement_options: dict[str, Any] = {"state_dict": {}, **how_to_place(prefer_one_gpu(placement, needed_bytes))}
-    with quiet_library():
-        model: Any = model_class(config)
-        model = model.from_pretrained(
-            None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options
-        )
+    quiet_library()
+    model: Any = model_class(config)
+    model = model.from_pretrained(None, config=config, dtype=dtype, attn_implementation=ATTENTION, **placement_options)
     return LoadedModel(name, model.eval(), tokenizer, CONTEXT, frozenset())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import DistributedConfig, PretrainedConfig, PreTrainedModel
+from transformers import DistributedConfig, PretrainedConfig
 
 from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
@@ -110,14 +110,6 @@ def how_to_place(placement: Placement) -> dict[str, Any]:
     if placement.shards == 1:
         return {"device_map": placement.device_map, "max_memory": placement.max_memory}
     return {"distributed_config": DistributedConfig(tp_size=placement.shards)}
-
-
-def check_placed(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError where accelerate left weights on the disk, from which every pass would read them."""
-    if any(weight.is_meta for weight in model.parameters()):
-        raise SpecprefillError(
-            f"{name}: not all layers fit the GPUs; use a smaller model, --quantization or more --devices"
-        )
 
 
 def check_divisible(placement: Placement, config: PretrainedConfig, name: str) -> None:

@@ -30,7 +30,11 @@ def check_config(config: PretrainedConfig, name: str) -> None:
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:
-    """Raises SpecprefillError for a model that does not run specprefill's attention."""
+    """Raises SpecprefillError for a model that does not run specprefill's attention, or of which layers are on the disk."""
+    if any(weight.is_meta for weight in model.parameters()):
+        raise SpecprefillError(
+            f"{name}: not all layers fit the GPUs; use a smaller model, --quantization or more --devices"
+        )
     if not model.is_backend_compatible():
         raise SpecprefillError(f"{name}: {type(model).__name__} computes attention in its own way; use another model")
     if any(parameter.endswith(".sinks") for parameter, _ in model.named_parameters()):

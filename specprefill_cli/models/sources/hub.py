@@ -145,15 +145,9 @@ def load_errors(name: str, offline: bool, packed: bool) -> Iterator[dict[str, An
         raise SpecprefillError(f"{name}: cannot be loaded ({first_line(error)}); {remedy}") from error
 
 
-@contextmanager
-def quiet_library() -> Iterator[None]:
-    """Keep transformers' progress bars and warnings off the terminal while it loads a model."""
+def quiet_library() -> None:
+    """Keep transformers' progress bars and warnings off the terminal from now on."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

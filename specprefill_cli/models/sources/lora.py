@@ -1,7 +1,5 @@
 """LoRA adapters in PEFT's format (arXiv 2106.09685): read, checked, and merged into the weights of a model."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -28,9 +26,9 @@ class LoraAdapter:
 
     name: str
     scale: float
-    factors: Mapping[str, tuple[Tensor, Tensor]]
+    factors: "Mapping[str, tuple[Tensor, Tensor]]"
 
-    def merged(self, module: str, weight: Tensor) -> Tensor:
+    def merged(self, module: str, weight: "Tensor") -> "Tensor":
         """A layer's weight [out, in] plus the adapter's change, if any. Raises SpecprefillError for another shape."""
         if module not in self.factors:
             return weight
@@ -68,7 +66,7 @@ def read_adapter(folder: Path, name: str) -> LoraAdapter:
     return LoraAdapter(name=name, scale=alpha / rank, factors=pair_factors(tensors, rank, name))
 
 
-def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[str, tuple[Tensor, Tensor]]:
+def pair_factors(tensors: "Mapping[str, Tensor]", rank: int, name: str) -> "dict[str, tuple[Tensor, Tensor]]":
     """A and B in float32 by layer. Raises SpecprefillError for an unknown or missing tensor, or another rank."""
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -82,7 +80,7 @@ def pair_factors(tensors: Mapping[str, Tensor], rank: int, name: str) -> dict[st
     return {module: (pair["A"], pair["B"]) for module, pair in factors.items()}
 
 
-def merge_adapter(model: PreTrainedModel, adapter: LoraAdapter) -> None:
+def merge_adapter(model: "PreTrainedModel", adapter: LoraAdapter) -> None:
     """Change weights in place. Raises SpecprefillError for another model's, quantised or divided ones."""
     from torch.nn import Linear
 
