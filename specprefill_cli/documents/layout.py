@@ -98,8 +98,9 @@ def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: 
     pieces = pieces_of(characters, grids)
     if len(pieces) > MOST_PIECES * len(characters) + FEWEST_LINES:
         return None
+    labels = list(pieces)
     for note in notes:
-        place_note(pieces, *note, grids)
+        place_note(pieces, labels, note, grids)
     for grid in grids:
         if held := [piece for piece in pieces if grid.holds(piece)]:
             base, lines = max(piece.base for piece in held), grid_lines(grid, held)
@@ -155,19 +156,21 @@ def is_beside(left: Piece, right: Piece) -> bool:
     return gap > COLUMN_GAP * left.height if near and not left.is_level(right.base) else near and gap > -right.height
 
 
-def place_note(pieces: list[Piece], text: str, name: str, box: Box, grids: Sequence[Grid]) -> None:
-    """Put the text of a field beside or below its label; into its cell of a table, or in a line with its name."""
+def place_note(pieces: list[Piece], labels: Iterable[Piece], note: Note, grids: Sequence[Grid]) -> None:
+    """Put a note beside its label, a field also below it; else into its cell of a table, or in a line with its name."""
+    text, name, box = note
     field = Piece(text, box.left, box.right, (box.bottom + box.top) / 2, box.top - box.bottom)
     grid = next((grid for grid in grids if grid.holds(field)), None)
-    near = [piece for piece in pieces if grid is None or grid.cell(piece) == grid.cell(field)]
-    before, after, above = labels_around(near, box)
+    if grid is not None:
+        labels = [piece for piece in labels if not grid.holds(piece) or grid.cell(piece) == grid.cell(field)]
+    before, after, above = labels_around(labels, box)
     gap = after.left - box.right if after else 0.0
     is_nearest = text in TICKS if before is None else text in TICKS and gap < box.left - before.right
     if after and (is_nearest or (before is None and gap < FAR * after.height)):
         after.text, after.left = f"{text} {after.text}", box.left
     elif before:
         before.text, before.right = f"{before.text} {text}", box.right
-    elif above:
+    elif above and name:
         above.text = f"{above.text} {text}"
     else:
         if grid is None:

@@ -74,10 +74,9 @@ class Styles:
     def note_mark(self, element: Element) -> str:
         """The mark of a foot- or endnote, or of a reference to it, by the order of the references; empty without one."""
         kind, identifier = element.tag.rpartition("}")[2].removesuffix("Reference"), attribute(element, "id")
-        if not element.tag.endswith(kind):
-            self.notes.setdefault((kind, identifier), 1 + sum(name == kind for name, _ in self.notes))
-        number = self.notes.get((kind, identifier))
-        return "" if number is None else f"[{write_number(number, 'i' if kind == 'endnote' else '')}]"
+        count = sum(name == kind for name, _ in self.notes)
+        number = self.notes.setdefault((kind, identifier), 0 if element.tag.endswith(kind) else count + 1)
+        return f"[{write_number(number, 'i' if kind == 'endnote' else '')}]" * (number > 0)
 
     def of_style(self, properties: Mapping[str, str]) -> Mapping[str, str]:
         """The properties of the style that an element's own properties name."""

@@ -18,13 +18,12 @@ from specprefill_cli.models.running.supported import empty_model
 
 # Values of each weight that a model's fingerprint covers, and the attribute that holds them once weights are packed.
 SAMPLED, SAMPLES = 16, "unpacked_samples"
-# Whether the processor adds products of 8-bit integers (AVX512-VNNI, AMX). Others add two of them in 16 bits, which weights in 8
-# and states in 7 bits never exceed.
-ADDS_PRODUCTS = torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
 # What the configuration of such a model says; processors of another kind want the 4 bits in another order.
 PROCESSOR = torch.backends.cpu.get_cpu_capability()
 STORED = {"quant_method": "int8-rows", "processor": PROCESSOR}
-# Whether oneDNN multiplies integers in 16 bits.
+# Whether the processor adds products of 8-bit integers (AVX512-VNNI, AMX). Others add two of them in 16 bits, which weights in 8
+# and states in 7 bits never exceed.
+ADDS_PRODUCTS = torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
 HAS_7_BITS = PROCESSOR in {"AVX2", "AVX512"} and torch.backends.mkldnn.is_available()
 # Most rows that are multiplied by weights unpacked in registers, and most that are multiplied in integers.
 WHOLE_ROWS, ROUNDED_ROWS = (4, 64) if ADDS_PRODUCTS else (32, sys.maxsize if HAS_7_BITS else 0)
