@@ -164,9 +164,8 @@ def place_note(pieces: list[Piece], labels: Iterable[Piece], note: Note, grids: 
     if grid is not None:
         labels = [piece for piece in labels if not grid.holds(piece) or grid.cell(piece) == grid.cell(field)]
     before, after, above = labels_around(labels, box)
-    gap = after.left - box.right if after else 0.0
-    is_nearest = text in TICKS if before is None else text in TICKS and gap < box.left - before.right
-    if after and (is_nearest or (before is None and gap < FAR * after.height)):
+    room, gap = box.left - before.right if before else float("inf"), after.left - box.right if after else 0.0
+    if after and (gap < room if text in TICKS else before is None and gap < FAR * after.height):
         after.text, after.left = f"{text} {after.text}", box.left
     elif before:
         before.text, before.right = f"{before.text} {text}", box.right
@@ -182,8 +181,9 @@ def place_note(pieces: list[Piece], labels: Iterable[Piece], note: Note, grids: 
 def labels_around(pieces: Iterable[Piece], box: Box) -> Sequence[Piece | None]:
     """The nearest pieces that begin before and after a box on its line, and right above it where it begins."""
     labels: list[Piece | None] = [None, None, None]
+    middle = (box.bottom + box.top) / 2
     for piece in sorted(pieces, key=lambda piece: (-piece.base, piece.left)):
-        middle, from_left = (box.bottom + box.top) / 2, piece.left - box.left
+        from_left = piece.left - box.left
         if box.bottom - piece.height / 2 <= piece.base <= box.top:
             if from_left < 0:
                 labels[0] = piece

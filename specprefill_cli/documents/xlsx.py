@@ -147,12 +147,12 @@ def points(series: Element, *names: str) -> dict[str, str]:
     """The values of a chart's series by their place."""
     # Of labels on several levels, the innermost come first.
     for level in (level for name in names for level in series.iterfind(f"{{*}}{name}//{{*}}pt/..")):
-        code, found = level.findtext("{*}formatCode") or "", level.iterfind("{*}pt")
-        return {pt.get("idx", ""): shown(pt.findtext("{*}v") or "", pt.get("formatCode") or code) for pt in found}
+        code, values = level.findtext("{*}formatCode") or "", level.iterfind("{*}pt")
+        return {pt.get("idx", ""): value_text(pt.findtext("{*}v") or "", pt.get("formatCode") or code) for pt in values}
     return {}
 
 
-def shown(value: str, code: str) -> str:
+def value_text(value: str, code: str) -> str:
     """A value as its number format shows it; dates as `2024-02-29`."""
     try:
         number = float(value)
