@@ -45,12 +45,7 @@ class Selection:
 
 def chunk_scores(importance: Tensor, chunk_size: int) -> Tensor:
     """Mean importance of every chunk: [n] -> [ceil(n / chunk_size)]; the last chunk averages its own tokens only."""
-    chunk_size = min(chunk_size, len(importance))
-    padding = -len(importance) % chunk_size
-    sums = F.pad(importance.double(), (0, padding)).view(-1, chunk_size).sum(1)
-    sizes = torch.full_like(sums, chunk_size)
-    sizes[-1] = chunk_size - padding
-    return sums / sizes
+    return F.avg_pool1d(importance.double()[None], chunk_size, ceil_mode=True)[0]
 
 
 def add_neighbours(scores: Tensor, weight: float) -> Tensor:
