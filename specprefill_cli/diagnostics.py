@@ -12,7 +12,7 @@ import psutil
 
 from specprefill_cli import __version__
 from specprefill_cli.errors import SpecprefillError
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from specprefill_cli.models.loaded import ModelOutline
@@ -101,7 +101,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
     from specprefill_cli.models.loading import load_outline
     from specprefill_cli.models.machine.memory_plan import cache_bytes, weight_bytes
     from specprefill_cli.models.machine.placement import choose_dtype, choose_placement, stored_placement
-    from specprefill_cli.models.machine.quantization import AUTO, NONE, check_quantization
+    from specprefill_cli.models.machine.quantization import NONE, check_quantization
     from specprefill_cli.models.machine.recommendation import GPU_BYTES, PACKED_BYTES, WHOLE_BYTES, weights_of
     from specprefill_cli.models.sources.hub import ModelNotHere, may_download
     from specprefill_cli.models.sources.pairs import chosen_pair

@@ -10,23 +10,13 @@ import typer
 
 from specprefill_cli.cli.console import Notes, console, print_json
 from specprefill_cli.cli.loading import new_request, open_engine, open_ready_session, read_inputs, write_page
-from specprefill_cli.cli.options import (
-    OF_TARGET,
-    OUTPUT,
-    Documents,
-    Html,
-    Json,
-    NoServer,
-    Question,
-    Quiet,
-    with_settings,
-)
+from specprefill_cli.cli.options import OF_TARGET, Documents, Html, Json, NoServer, Question, Quiet, with_settings
 from specprefill_cli.documents.document import Collection
 from specprefill_cli.engine.request import ANSWER, PASSAGES, Done, Event, Piece, Provisional, Request
 from specprefill_cli.errors import INTERRUPTED, SpecprefillError, UsageError
 from specprefill_cli.record import PLANNED_MODE, Comparison, ModeAnswer, Record
 from specprefill_cli.reporting.text import printable
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import OUTPUT, Settings
 
 
 @with_settings("documents", "models", "prefill", "decoding", "output")

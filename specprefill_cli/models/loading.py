@@ -18,13 +18,7 @@ from specprefill_cli.models.machine.placement import (
     prefer_one_gpu,
     stored_placement,
 )
-from specprefill_cli.models.machine.quantization import (
-    AUTO,
-    NONE,
-    check_quantization,
-    checkpoint_method,
-    quantization_config,
-)
+from specprefill_cli.models.machine.quantization import NONE, check_quantization, checkpoint_method, quantization_config
 from specprefill_cli.models.running.attention import ATTENTION, avoid_cudnn
 from specprefill_cli.models.running.int8 import STORED, load_written, quantize_on_cpu
 from specprefill_cli.models.running.supported import check_config, check_model, model_class
@@ -33,7 +27,7 @@ from specprefill_cli.models.sources.lora import merge_adapter, read_adapter
 from specprefill_cli.models.sources.pairs import Pair
 from specprefill_cli.models.sources.refs import Kind, ModelRef
 from specprefill_cli.models.sources.tokenizers import agreed_tokenizer
-from specprefill_cli.settings import Settings
+from specprefill_cli.settings import AUTO, Settings
 
 # Tokens that end a turn: a GGUF file may name only the one that ends a text.
 TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")

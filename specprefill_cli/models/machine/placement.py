@@ -11,8 +11,9 @@ from specprefill_cli.distributed import Ranks
 from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.models.machine.cost import ModelCost
 from specprefill_cli.models.machine.memory_plan import GIBIBYTE, WEIGHTS_SHARE, free_memory, weight_bytes
-from specprefill_cli.models.machine.quantization import AUTO, NONE, checkpoint_method, cpu_has_bfloat16
+from specprefill_cli.models.machine.quantization import NONE, checkpoint_method, cpu_has_bfloat16
 from specprefill_cli.models.running.int8 import PROCESSOR
+from specprefill_cli.settings import AUTO
 
 # Below this hidden size a CPU computes in float32 even where bfloat16 is faster: the time saved is small, and rounding
 # decides near-ties, so that speculative decoding no longer keeps every greedy token.

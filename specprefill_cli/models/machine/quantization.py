@@ -7,8 +7,9 @@ import torch
 from transformers import BitsAndBytesConfig, PretrainedConfig, utils
 
 from specprefill_cli.errors import SpecprefillError, pip_command
+from specprefill_cli.settings import AUTO
 
-NONE, AUTO = "none", "auto"
+NONE = "none"
 # torch's checks for instructions that multiply bfloat16.
 BFLOAT16_CHECKS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 # Bytes of a quantised weight, its share of the scales included: nf4 has 4 bits and 0.127 for the scales (arXiv
