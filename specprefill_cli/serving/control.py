@@ -120,7 +120,7 @@ def token_of(folder: Path, tell: Callable[[str], None]) -> str:
 def listen(
     folder: Path, http_address: str | None, on_socket: bool, stack: ExitStack, tell: Callable[[str], None]
 ) -> list[Listener]:
-    """Open all sockets; the stack closes and removes them. on_socket: also the Unix socket, which commands look for."""
+    """Open all sockets; the stack closes and removes them. on_socket: also a Unix socket, for commands."""
     listeners: list[Listener] = []
     if http_address is not None:
         token = token_of(folder, tell)
@@ -129,7 +129,7 @@ def listen(
         if not ipaddress.ip_address(host).is_loopback:
             tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
         listeners.append((listener, f"http://{f'[{host}]' if ':' in host else host}:{port}", token))
-    if on_socket:
+    if on_socket and HAS_UNIX_SOCKETS:
         path = folder / HTTP_SOCKET
         listeners.append((stack.enter_context(unix_listener(path)), str(path), None))
         stack.callback(path.unlink, missing_ok=True)

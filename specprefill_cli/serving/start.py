@@ -15,14 +15,7 @@ from specprefill_cli.documents.document import Collection
 from specprefill_cli.errors import SpecprefillError, first_line
 from specprefill_cli.models.machine.process import import_transformers
 from specprefill_cli.serving.context import Metrics, ServeOptions, ServerContext
-from specprefill_cli.serving.control import (
-    HAS_UNIX_SOCKETS,
-    Listener,
-    listen,
-    private_folder,
-    server_identity,
-    server_lock,
-)
+from specprefill_cli.serving.control import Listener, listen, private_folder, server_identity, server_lock
 from specprefill_cli.serving.guard import Guard, http_server, log_line
 from specprefill_cli.settings import Settings
 
@@ -143,13 +136,12 @@ def run_server(
         except TimeoutError:
             remedy = "end it with `specprefill serve --stop` first"
             raise SpecprefillError(f"your server is running already; {remedy}") from None
-        # Commands never ask a proxy, so any number of proxies may run.
-        on_socket = not is_proxy and HAS_UNIX_SOCKETS
         service = Service(
             settings=settings,
             documents=documents,
             options=options,
-            listeners=listen(folder, options.http, on_socket, stack, tell),
+            # Commands never ask a proxy, so any number of proxies may run.
+            listeners=listen(folder, options.http, not is_proxy, stack, tell),
             tell=tell,
         )
         code = asyncio.run(service.run())
