@@ -86,14 +86,11 @@ class SpeculationState:
         counts = sorted(self.verifying)
         costs = [median_low(self.verifying[measured]) for measured in counts]
         beyond = max(0, count - max(counts, default=0))
-        return float(np.interp(count, [0, *counts], [0.0, *costs])) + self.assumed_verification * beyond
-
-    @property
-    def assumed_verification(self) -> float:
-        """Assumed cost of verifying one more token: that of a token in prefill, beside the pass that any number takes."""
+        # Assumed of one more token: its cost in prefill, beside the pass that any number takes.
         seconds, tokens = self.prefill
         passes = seconds / median_low(self.pass_seconds) if self.pass_seconds else 0.0
-        return max(LOWEST_VERIFICATION, (passes - 1) / tokens)
+        assumed = max(LOWEST_VERIFICATION, (passes - 1) / tokens)
+        return float(np.interp(count, [0, *counts], [0.0, *costs])) + assumed * beyond
 
     def learn_costs(self, round_: Round) -> None:
         if not self.learns_costs or self.sharing > 1:

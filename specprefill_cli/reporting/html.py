@@ -27,11 +27,11 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
     """Render the page of a question about some documents, with the answers of all modes."""
     records = [mode_answer.answer for mode_answer in comparison.answers]
     longest = max(sum(record.phases.values()) for record in records)
-    # Control characters become visible, and markup in every value is escaped.
+    # Control characters become visible, and markup is escaped; our own markup holds printable values already.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
-        finalize=_make_printable,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -108,8 +108,3 @@ def page_views(
                     pieces.append({"text": collection.text[left:right], "cell": index, "opens": opens, "cited": cited})
                     opened.add(index)
             yield {"document": document.name, "number": page.number, "cells": range(first, last), "pieces": pieces}
-
-
-def _make_printable(value: Any) -> Any:
-    """Make text printable. Leave numbers and our own markup as they are: the values in it are printable already."""
-    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -34,13 +34,16 @@ class ModelCost:
     def of(cls, config: PretrainedConfig, device_type: str = "cpu") -> "ModelCost":
         text = config.get_text_config()
         heads = text.num_attention_heads
+        # Of a mixture of experts, the width of all experts that are active for a token together.
+        width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
+        shared = getattr(text, "shared_expert_intermediate_size", None) or 0
         return cls(
             layers=text.num_hidden_layers,
             hidden_size=text.hidden_size,
             heads=heads,
             key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
             head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
-            intermediate_size=active_width(text),
+            intermediate_size=(getattr(text, "num_experts_per_tok", None) or 1) * width + shared,
             vocabulary=text.vocab_size,
             overhead_tokens=pass_overhead(device_type),
             windows=tuple(window_layers(config)),
@@ -93,13 +96,6 @@ class ModelCost:
     def prefill_with_overhead(self, tokens: int, past: int = 0) -> float:
         """`prefill_flops` and the fixed cost of a pass, in FLOPs."""
         return self.prefill_flops(tokens, past=past) + self.overhead_flops()
-
-
-def active_width(text: PretrainedConfig) -> int:
-    """Width of the gated MLP that a token passes through: in a mixture of experts, of all its active experts together."""
-    width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
-    shared = getattr(text, "shared_expert_intermediate_size", None) or 0
-    return (getattr(text, "num_experts_per_tok", None) or 1) * width + shared
 
 
 def attended_pairs(tokens: int, past: int, window: int | None, local_window: LocalWindow | None = None) -> float:

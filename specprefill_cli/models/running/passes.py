@@ -40,11 +40,6 @@ class QueryCapture:
     queries: dict[int, list[Tensor]] = field(default_factory=dict)
     scaling: dict[int, float] = field(default_factory=dict)
 
-    def append(self, layer: int, queries: Tensor, rows: Tensor, scaling: float) -> None:
-        """Append `rows` of a layer's queries [1, heads, Q, head_size]."""
-        self.queries.setdefault(layer, []).append(queries[0].index_select(1, rows))
-        self.scaling[layer] = scaling
-
     def layer(self, number: int) -> Tensor:
         """All kept queries of a layer: [heads, rows, head_size]."""
         return torch.cat(self.queries[number], dim=1)
@@ -153,7 +148,9 @@ class SequenceMetadata(PositionContext):
     def capture_queries(self, layer: int, queries: Tensor, scaling: float) -> None:
         """Keep what the capture asks for of a layer's queries [1, heads, Q, d]."""
         if self.capture is not None and self.rows is not None and len(self.rows):
-            self.capture.append(layer, queries, self.copy_field("rows", queries.device), scaling)
+            rows = self.copy_field("rows", queries.device)
+            self.capture.queries.setdefault(layer, []).append(queries[0].index_select(1, rows))
+            self.capture.scaling[layer] = scaling
 
 
 # A generator that yields passes, is sent their logits, and returns a value.
