@@ -47,8 +47,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{place}: not valid TOML ({error}); fix or remove the file") from error
     except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"{place}: cannot be read ({reason}); check its permissions") from error
+        raise UsageError(f"{place}: cannot be read ({error.strerror or error}); check its permissions") from error
 
 
 def is_device(path: Path) -> bool:
@@ -77,8 +76,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         finally:
             scratch.unlink(missing_ok=True)
     except OSError as error:
-        reason = error.strerror or error
-        raise SpecprefillError(f"{path}: cannot be written ({reason}); give another place") from error
+        raise SpecprefillError(f"{path}: cannot be written ({error.strerror or error}); give another place") from error
 
 
 _PACKAGE = Path(__file__).resolve().parent

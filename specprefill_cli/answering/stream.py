@@ -109,8 +109,7 @@ class AnswerStream(TextStream):
     @property
     def plan_read(self) -> Plan:
         prompt = self.request.prompt
-        is_provisional = self.confirmation.confirmed is None
-        return self.prefilled.plan if is_provisional else full_plan(prompt.length, prompt.document)
+        return self.prefilled.plan if self.confirmation.confirmed is None else full_plan(prompt.length, prompt.document)
 
     @property
     def signals(self) -> dict[str, float] | None:

@@ -40,8 +40,7 @@ def retrieve(
     sentences = rank_sentences(collection, request.question, request.prompt.offsets, scores.importance)
     warnings = list(collection.warnings)
     if top is not None:
-        best = best_passages(sentences, top)
-        passages = sorted(best, key=lambda passage: (passage.number, passage.start))
+        passages = sorted(best_passages(sentences, top), key=lambda passage: (passage.number, passage.start))
     else:
         selection = select_scored(request, scores, capped=False)
         warnings += selection.warnings

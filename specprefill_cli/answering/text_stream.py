@@ -102,8 +102,7 @@ class TextStream(ABC):
     @property
     def citations(self) -> list[Citation]:
         """Where the answer's text stands in the documents."""
-        offsets = self.request.prompt.offsets
-        return cite(self.text, self.collection, self.plan_read, offsets, self.prefilled.importance)
+        return cite(self.text, self.collection, self.plan_read, self.request.prompt.offsets, self.prefilled.importance)
 
     @property
     def cells(self) -> list[Cell]:

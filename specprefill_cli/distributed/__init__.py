@@ -168,6 +168,5 @@ def end_process(reason: str) -> NoReturn:
     """End this process at once, from any thread, with the reason as the last line on standard error."""
     # The reason may quote a log: no control character may reach the terminal.
     *log, last = ["".join(c if c.isprintable() else " " for c in line) for line in reason.splitlines()]
-    lines = (*log, f"specprefill: {last}; the run has ended, start it again")
-    print(*lines, sep="\n", file=sys.stderr, flush=True)
+    print(*log, f"specprefill: {last}; the run has ended, start it again", sep="\n", file=sys.stderr, flush=True)
     os._exit(1)

@@ -106,5 +106,4 @@ def attention_mass(
 def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:
     """Risk [chunks]: attention mass times error, summed over a chunk's tokens, mean over layers. mass, errors: [layers, n]."""
     token_risks = (mass * errors).mean(0)
-    padding = -len(token_risks) % chunk_size
-    return F.pad(token_risks, (0, padding)).view(-1, chunk_size).sum(1)
+    return F.pad(token_risks, (0, -len(token_risks) % chunk_size)).view(-1, chunk_size).sum(1)

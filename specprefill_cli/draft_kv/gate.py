@@ -56,8 +56,7 @@ class RiskLimit:
     def verdict(self, risk: float | None) -> GateVerdict:
         """The decision about a remaining risk; None: none was estimated, because nothing can be accepted."""
         threshold = self.threshold if self.threshold < math.inf else None
-        accepted = risk is not None and risk <= self.threshold
-        return GateVerdict(risk=risk, threshold=threshold, accepted=accepted)
+        return GateVerdict(risk=risk, threshold=threshold, accepted=risk is not None and risk <= self.threshold)
 
     def reason(self, risk: float) -> str:
         """Why a risk was not accepted."""

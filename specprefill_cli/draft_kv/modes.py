@@ -122,8 +122,7 @@ class HybridMode(DraftKvMode):
         gate, warnings = limit.verdict(risk), selection.warnings
         if not gate.accepted:
             reduced = drop_riskiest(chunks, mapped.risks, limit.threshold)
-            count = int((reduced != chunks).sum())
-            dropped = f"dropped {count:,} of {len(chunks):,} chunks"
+            dropped = f"dropped {int((reduced != chunks).sum()):,} of {len(chunks):,} chunks"
             warnings += (f"{dropped}: if they were accepted too, {limit.reason(risk)}",)
             chunks = reduced
         return Fates(chunks=chunks, gate=gate, warnings=warnings)
@@ -146,5 +145,4 @@ def recompute_chunks(request: PrefillRequest, mapped: MappedPrompt, fates: Tenso
     # Tokens computed outside recomputed chunks.
     checkpoints = int((fates[(inside - start) // size] != RECOMPUTE).sum())
     spans = fate_spans(fates, FATES, mapped.risks, size, prompt.document)
-    plan = Plan(prompt.length, prompt.document, spans, checkpoints)
-    return PrefillResult(logits=logits, state=state, plan=plan)
+    return PrefillResult(logits=logits, state=state, plan=Plan(prompt.length, prompt.document, spans, checkpoints))

@@ -77,8 +77,7 @@ def finished_keys(model: PreTrainedModel, layer: int, raw: Tensor, positions: Te
         arguments.append(model.config.get_text_config().layer_types[layer])
     # On several GPUs, the rotary module and the layer may be on different GPUs.
     cos, sin = (factor.to(keys.device) for factor in rotary(*arguments))
-    rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
-    return rotate(keys[None], keys[None], cos, sin)[1][0]
+    return sys.modules[type(module).__module__].apply_rotary_pos_emb(keys[None], keys[None], cos, sin)[1][0]
 
 
 def split_heads(model: PreTrainedModel, layer: int, flat: Tensor) -> Tensor:

@@ -44,9 +44,7 @@ def open_endpoint(settings: Settings) -> "EndpointSession":
     """Load the draft, and open a client of the endpoint; send nothing. Raises as `open_chooser` does."""
     ref = parse_endpoint(settings.target or "")
     client, messages = Client(ref), load_template(settings.prompt or Pair.prompt)
-    chooser = open_chooser(settings, ref.name)
-    pair, template = chooser.pair, chooser.template
-    return EndpointSession(pair=pair, template=template, settings=settings, client=client, messages=messages)
+    return EndpointSession(**vars(open_chooser(settings, ref.name)), client=client, messages=messages)
 
 
 def open_chooser(settings: Settings, target: str) -> Session:

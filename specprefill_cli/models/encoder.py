@@ -114,8 +114,7 @@ class Encoder:
         done = 0
         for place in range(0, len(stretches), size):
             batch = stretches[place : place + size]
-            rows = torch.stack([ids[stretch] for stretch, _ in batch])
-            states = self.states(self.framed(rows))[:, 1:-1]
+            states = self.states(self.framed(torch.stack([ids[stretch] for stretch, _ in batch])))[:, 1:-1]
             core = torch.cat([row[kept] for (_, kept), row in zip(batch, states, strict=True)])
             span = slice(done, done + len(core))
             sums.index_add_(0, chunk_of[span], core.float().cpu())

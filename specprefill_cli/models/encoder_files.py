@@ -107,8 +107,7 @@ def load_encoder(device: str, folder: Path = ENCODER_FOLDER) -> Encoder:
     if not (folder / WEIGHTS).is_file():
         raise SpecprefillError(f"{folder}: the encoder is missing from this installation; install specprefill again")
     stored = load_file(folder / WEIGHTS)
-    half = device != "cpu" or cpu_has_bfloat16()
-    tensors = unpack_weights(stored, torch.bfloat16 if half else torch.float32)
+    tensors = unpack_weights(stored, torch.bfloat16 if device != "cpu" or cpu_has_bfloat16() else torch.float32)
     if PIECES in stored:
         path = multilingual_file()
         if path is None:

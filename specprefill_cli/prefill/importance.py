@@ -169,5 +169,4 @@ def outline_importance(importance: Tensor, text: str, offsets: np.ndarray) -> Te
     opens = np.zeros(len(text) + 1, dtype=bool)
     for begin, end in sentences[first].tolist():
         opens[begin:end] = True
-    leading = torch.from_numpy(opens[offsets[:, 0]])
-    return importance + leading * importance.max()
+    return importance + torch.from_numpy(opens[offsets[:, 0]]) * importance.max()

@@ -59,5 +59,4 @@ def check_names(settings: Settings, place: str = "") -> None:
 
 def runs_draft(mode: str, scorer: str) -> bool:
     """Whether the draft may run during prefill; either name may be `auto`."""
-    may_score = mode == AUTO or MODES[mode].uses_draft
-    return may_score and (scorer == AUTO or SCORERS[scorer].uses_draft)
+    return (mode == AUTO or MODES[mode].uses_draft) and (scorer == AUTO or SCORERS[scorer].uses_draft)

@@ -204,8 +204,7 @@ def fate_text(spans: Iterable[SpanRecord], fate: Fate) -> str | None:
     count = tokens = 0
     for span in spans:
         for touched in span.documents:
-            numbers = pages.setdefault(touched.document, set())
-            numbers.update(touched.pages if span.fate is fate else ())
+            pages.setdefault(touched.document, set()).update(touched.pages if span.fate is fate else ())
         if span.fate is fate:
             count, tokens = count + 1, tokens + span.end - span.start
     if not count:

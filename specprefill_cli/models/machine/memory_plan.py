@@ -42,8 +42,7 @@ def kv_bytes(pair: LoadedPair, setting: str | float) -> int:
     if setting != AUTO:
         return int(float(setting) * GIBIBYTE)
     limit = int(KV_SHARE * min(map(free_memory, pair.devices), default=0) * max(1, len(pair.target.devices)))
-    on_gpus = all(device.type == "cuda" for device in pair.devices)
-    return limit if on_gpus else min(limit, MOST_KV_IN_MAIN_MEMORY)
+    return limit if all(device.type == "cuda" for device in pair.devices) else min(limit, MOST_KV_IN_MAIN_MEMORY)
 
 
 def free_memory(device: torch.device) -> int:

@@ -137,8 +137,7 @@ def choose_dtype(name: str, placement: Placement, config: PretrainedConfig) -> t
         gpus = placement.gpus if placement.shards == 1 else range(torch.cuda.device_count())
         recent = all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in gpus)
         return torch.bfloat16 if recent or config.model_type.startswith("gemma") else torch.float16
-    is_large = config.hidden_size >= SMALLEST_BFLOAT16_HIDDEN
-    return torch.bfloat16 if is_large and cpu_has_bfloat16() else torch.float32
+    return torch.bfloat16 if config.hidden_size >= SMALLEST_BFLOAT16_HIDDEN and cpu_has_bfloat16() else torch.float32
 
 
 def check_memory(

@@ -135,8 +135,7 @@ def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> 
     """Keys or values [1, kv_heads, K, d] of the slots [start, end) as [blocks, kv_heads, sinks + band, d]."""
     size = band_block_size(window)
     windows = states[0, :, start:end].unfold(1, window + size, size).permute(1, 0, 3, 2)
-    sink_states = states[:, :, :sinks].expand(len(windows), -1, -1, -1)
-    return torch.cat([sink_states, windows], dim=2)
+    return torch.cat([states[:, :, :sinks].expand(len(windows), -1, -1, -1), windows], dim=2)
 
 
 @lru_cache(maxsize=64)

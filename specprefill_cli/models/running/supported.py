@@ -25,8 +25,7 @@ def check_config(config: PretrainedConfig, name: str) -> None:
             raise SpecprefillError(f"{name}: {fault.format(text.model_type)}")
     unknown = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if unknown:
-        problem = f"{name}: layers of type '{sorted(unknown)[0]}' hold no plain KV cache; use another model"
-        raise SpecprefillError(problem)
+        raise SpecprefillError(f"{name}: layers of type '{min(unknown)}' hold no plain KV cache; use another model")
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:

@@ -62,8 +62,7 @@ class AttentionScorer(Scorer):
         prompt = request.draft_prompt
         state, capture, cached = self.prefill(request)
         with request.clock.phase("scoring"):
-            layers = self.layers(request)
-            importance = attention_importance(state, capture, prompt.length, prompt.document, layers)
+            importance = attention_importance(state, capture, prompt.length, prompt.document, self.layers(request))
         return importance, cached
 
     def finish(self, request: PrefillRequest, importance: Tensor) -> Tensor:
@@ -186,5 +185,4 @@ def look_ahead(request: PrefillRequest, logits: Tensor, state: KvCacheState, cap
         capture.positions = torch.cat([capture.positions, position])
         # Of the last token only the queries are needed.
         last_layer = None if step + 1 < steps else layer_count(draft.model) - 1
-        tokens = torch.tensor([token])
-        logits = run(draft.model, tokens, position, state, capture=capture, last_layer=last_layer)
+        logits = run(draft.model, torch.tensor([token]), position, state, capture=capture, last_layer=last_layer)

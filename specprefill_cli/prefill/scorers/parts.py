@@ -55,8 +55,7 @@ class Part:
         """The request to score this part. Its KV depends neither on the question nor on the gap before it."""
         if self.end - self.start == len(request.draft_prompt.offsets):
             return request
-        prompt = self.cut_prompt(request.draft_prompt)
-        return replace(request, draft_prompt=prompt, draft_gap=self.gap)
+        return replace(request, draft_prompt=self.cut_prompt(request.draft_prompt), draft_gap=self.gap)
 
 
 def divide_document(tokens: int, size: int, room: int) -> tuple[Part, ...]:
