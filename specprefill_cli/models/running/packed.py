@@ -65,16 +65,10 @@ def forward(passes: Sequence[ForwardInput], slots: Sequence[Tensor] | None = Non
 def sequence_metadata(step: ForwardInput, slots: Tensor, span: slice) -> SequenceMetadata:
     """A pass as attention sees it, with its slots [N] and its place among the tokens of all passes."""
     # In a cache of the whole prompt, a token's slot is its position.
-    rows = None if step.capture is None else torch.isin(slots, step.capture.positions).nonzero()[:, 0]
+    state, capture = step.state, step.capture
+    rows = None if capture is None else torch.isin(slots, capture.positions).nonzero()[:, 0]
     return SequenceMetadata(
-        step.positions,
-        step.state.positions,
-        step.local_window,
-        span=span,
-        slots=slots,
-        state=step.state,
-        capture=step.capture,
-        rows=rows,
+        step.positions, state.positions, step.local_window, span=span, state=state, capture=capture, rows=rows
     )
 
 

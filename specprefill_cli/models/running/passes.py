@@ -135,12 +135,10 @@ class PositionContext:
 class SequenceMetadata(PositionContext):
     """A sequence of a packed pass.
 
-    span: its tokens among those of the pass; slots: where its keys and values go in the cache of its state
-    capture: keeps queries; rows: the rows of the pass that it keeps
+    span: its tokens among those of the pass; capture: keeps queries; rows: the rows of the pass that it keeps
     """
 
     span: slice
-    slots: Tensor
     state: KvCacheState
     capture: QueryCapture | None = None
     rows: Tensor | None = None
