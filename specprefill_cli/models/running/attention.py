@@ -84,8 +84,9 @@ def attend_segment(
         key, value = (key_bands(states, *segment.keys, segment.window, segment.sinks) for states in (key, value))
     else:
         key, value = select_states(key, segment), select_states(value, segment)
-    if plan.expand_kv_heads:
-        key, value = repeat_heads(query, key), repeat_heads(query, value)
+    if plan.expand_kv_heads and (groups := query.shape[1] // key.shape[1]) > 1:
+        # Each once for every query head that reads it.
+        key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
     mask: Any = None
     if segment.mask is Mask.LOWER_RIGHT:
         mask = causal_lower_right(last - first, key.shape[2])
@@ -95,14 +96,9 @@ def attend_segment(
     if last - first <= FEW_QUERIES and query.device.type == "cpu" and not is_causal:
         queries = group_heads(query, key)
         mask = mask if mask is None else mask.repeat(queries.shape[2] // (last - first), 1)
+    is_grouped = queries.shape[1] != key.shape[1]
     output = F.scaled_dot_product_attention(
-        queries,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=is_causal,
-        scale=scaling,
-        enable_gqa=queries.shape[1] != key.shape[1],
+        queries, key, value, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=is_grouped
     )
     # [blocks, heads, block, d] -> [1, heads, Q, d]
     return output.transpose(0, 1).flatten(1, 2)[None] if segment.mask is Mask.BANDED else output.reshape(query.shape)
@@ -123,12 +119,6 @@ def select_states(states: Tensor, segment: Segment) -> Tensor:
         return states
     sinks = min(segment.sinks, start)
     return torch.cat([states[:, :, :sinks], states[:, :, start:end]], dim=2) if sinks else states[:, :, start:end]
-
-
-def repeat_heads(query: Tensor, states: Tensor) -> Tensor:
-    """Keys or values [B, kv_heads, K, d] as [B, heads, K, d]: each once for every query head that reads it."""
-    groups = query.shape[1] // states.shape[1]
-    return states if groups == 1 else states.repeat_interleave(groups, 1)
 
 
 def key_bands(states: Tensor, start: int, end: int, window: int, sinks: int) -> Tensor:
