@@ -126,13 +126,8 @@ def resolve(settings: Settings, request: PrefillRequest, cold_choice: bool) -> R
     """Choose mode (`auto` by a cold start's cost if `cold_choice`) and longest answer. Raises PromptTooLong."""
     mode, reason = choose_mode(settings.mode, request.without_caches() if cold_choice else request)
     max_new_tokens, warnings = cap_answer(settings.max_new_tokens, request)
-    return ResolvedQuestion(
-        request=request,
-        mode=mode,
-        mode_reason=reason,
-        settings=settings.varied(max_new_tokens=max_new_tokens),
-        warnings=warnings,
-    )
+    settings = settings.varied(max_new_tokens=max_new_tokens)
+    return ResolvedQuestion(request=request, mode=mode, mode_reason=reason, settings=settings, warnings=warnings)
 
 
 def cap_answer(max_new_tokens: int, request: PrefillRequest) -> tuple[int, tuple[str, ...]]:

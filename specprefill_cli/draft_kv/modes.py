@@ -70,13 +70,8 @@ class DraftKvMode(Mode):
             # Full prefill needs the memory of the mapped cache.
             del mapped, state
             prefilled = FullMode().prefill(request)
-        return replace(
-            prefilled,
-            importance=scores.importance,
-            draft_window=kv_map.window,
-            warnings=(*prefilled.warnings, *fates.warnings),
-            gate=fates.gate,
-        )
+        warnings, window = (*prefilled.warnings, *fates.warnings), kv_map.window
+        return replace(prefilled, importance=scores.importance, draft_window=window, warnings=warnings, gate=fates.gate)
 
     def share(self, request: PrefillRequest) -> float | None:
         """The share of the prompt that is recomputed at most; None where scores decide."""

@@ -76,9 +76,8 @@ class PublishedFile:
     def blocks(self, name: str, columns: int = WIDTH, rows: np.ndarray | slice = EVERY) -> tuple[Tensor, Tensor]:
         """Rows of a matrix in 4 bits: pairs of numbers [rows, columns / 2], and scales [rows, columns / 32, 1]."""
         values, offset = self.places[name]
-        stored = np.frombuffer(self.content, np.uint8, values // GROUP * 18, offset).reshape(-1, columns // GROUP, 18)[
-            rows
-        ]
+        stored = np.frombuffer(self.content, np.uint8, values // GROUP * 18, offset)
+        stored = stored.reshape(-1, columns // GROUP, 18)[rows]
         numbers = np.concatenate([stored[..., 2:] & 15, stored[..., 2:] >> 4], -1).reshape(-1, columns)
         scales = stored[..., :2].copy().view(np.float16)
         return torch.from_numpy(numbers[:, ::2] * 16 + numbers[:, 1::2]), torch.from_numpy(scales)

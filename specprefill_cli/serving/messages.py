@@ -142,9 +142,8 @@ def find_document(body: Mapping[str, Any], document: str = "") -> tuple[str, lis
         files = read_files(body)
     except (Untouched, DocumentError) as error:
         # Without its document the request must not go on.
-        raise (
-            RefusedDocument(400, f"{NAMED}: the messages must be text alone ({error})") if document else error
-        ) from None
+        refusal = RefusedDocument(400, f"{NAMED}: the messages must be text alone ({error})")
+        raise (refusal if document else error) from None
     if files or document:
         return name_documents(body.get("messages"), document, files)
     return find_long_texts(body)

@@ -138,9 +138,8 @@ def chosen_pair(settings: Settings) -> Pair:
         pair = replace(pair, draft=CHOOSER)
     if settings.adapter is None:
         return pair
-    return replace(
-        pair, target=smollm2.BASE if pair.target == smollm2.TARGET else pair.target, adapter=settings.adapter
-    )
+    target = smollm2.BASE if pair.target == smollm2.TARGET else pair.target
+    return replace(pair, target=target, adapter=settings.adapter)
 
 
 def draft_folder(draft: str) -> Path:
