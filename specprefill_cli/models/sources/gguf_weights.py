@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,25 +108,16 @@ def unpacked(
     return [in_halves(torch.cat(parts), named.heads) for parts in zip(*blocks, strict=True)]
 
 
-@contextmanager
-def own_threads() -> Iterator[None]:
-    """Restore the number of torch's threads, which every later thread of the process takes from the last that set it."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def stored_tensors(
     named: Sequence[NamedTensor], packed: bool, lora: LoraAdapter | None, step: Callable[[int, str], None]
 ) -> Iterator[tuple[str, Tensor]]:
     """Names and values as they are stored. step: called with the percent done."""
     done, count = 0, sum(tensor.count for tensor in named)
-    with (
-        own_threads(),
-        ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-    ):
+    with ExitStack() as stack:
+        # Every later thread of the process takes the number of torch's threads from the last that set it.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        workers = ThreadPoolExecutor(os.cpu_count() or 1, initializer=torch.set_num_threads, initargs=(1,))
+        pool = stack.enter_context(workers)
         for tensor in named:
             convert = pack_rows if packed and len(tensor.tensor.shape) > 1 else lambda values: (values.bfloat16(),)
             if packed and lora is None and tensor.keeps_nibbles:
