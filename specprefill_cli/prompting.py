@@ -19,7 +19,6 @@ from specprefill_cli.errors import SpecprefillError, UsageError
 from specprefill_cli.files import packaged_folder, read_toml
 from specprefill_cli.models.sources.tokenizers import encode_template, encode_text
 
-DocumentEncoder = Callable[[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]]
 # Placeholders for the variables: single words of letters, so that no chat template changes them.
 MARKS = {"document": "SPECPREFILLDOCUMENTMARK", "question": "SPECPREFILLQUESTIONMARK"}
 
@@ -142,7 +141,7 @@ def encode_prompt(
     question: str,
     tokenizer: PreTrainedTokenizerBase,
     opening: str = "",
-    encode_document: DocumentEncoder = encode_text,
+    encode_document: Callable[[PreTrainedTokenizerBase, str], tuple[list[int], np.ndarray]] = encode_text,
 ) -> Prompt:
     """Fill a template, and tokenise it piece by piece, so that the token ranges of document and question are exact.
 

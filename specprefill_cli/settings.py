@@ -15,8 +15,7 @@ AUTO = "auto"
 OFF = "off"
 NEVER, WARN, STRICT = "never", "warn", "strict"
 # Panels of `--help`.
-DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT = "Documents", "Models", "Prefill", "Decoding", "Output"
-CACHE = "Cache"
+DOCUMENTS, MODELS, PREFILL, DECODING, OUTPUT, CACHE = "Documents", "Models", "Prefill", "Decoding", "Output", "Cache"
 # Settings that only the lab's commands have as options.
 TUNING = "Tuning"
 

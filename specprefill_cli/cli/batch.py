@@ -22,10 +22,9 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.batching import Count
 
-PANEL = "Workers"
 # Ray's address of a cluster: `auto` for the cluster of this machine, or host and port.
 ADDRESS = re.compile(r"auto|[^\s/]+:\d+")
-worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for panel in (PANEL, OUTPUT))
+worker_option, output_option = (partial(typer.Option, rich_help_panel=panel) for panel in ("Workers", OUTPUT))
 
 
 @with_settings("documents", "models", "prefill", "decoding", "cache", "output", without=("confirm",))

@@ -21,23 +21,20 @@ from specprefill_cli.prefill.registry import REGISTRIES, check_name
 from specprefill_cli.settings import AUTO, OUTPUT, PREFILL, SETTINGS, Settings, config_path, parse_setting
 
 PAIR = SETTINGS["pair"]
-# The name of the source of an option that was given.
-COMMAND_LINE = "COMMANDLINE"
 # Settings without effect where only the draft runs.
 OF_TARGET = ("mode", "tensor_parallel", "quantization")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.", rich_help_panel=OUTPUT)]
+output_option = functools.partial(typer.Option, rich_help_panel=OUTPUT)
+Json = Annotated[bool, output_option("--json", help="Print one JSON object on standard output.")]
 Html = Annotated[
     Path | None,
-    typer.Option(
+    output_option(
         "--html",
         help="Also write an HTML page to this file: importance and fate of each chunk, sources, times.",
-        rich_help_panel=OUTPUT,
         show_default="none",
     ),
 ]
-QUIET = "Print no table, no progress and no warnings."
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=QUIET, rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print no table, no progress and no warnings.")]
 # Documents and question are required; `new_request` reports a missing argument with an example.
 Documents = Annotated[
     list[str] | None,
@@ -118,7 +115,7 @@ def with_settings(
         def command(context: typer.Context, **arguments: Any) -> None:
             option_values = {option.name: arguments.pop(option.name) for option in options}
             sources = {name: context.get_parameter_source(name) for name in option_values}
-            named = (name for name, source in sources.items() if source and source.name == COMMAND_LINE)
+            named = (name for name, source in sources.items() if source and source.name == "COMMANDLINE")
             given = {name: option_values[name] for name in named}
             supplied_values: dict[str, Any] = {"given": given}
             if "settings" in accepted:

@@ -13,10 +13,9 @@ from specprefill_cli.errors import UsageError, pip_command
 from specprefill_cli.models.sources.refs import parse_endpoint
 from specprefill_cli.settings import Settings
 
-SERVER = "Server"
 PACKAGES = "httpx", "prometheus-client", "starlette", "uvicorn"
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
-server_option = partial(typer.Option, rich_help_panel=SERVER)
+server_option = partial(typer.Option, rich_help_panel="Server")
 optional = partial(server_option, show_default="none")
 
 

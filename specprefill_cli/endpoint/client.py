@@ -15,7 +15,6 @@ TOO_LONG = re.compile(
     r"context[_ ](?:length|size|window)|exceed_context|maximum context|(?:prompt|input) is too long|too many tokens",
     re.IGNORECASE,
 )
-MAX_DETAIL_CHARACTERS = 200
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A CPU may prefill for minutes before the first token.
 TIMEOUT_SECONDS, CONNECT_SECONDS = 600.0, 10.0
@@ -91,7 +90,7 @@ class Client:
         said = "" if is_shown or str(body).startswith(("None", "<")) else f" - {body}"
         detail = one_line(" ".join(((str(cause) or type(cause).__name__) + said).split()))
         detail = detail if self.key == NO_KEY else detail.replace(self.key, "***")
-        shown = detail[:MAX_DETAIL_CHARACTERS]
+        shown = detail[:200]
         # Compared by name, because versions of the library differ in the package of their transport.
         class_names = {base.__name__ for base in type(error).__mro__}
         if class_names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:

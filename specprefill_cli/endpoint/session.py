@@ -34,7 +34,6 @@ from specprefill_cli.settings import Settings
 CAPACITY = 8
 # The server checks its model's context, so no prompt is too long here.
 NO_LIMIT = 2**40
-ENDPOINT_DECODES = Verdict("off", "the endpoint decodes by itself")
 # A server that counts fewer tokens than one for so many characters has probably truncated the prompt.
 MOST_CHARACTERS = 12
 CUT_PROMPT = "the endpoint counts too few tokens and may have cut the prompt; give its model a longer context"
@@ -121,7 +120,7 @@ class EndpointStream(TextStream):
             tokens_per_second=(tokens - 1) / self.decode_seconds if tokens > 1 and self.decode_seconds else None,
             acceptance_rate=None,
             warnings=self.warnings(),
-            speculation=ENDPOINT_DECODES,
+            speculation=Verdict("off", "the endpoint decodes by itself"),
             scorer=request.scorer if selects else None,
             draft_window=request.draft_window if draft_ran else None,
         )

@@ -23,7 +23,6 @@ LAYERS, MULTILINGUAL_LAYERS, HEADS, WIDTH = 6, 12, 12, 384
 TOKENS, TOKEN_WIDTH = "tokens", 64
 # Tokens of a question that are compared with a document's at once.
 QUESTION_BLOCK = 16
-NORM_EPSILON = 1e-12
 # Tokens of a stretch with its two special tokens, tokens that neighbouring stretches share, and stretches of a pass.
 STRETCH, OVERLAP = 256, 32
 CPU_BATCH, GPU_BATCH = 4, 64
@@ -170,7 +169,7 @@ class Encoder:
         return F.linear(hidden, self.weights[name], self.weights[f"{name}.bias"])
 
     def norm(self, hidden: Tensor, name: str) -> Tensor:
-        return F.layer_norm(hidden, (WIDTH,), self.weights[name], self.weights[f"{name}.bias"], NORM_EPSILON)
+        return F.layer_norm(hidden, (WIDTH,), self.weights[name], self.weights[f"{name}.bias"], 1e-12)
 
 
 def divide(tokens: int) -> list[tuple[slice, slice]]:

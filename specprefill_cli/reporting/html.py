@@ -20,7 +20,6 @@ NOT_ON_A_CARD = ("mode", "peak memory", *Fate)
 BARS = (*PHASES, UPSTREAM)
 # Steps of a cell's shading, from none to full.
 LEVELS = 8
-TEMPLATES = Path(__file__).resolve().parent / "page"
 
 
 def render_page(collection: Collection, comparison: Comparison) -> str:
@@ -29,7 +28,7 @@ def render_page(collection: Collection, comparison: Comparison) -> str:
     longest = max(sum(record.phases.values()) for record in records)
     # Control characters become visible, and markup is escaped; our own markup holds printable values already.
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(Path(__file__).resolve().parent / "page"),
         autoescape=True,
         finalize=lambda value: printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value,
         undefined=StrictUndefined,

@@ -33,7 +33,6 @@ from specprefill_cli.serving.messages import REASON, LongText, RefusedDocument, 
 from specprefill_cli.settings import OFF, Settings
 
 CHAT = f"{USUAL_PATH}/chat/completions"
-METHODS = "GET,POST,PUT,PATCH,DELETE,OPTIONS"
 KEPT = "x-specprefill-kept"
 # Headers that belong to a single connection.
 HOP_BY_HOP = frozenset(
@@ -72,7 +71,7 @@ def proxy_application(context: ServerContext, upstream: EndpointRef) -> ASGIApp:
     # A connection serves one request: bytes that an upstream sends beyond a reply would be read as the next one.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     endpoint = partial(forward_request, upstream=upstream, client=httpx.AsyncClient(limits=limits))
-    return build_application(context, {f"{METHODS} /{{path:path}}": endpoint})
+    return build_application(context, {"GET,POST,PUT,PATCH,DELETE,OPTIONS /{path:path}": endpoint})
 
 
 async def forward_request(

@@ -22,9 +22,6 @@ from specprefill_cli.settings import Settings
 if TYPE_CHECKING:
     from specprefill_cli.engine.local import LocalEngine
 
-# Asks for one place, as most questions do.
-WARM_UP_QUESTION = "When?"
-
 
 @dataclass(kw_only=True)
 class Service:
@@ -113,8 +110,8 @@ class Service:
         self.metrics.watch(engine, cache)
         # Of many documents each question reads other parts.
         if self.documents is not None and characters_read(self.documents, settings) is None:
-            # Any question leaves the KV of the documents in the cache.
-            session.ask(self.documents, WARM_UP_QUESTION, settings.varied(max_new_tokens=1)).finished()
+            # Any question about one place leaves the KV of the documents in the cache.
+            session.ask(self.documents, "When?", settings.varied(max_new_tokens=1)).finished()
         context = ServerContext(engine, self.documents, self.metrics, self.about)
         for guard in self.guards:
             guard.application = make_application(replace(context, is_private=guard.token is None))

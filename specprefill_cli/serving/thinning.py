@@ -38,7 +38,6 @@ GAP = re.compile(r"\n[ \t\r]*\n\s*|\n(?=[ \t]*(?:[-=*_~`]{3,}|\"{3}|</?\w))|(?<=
 LINE = re.compile(r"\n\s*")
 # The end of a line of wrapped prose.
 WRAP = re.compile(r"(?<=[^\n]{45})\n(?=\w)")
-WORD_CHARACTER = re.compile(r"\w")
 
 # The characters [start, end) of a text.
 Range = tuple[int, int]
@@ -121,7 +120,7 @@ def pieces_of(text: str, paragraphs: Iterable[Range]) -> list[str]:
 
 def outer_pieces(pieces: Sequence[str]) -> list[str]:
     """The first and last pieces that hold a letter or digit."""
-    worded = [piece for piece in pieces if WORD_CHARACTER.search(piece)]
+    worded = [piece for piece in pieces if re.search(r"\w", piece)]
     return worded if len(worded) <= 2 * OUTER_PIECES else [*worded[:OUTER_PIECES], *worded[-OUTER_PIECES:]]
 
 

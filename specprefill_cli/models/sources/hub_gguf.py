@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-DEFAULT_QUANTIZATION = "Q4_K_M"
 NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quantization>\w+))?", re.ASCII)
 # The number of a part in the name of a file that is one of several.
 PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
@@ -19,7 +18,7 @@ def is_gguf_name(name: str) -> bool:
 def split_name(name: str) -> tuple[str, str]:
     """Repository and quantisation of a name."""
     repo, _, quantization = name.partition(":")
-    return repo, quantization or DEFAULT_QUANTIZATION
+    return repo, quantization or "Q4_K_M"
 
 
 def matching_files(name: str, files: Iterable[str]) -> list[str]:

@@ -13,7 +13,6 @@ from specprefill_cli.models.sources.hub_gguf import cached_file, is_gguf_name
 
 # Prefix of the bundled models' names.
 BUNDLED = "tiny:"
-SCHEMES = ("http://", "https://")
 EXAMPLE = "http://localhost:11434/v1#qwen2.5:7b"
 # Where Ollama, vLLM, llama.cpp and OpenAI have their API.
 USUAL_PATH = "/v1"
@@ -38,7 +37,7 @@ class ModelRef:
             return Kind.BUNDLED
         if self.name in (smollm2.TARGET, smollm2.BASE):
             return Kind.PACKAGED
-        if self.name.lower().startswith(SCHEMES):
+        if self.name.lower().startswith(("http://", "https://")):
             return Kind.ENDPOINT
         if self.name.lower().endswith(".gguf"):
             return Kind.FILE

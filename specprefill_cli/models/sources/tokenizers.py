@@ -21,7 +21,6 @@ SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ANCHOR = "\n"
-RANKS = BUNDLED_FOLDER / "tokenizer.tiktoken"
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +30,7 @@ def counting_encoding() -> "tiktoken.Encoding":
 
     import tiktoken
 
-    lines = RANKS.read_text(encoding="ascii").splitlines()
+    lines = (BUNDLED_FOLDER / "tokenizer.tiktoken").read_text(encoding="ascii").splitlines()
     ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
     return tiktoken.Encoding("specprefill-tiny", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={})
 
