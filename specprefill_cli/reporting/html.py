@@ -59,6 +59,9 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
         for start, end in cited_ranges
     ]
     phases = [phase for phase in answer.phases.items() if phase[1] > 0]
+    # By the root of its importance a cell is shaded, because few chunks hold most of the importance.
+    importance = [max(cell.importance or 0.0, 0.0) for cell in cells]
+    highest = max(importance, default=0.0) or 1.0
     facts = [fact for fact in (difference_facts(mode_answer) | answer_facts(answer)).items() if fact[1]]
     return {
         "answer": answer,
@@ -72,16 +75,9 @@ def answer_view(mode_answer: ModeAnswer, collection: Collection, longest: float)
         "sources": [(source, indices[0]) for source, indices in zip(answer.citations, cited_cells, strict=True)],
         "cited": {index for indices in cited_cells for index in indices},
         "cells": cells,
-        "shades": shades(cells),
+        "shades": [round(LEVELS * sqrt(value / highest)) for value in importance],
         "pages": list(page_views(collection, cells, cited_ranges)),
     }
-
-
-def shades(cells: Sequence[Cell]) -> list[int]:
-    """Shade each cell, 0 to `LEVELS`, by the root of its importance, because few chunks hold most of the importance."""
-    importance = [max(cell.importance or 0.0, 0.0) for cell in cells]
-    highest = max(importance, default=0.0) or 1.0
-    return [round(LEVELS * sqrt(value / highest)) for value in importance]
 
 
 def page_views(
