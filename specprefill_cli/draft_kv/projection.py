@@ -98,6 +98,7 @@ def pair_identity(pair: LoadedPair) -> dict[str, str | int]:
 
 def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
     """The map in a folder, if any. Raises SpecprefillError when it is damaged or belongs to another pair."""
+    path = folder / DESCRIPTION
 
     def parse(fields: dict[str, Any]) -> KvCalibration:
         tensors, stored = load_file(folder / WEIGHTS), fields["maps"][NAME]
@@ -106,13 +107,10 @@ def load_calibration(folder: Path, pair: LoadedPair) -> KvCalibration | None:
         # Without a gate any risk is accepted.
         gate = Gate(**stored["gate"]) if stored.get("gate") else None
         kv_map = KvMap(fits, weights, gate, stored["embedding"], fields["window"])
+        check_identity(path, fields["identity"], pair_identity(pair), "pair", remedy(pair))
         return KvCalibration(fields["identity"], fields["rows"], kv_map)
 
-    path = folder / DESCRIPTION
-    calibration = read_description(path, "draft-KV maps", remedy(pair), parse)
-    if calibration is not None:
-        check_identity(path, calibration.identity, pair_identity(pair), "pair", remedy(pair))
-    return calibration
+    return read_description(path, "draft-KV maps", remedy(pair), parse)
 
 
 def set_calibration(pair: CalibratedPair, calibration: KvCalibration | None) -> None:

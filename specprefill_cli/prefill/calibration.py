@@ -121,15 +121,14 @@ def model_identity(loaded: LoadedModel) -> dict[str, Any]:
 
 def load_heads(folder: Path, draft: LoadedModel) -> ScoringHeads | None:
     """The heads in a folder, or None. Raises SpecprefillError for a damaged file, or another draft's."""
+    path = folder / HEADS_FILE
 
     def parse(fields: dict[str, Any]) -> ScoringHeads:
-        return ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
-
-    path = folder / HEADS_FILE
-    heads = read_description(path, "scoring heads", HEADS_REMEDY, parse)
-    if heads is not None:
+        heads = ScoringHeads(**{**fields, "heads": tuple(Head(**head) for head in fields["heads"])})
         check_identity(path, vars(heads), model_identity(draft), "draft", HEADS_REMEDY)
-    return heads
+        return heads
+
+    return read_description(path, "scoring heads", HEADS_REMEDY, parse)
 
 
 @dataclass(frozen=True, kw_only=True)
