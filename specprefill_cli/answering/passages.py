@@ -81,15 +81,9 @@ class Sentences:
         start, end = self.span(run)
         number, first, last = self.collection.ranges_by_document(start, end)[0]
         document = self.collection.documents[number]
-        return Passage(
-            document=document.name,
-            page=next(iter(document.pages_between(first, last)), 1),
-            start=first,
-            end=last,
-            text=self.collection.text[start:end],
-            importance=round(float(self.relevance[slice(*run)].max()), 4),
-            number=number,
-        )
+        page = next(iter(document.pages_between(first, last)), 1)
+        text, importance = self.collection.text[start:end], round(float(self.relevance[slice(*run)].max()), 4)
+        return Passage(document.name, page, first, last, text, number, importance=importance)
 
 
 def scale_to_highest(scores: np.ndarray) -> np.ndarray:
