@@ -1,7 +1,7 @@
 """A question in the engine: read and tokenised, resolved, prefilled, then decoded pass by pass."""
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -17,17 +17,7 @@ from specprefill_cli.answering.tasks import retrieve
 from specprefill_cli.decoding.proposers import check_proposer
 from specprefill_cli.decoding.speculation import SpeculationState
 from specprefill_cli.documents.document import Collection
-from specprefill_cli.engine.request import (
-    ANSWER,
-    Cancelled,
-    Done,
-    Event,
-    EventCallback,
-    Piece,
-    Provisional,
-    ReadDocuments,
-    Request,
-)
+from specprefill_cli.engine.request import ANSWER, Cancelled, Done, Event, Piece, Provisional, ReadDocuments, Request
 from specprefill_cli.errors import UsageError
 from specprefill_cli.models.machine.memory_plan import SMALLEST
 from specprefill_cli.models.running.adapter import run_together
@@ -51,7 +41,7 @@ class Ticket:
     """
 
     request: Request
-    on_event: EventCallback
+    on_event: Callable[[Event], None]
     session: Session = field(init=False)
     encoded: Future[Any] = field(default_factory=Future)
     prepared: ResolvedQuestion | None = None
