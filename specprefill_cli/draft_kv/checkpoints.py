@@ -20,8 +20,6 @@ from specprefill_cli.prefill.importance import layer_attention
 STRIDE = 64
 # Share of the document's tokens that are checkpoints because they matter most.
 IMPORTANT_SHARE = 0.004
-# The first tokens of a prompt gather attention from everywhere and are always computed.
-ALWAYS_EXACT = 16
 
 
 def checkpoint_slots(document: tuple[int, int], importance: Tensor) -> Tensor:
@@ -57,12 +55,12 @@ def relative_errors(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def attention_output_error(
-    mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None]
+    mapped: SlotKv, computed: SlotKv, queries: QueryCapture, windows: Sequence[int | None], tokens: Tensor
 ) -> Tensor:
-    """Relative squared error [layers, C] of the attention output at checkpoint tokens, by mapped and computed KV."""
+    """Relative squared error [layers, N] of the attention output at the checkpoint nearest to each token [N]."""
     output = partial(causal_output, queries)
     pairs = ((output(layer, mapped, window), output(layer, computed, window)) for layer, window in enumerate(windows))
-    return relative_errors(pairs)
+    return nearest_errors(relative_errors(pairs), mapped.slots, tokens)
 
 
 def causal_output(queries: QueryCapture, layer: int, kv: SlotKv, window: int | None) -> Tensor:
@@ -101,9 +99,3 @@ def attention_mass(
     heads = [range(len(capture.layer(layer))) for layer in range(len(windows))]
     parts = (layer_attention(state, capture, n, heads[n], document, window) for n, window in enumerate(windows))
     return torch.stack([part.mean(0) for part in parts])
-
-
-def chunk_risks(mass: Tensor, errors: Tensor, chunk_size: int) -> Tensor:
-    """Risk [chunks]: attention mass times error, summed over a chunk's tokens, mean over layers. mass, errors: [layers, n]."""
-    token_risks = (mass * errors).mean(0)
-    return F.pad(token_risks, (0, -len(token_risks) % chunk_size)).view(-1, chunk_size).sum(1)

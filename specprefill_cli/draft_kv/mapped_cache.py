@@ -3,18 +3,11 @@
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specprefill_cli.draft_kv.checkpoints import (
-    ALWAYS_EXACT,
-    attention_mass,
-    attention_output_error,
-    checkpoint_slots,
-    chunk_risks,
-    copy_slots,
-    nearest_errors,
-)
+from specprefill_cli.draft_kv.checkpoints import attention_mass, attention_output_error, checkpoint_slots, copy_slots
 from specprefill_cli.draft_kv.projection import KvMap
 from specprefill_cli.draft_kv.raw_kv import StateCapture, embedded_states, finished_keys, raw_keys_values, split_heads
 from specprefill_cli.models.running.adapter import window_layers
@@ -24,6 +17,9 @@ from specprefill_cli.models.running.passes import ForwardInput, QueryCapture, be
 from specprefill_cli.prefill.registry import SCORERS
 from specprefill_cli.prefill.request import PrefillRequest
 from specprefill_cli.prefill.scorers.base import Scores
+
+# The first tokens of a prompt gather attention from everywhere and are always computed.
+ALWAYS_EXACT = 16
 
 
 @torch.inference_mode()
@@ -76,12 +72,13 @@ def inspect(request: PrefillRequest, state: KvCacheState, scores: Scores) -> Map
     recompute_parts(request, state, slots, capture)
     computed, queries = copy_slots(state, checkpoints), capture.at(checkpoints)
     windows = window_layers(model.config)
-    errors = attention_output_error(mapped, computed, queries, windows)
-    errors = nearest_errors(errors, checkpoints, torch.arange(start, end))
+    errors = attention_output_error(mapped, computed, queries, windows, torch.arange(start, end))
     # Tokens just computed hold the target's own values.
     errors[:, slots[(slots >= start) & (slots < end)] - start] = 0
     mass = attention_mass(state, capture.at(suffix), prompt.document, windows)
-    risks = chunk_risks(mass, errors, request.chunk_size)
+    # Attention mass times error, mean over layers, summed over a chunk's tokens.
+    token_risks, size = (mass * errors).mean(0), request.chunk_size
+    risks = F.pad(token_risks, (0, -len(token_risks) % size)).view(-1, size).sum(1)
     return MappedPrompt(scores=scores, state=state, computed=slots, mass=mass, errors=errors, risks=risks)
 
 

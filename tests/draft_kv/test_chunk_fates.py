@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from specprefill_cli.draft_kv import modes
-from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT, causal_output, copy_slots
+from specprefill_cli.draft_kv.checkpoints import causal_output, copy_slots
 from specprefill_cli.draft_kv.gate import ACCEPT, RECOMPUTE, chunks_to_recompute, fates_by_risk
-from specprefill_cli.draft_kv.mapped_cache import inspect, score_and_map
+from specprefill_cli.draft_kv.mapped_cache import ALWAYS_EXACT, inspect, score_and_map
 from specprefill_cli.draft_kv.projection import find_map
 from specprefill_cli.draft_kv.raw_kv import attention_module
 from specprefill_cli.errors import SpecprefillError

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specprefill_cli.answering.session import Session
-from specprefill_cli.draft_kv.checkpoints import ALWAYS_EXACT, SlotKv, copy_slots
-from specprefill_cli.draft_kv.mapped_cache import recompute_parts
+from specprefill_cli.draft_kv.checkpoints import SlotKv, copy_slots
+from specprefill_cli.draft_kv.mapped_cache import ALWAYS_EXACT, recompute_parts
 from specprefill_cli.lab.evaluation.datasets import Item
 from specprefill_cli.lab.evaluation.metrics import f1
 from specprefill_cli.lab.study import controls
