@@ -89,9 +89,8 @@ def has_chooser(pair: CalibratedPair) -> bool:
 def encoder_pays(pair: CalibratedPair, document_tokens: int) -> bool:
     """Whether the sentence encoder, which helps the bundled draft, is cheap compared with the target's prefill."""
     too_long = document_tokens > LONGEST_ENCODED and pair.target.device.startswith("cpu")
-    return (
-        has_chooser(pair) and not too_long and cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
-    )
+    is_large = cost_of(pair.target).linear_flops(1) >= LARGE_TARGET * encoder_flops(1)
+    return has_chooser(pair) and not too_long and is_large
 
 
 def resolve_request(

@@ -139,10 +139,8 @@ class AnswerStream(TextStream):
     @property
     def log_probabilities(self) -> list[float]:
         """Of the tokens so far, by the target; after full prefill if that gave the answer."""
-        return self.confirmation.log_probabilities or [
-            *log_probabilities(self.prefilled.logits[None], [self.first_token]).tolist(),
-            *self.log.log_probabilities,
-        ]
+        first = log_probabilities(self.prefilled.logits[None], [self.first_token]).tolist()
+        return self.confirmation.log_probabilities or [*first, *self.log.log_probabilities]
 
     def expected_speedup(self) -> float | None:
         """Over `full` without caches, by what was kept; None if the cost is unknown."""

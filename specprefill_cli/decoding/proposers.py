@@ -128,6 +128,8 @@ def draft_proposer(
     # Ranks divide the target's pass.
     share = request.pair.ranks.size
     target_pass = large.pass_flops(1, length) + large.overhead_flops()
+    # Short passes are bound by their number of layers as often as by their arithmetic.
+    token_pass = share * small.pass_flops(1, length) / large.pass_flops(1, length)
     return DraftProposer(
         open_runner,
         sampler,
@@ -135,10 +137,7 @@ def draft_proposer(
         vocabulary=prefilled.logits.shape[-1],
         longest_answer=draft.context - length,
         entry_passes=share * small.prefill_with_overhead(len(tokens)) / target_pass,
-        # Short passes are bound by their number of layers as often as by their arithmetic.
-        token_passes=max(
-            small.layers / large.layers, share * small.pass_flops(1, length) / large.pass_flops(1, length)
-        ),
+        token_passes=max(small.layers / large.layers, token_pass),
     )
 
 
@@ -162,12 +161,8 @@ def check_proposer(settings: Settings, pair: LoadedPair) -> None:
 
 def draft_may_propose(settings: Settings, pair: LoadedPair) -> bool:
     """Whether the draft may run while decoding."""
-    return (
-        settings.speculate != OFF
-        and settings.proposer in (AUTO, DraftProposer.name)
-        and settings.max_new_tokens > 1
-        and pair.same_tokenizer
-    )
+    is_wanted = settings.speculate != OFF and settings.proposer in (AUTO, DraftProposer.name)
+    return is_wanted and settings.max_new_tokens > 1 and pair.same_tokenizer
 
 
 def proposer_warnings(settings: Settings, request: PrefillRequest, length: int) -> tuple[str, ...]:

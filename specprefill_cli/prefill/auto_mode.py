@@ -54,10 +54,9 @@ def fits_target(request: PrefillRequest) -> bool:
 def check_fits(request: PrefillRequest, mode: str) -> None:
     """Raises PromptTooLong when the mode cannot fit prompt and answer into the contexts of target and draft."""
     prompt, any_length = request.prompt, mode == PLANNED_MODE
-    needed = with_one_chunk(request, prompt) if any_length and request.positions != ORIGINAL else prompt.length
-    remedy = (
-        "use --positions compact, or give shorter documents" if any_length and request.positions == ORIGINAL else REMEDY
-    )
+    is_original = any_length and request.positions == ORIGINAL
+    needed = with_one_chunk(request, prompt) if any_length and not is_original else prompt.length
+    remedy = "use --positions compact, or give shorter documents" if is_original else REMEDY
     check_context(request.pair.target, prompt.length, needed, request.max_new_tokens, remedy)
     if MODES[mode].uses_draft:
         check_draft_fits(request, any_length)

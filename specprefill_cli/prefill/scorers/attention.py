@@ -107,14 +107,8 @@ class AttentionScorer(Scorer):
 
     def read(self, request: PrefillRequest, state: KvCacheState, capture: QueryCapture, last_layer: int) -> Tensor:
         """Run the draft over the tokens that the state lacks; return logits [V] if the whole draft runs."""
-        read = partial(
-            prefill,
-            request.draft.model,
-            pass_size=request.prefill_chunk,
-            state=state,
-            capture=capture,
-            local_window=request.local_window,
-        )
+        size, window = request.prefill_chunk, request.local_window
+        read = partial(prefill, request.draft.model, pass_size=size, state=state, capture=capture, local_window=window)
         prompt, start = request.draft_prompt, state.length
         tokens, positions, end = prompt.tokens, torch.arange(prompt.length), prompt.document[1]
         if request.draft_gap:
