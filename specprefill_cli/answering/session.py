@@ -61,8 +61,7 @@ def open_session(
     ranks = ranks_for(settings.tensor_parallel) if ranks is None else ranks
     placement = choose_placement(settings.devices) if ranks.size == 1 else place_of_rank(settings.devices, ranks)
     with ranks.run_on_all_ranks(partial(open_shard, settings, calibrated)):
-        loaded = load_pair(named_pair, placement, settings, with_draft, target_weights, ranks)
-        pair = CalibratedPair(pair=loaded.pair, target=loaded.target, draft=loaded.draft, ranks=loaded.ranks)
+        pair = CalibratedPair(**vars(load_pair(named_pair, placement, settings, with_draft, target_weights, ranks)))
         if pair.draft is not None and calibrated:
             pair.scoring_heads = load_heads(draft_folder(named_pair.draft), pair.draft)
         session = Session(pair=pair, template=template, settings=settings)

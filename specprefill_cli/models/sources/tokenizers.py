@@ -76,9 +76,7 @@ def anchor_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     A piece of a prompt is encoded after the anchor, whose tokens are removed, so that no space is added.
     """
     encoder = data_encoder(tokenizer)
-    plain = encoder.encode("x", add_special_tokens=False).ids
-    anchor = encoder.encode(ANCHOR, add_special_tokens=False).ids
-    anchored = encoder.encode(ANCHOR + "x", add_special_tokens=False).ids
+    plain, anchor, anchored = (encode_whole(encoder, text)[0] for text in ("x", ANCHOR, ANCHOR + "x"))
     return anchor if anchored[: len(anchor)] == anchor and anchored[len(anchor) :] != plain else []
 
 
