@@ -125,7 +125,7 @@ class Record(Planned):
     `confirm_seconds` runs from the end of the provisional answer to the end of the final one.
     """
 
-    id: str
+    id: str = ""
     answer: str
     reason: str | None
     draft: str | None
@@ -134,7 +134,7 @@ class Record(Planned):
     startup_seconds: float
     generated_tokens: int
     tokens_per_second: float | None
-    acceptance_rate: float | None
+    acceptance_rate: float | None = None
     peak_memory_bytes: int | None
     citations: list[Citation]
     stopped: str

@@ -136,7 +136,6 @@ class TextStream(ABC):
         if isinstance(self.settings.passages, int):
             passages = best_passages(self.sentences, self.settings.passages, self.places(citations))
         return Record(
-            id="",
             question=request.question,
             answer=self.text,
             target=request.pair.target.name,

@@ -118,7 +118,6 @@ class EndpointStream(TextStream):
             phases=request.clock.phases() | {UPSTREAM: self.upstream_seconds},
             generated_tokens=tokens,
             tokens_per_second=(tokens - 1) / self.decode_seconds if tokens > 1 and self.decode_seconds else None,
-            acceptance_rate=None,
             warnings=self.warnings(),
             speculation=Verdict("off", "the endpoint decodes by itself"),
             scorer=request.scorer if selects else None,
