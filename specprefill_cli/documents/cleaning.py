@@ -31,6 +31,8 @@ USUAL_QUANTILE = 0.9
 NARROWEST_COLUMN = 35
 
 HYPHENS = "-\u2010"
+# A negative amount.
+AMOUNT_END = re.compile(r"\d[.,]\d\d.$")
 SENTENCE_ENDS = (".", "!", "?", ":", ";", "\u2026", "\u3002")
 BLOCK_START = re.compile(  # bullets; (1) 1) a) iv); 1. and 2.1
     r"[-*+\u2022\u2023\u25aa\u25cf\u25e6\u2013\u2014]\s|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})\)\s|\d{1,3}(?:\.|(?:\.\d{1,3})+\.?)\s"
@@ -126,7 +128,7 @@ def join_lines(text: str) -> str:
 def divided_word(line: str, following: str) -> str | None:
     """Whether to `drop` (`docu-` + `ment`) or `keep` the hyphen of a word divided between lines."""
     has_hyphen = len(line) > 1 and line[-1] in HYPHENS and line[-2].isalnum() and following[:1].isalnum()
-    if not has_hyphen or BLOCK_START.match(following):
+    if not has_hyphen or BLOCK_START.match(following) or AMOUNT_END.search(line):
         return None
     word = line.rsplit(None, 1)[-1][:-1]
     compound = any(hyphen in word for hyphen in HYPHENS)

@@ -1,30 +1,43 @@
 """The text of a PDF page in reading order: columns one after the other, raised numbers marked, notes in their places."""
 
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, takewhile, zip_longest
 from statistics import median
-from typing import Any
 
 from specprefill_cli.documents.cleaning import superscript
 from specprefill_cli.documents.headers import is_number
-from specprefill_cli.documents.pieces import MARK_GAP, SAME_LINE, Box, Character, Grid, Note, Piece
+from specprefill_cli.documents.pieces import (
+    FAR,
+    FEWEST_LINES,
+    LOWER_START,
+    MARK_GAP,
+    SAME_LINE,
+    Box,
+    Character,
+    Grid,
+    Note,
+    Piece,
+    block_lines,
+    goes_on,
+    grouped,
+    is_title,
+    rejoined,
+)
 from specprefill_cli.documents.tables import fill_merged, table_lines
 
 # In heights of a line: the gap between columns, and between their baselines.
 COLUMN_GAP, LINE_OFFSET = 0.8, 0.6
 # Height of a mark in heights of its line, and how far it is raised; a smaller text beside a larger one begins with an initial.
 LEAST_MARK, MARK_HEIGHT, MARK_RAISE, MOST_RAISE = 0.5, 0.85, 0.15, 0.6
-# What a form shows for a box; heights of a line between a field and a label above it or at its right.
-TICKS, FAR = ("[x]", "[ ]"), 2
-# Columns of prose: so many lines, of so many characters, of which so many go on with a small letter.
-FEWEST_LINES, SHORTEST_LINE, FLOWING = 3, 20, 0.25
+# What a form shows for a box.
+TICKS = ("[x]", "[ ]")
+# Columns of prose: lines of so many characters, of which so many go on with a small letter.
+SHORTEST_LINE, FLOWING = 20, 0.25
 # More pieces than this share of the characters: rotated or scattered text, whose order PDFium knows better.
 MOST_PIECES = 0.25
 # Characters of a cell: where one is longer, the lines of a table only frame whole paragraphs.
 LONGEST_CELL = 500
-LOWER_START = re.compile(r"[^\w]*[^\W\d_A-Z]")
 
 
 def grid_lines(grid: Grid, pieces: Sequence[Piece]) -> Iterable[str]:
@@ -71,6 +84,10 @@ def pieces_of(characters: Iterable[Character], grids: Sequence[Grid]) -> list[Pi
             continue
         if mark:
             last.text, mark = superscript(last.text, mark), ""
+        if is_raised(last, 2 * last.base - base, height) and -last.height < gap < MARK_GAP * last.height:
+            # A lowered letter, as in formulas.
+            last.text, last.right, blank = last.text + blank + character, box.right, ""
+            continue
         is_mark = len(last.text) < 4 and is_raised(Piece("", 0, 0, base, height), last.base, last.height)
         if is_mark and 0 <= gap < height:
             # At the beginning of a note.
@@ -110,43 +127,11 @@ def ordered_text(characters: Sequence[Character], notes: Iterable[Note], grids: 
     return lines_of(pieces)
 
 
-def grouped(items: Iterable[Any], goes_on: Callable[[list[Any], Any], object]) -> list[list[Any]]:
-    """Items in groups: each with those right before it, if it goes on with them."""
-    groups: list[list[Any]] = []
-    for item in items:
-        if groups and goes_on(groups[-1], item):
-            groups[-1].append(item)
-        else:
-            groups.append([item])
-    return groups
-
-
 def lines_of(pieces: Iterable[Piece]) -> str:
     """The lines of a page, from its pieces in drawing order."""
-    rows = in_columns(grouped(pieces, lambda row, piece: is_beside(row[-1], piece)))
-    # A text may go on below, in its column.
-    blocks = grouped(rows, lambda held, row: held[0][1:] and (row[1:] or row[0].left > min(x[0].right for x in held)))
+    rows = in_columns(rejoined(grouped(pieces, lambda row, piece: is_beside(row[-1], piece))))
+    blocks = grouped(rows, lambda held, row: goes_on(held, row) or is_title(held, row))
     return "\n".join(chain.from_iterable(map(block_lines, blocks)))
-
-
-def block_lines(rows: list[list[Piece]]) -> Iterable[str]:
-    """The lines of rows of pieces; in a table of numbers with empty cells, each piece with the name above it."""
-    starts, edge = list[float](), float("-inf")
-    for piece in sorted(chain(*(row for row in rows if len(row) > 1)), key=lambda piece: piece.left):
-        starts += [piece.left] if piece.left >= edge else []
-        edge = max(edge, piece.right)
-    cells = [[""] * (len(starts) or 1) for _ in rows]
-    for row, texts in zip(rows, cells, strict=True):
-        for piece in row:
-            texts[bisect_right(starts, piece.left) - 1] += piece.text
-    lines = [" ".join(piece.text for piece in row) for row in rows]
-    are_apart = lines == [" ".join(filter(None, texts)) for texts in cells]
-    wide = [texts for row, texts in zip(rows, cells, strict=True) if len(row) > 1]
-    has_gaps = len(rows) < 2 * sum(len(row) > 2 for row in rows) and any("" in texts for texts in wide)
-    has_numbers = FEWEST_LINES <= len(wide) <= 2 * sum(any(map(is_number, texts)) for texts in wide)
-    # Or of words and marks below a row that fills all columns.
-    is_named = len(wide) == len(rows) > 2 and len(rows[0]) == len(starts) > 2 and any("" in texts for texts in wide)
-    return table_lines(cells) if are_apart and ((has_gaps and has_numbers) or is_named) else lines
 
 
 def is_beside(left: Piece, right: Piece) -> bool:

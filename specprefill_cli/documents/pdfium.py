@@ -85,9 +85,12 @@ def is_simple(boxes: Sequence[Box]) -> bool:
     gaps = 0
     for first, second in pairwise(boxes):
         height, gap = first.top - first.bottom, second.left - first.right
+        # PDFium joins letters that stand below each other.
+        if 0 < first.bottom - second.top < 2 * height > 2.5 * max(first.right - first.left, second.right - second.left):
+            return False
         if min(first.top, second.top) - max(first.bottom, second.bottom) <= 0 or gap < -MARK_GAP * height:
             continue
-        is_raised = second.bottom - first.bottom > layout.MARK_RAISE * height
+        is_raised = abs(second.bottom - first.bottom) > layout.MARK_RAISE * height
         if is_raised and second.top - second.bottom < layout.MARK_HEIGHT * height and gap < height:
             return False
         gaps += gap > layout.COLUMN_GAP * height
@@ -105,7 +108,7 @@ def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-", turns: int = 0) -
     """The characters of a page in drawing order. hyphen: for one at a line end; turns: quarter turns of the shown page."""
     box, x, y, origin = pdfium.FS_RECTF(), ctypes.c_double(), ctypes.c_double(), (0.0, 0.0)
     left, right, bottom, top = edges = [ctypes.c_double() for _ in range(4)]
-    drawn: list[Character] = []
+    drawn, is_aslant = list[Character](), False
     for index in range(page.count_chars()):
         code = pdfium.FPDFText_GetUnicode(page.raw, index)
         pdfium.FPDFText_GetLooseCharBox(page.raw, index, ctypes.byref(box))
@@ -119,6 +122,13 @@ def characters(page: pypdfium2.PdfTextPage, hyphen: str = "-", turns: int = 0) -
             base = turned(Box(x.value, y.value, x.value, y.value), turns).bottom
             size = pdfium.FPDFText_GetFontSize(page.raw, index)
             place = Box(place.left, base - DESCENT * size, place.right, base + ASCENT * size)
+        # Text that stands upright or aslant beside that of the page stays together.
+        slant = (pdfium.FPDFText_GetCharAngle(page.raw, index) + turns * math.pi / 2) % math.tau
+        was_aslant, is_aslant = is_aslant and not character.isspace(), 0.1 < slant < math.tau - 0.1
+        if is_aslant and was_aslant:
+            character, place, base = drawn[-1][0] + character, *drawn.pop()[1:]
+        elif is_aslant:
+            place = Box(place.left, base, place.right, base + place.right - place.left)
         drawn.append((character, place, base))
         before, origin = origin, (x.value, y.value)
         # PDFium turns text that runs from right to left around, even the two letters of one glyph.
