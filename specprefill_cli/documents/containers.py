@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from email import message_from_bytes, policy
 from html import escape
@@ -22,6 +23,8 @@ from specprefill_cli.documents.text import decode_as, decode_text
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 MAIL_BORDER = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[\w-]+:)")
+# A linked style sheet: its attributes, and its address among them.
+LINK = re.compile(r"""<link\b([^>]*?\bhref=["']?([^"'\s>]+)[^>]*?)/?>""", re.IGNORECASE)
 SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 # Design, where it has an identifier or an address; kinds of text that nobody sees; the length of a stub, in bytes.
 DESIGN, UNSHOWN, STUB = ("image/", "font/", "text/css", "text/javascript"), ("css", "javascript", "calendar"), 200
@@ -124,7 +127,9 @@ def mail_pages(file: SourceFile) -> Pages:
     message: Any = message_from_bytes(file.data, policy=policy.default.clone(refold_source="none"))
     parts = parts_of(message)
     head = "\n".join(f"{name}: {value}" for name in HEADERS if (value := header_of(message, name)))
-    yield "\n\n".join(filter(None, [head, *(part_text(file, part) for part in parts if is_text(part))]))
+    styles = (part for part in parts if part.get_content_type() == "text/css")
+    sheets = {part["Content-Location"]: part.get_payload(decode=True).decode(errors="replace") for part in styles}
+    yield "\n\n".join(filter(None, [head, *(part_text(file, part, sheets) for part in parts if is_text(part))]))
     for part in parts:
         kind = part.get_content_type()
         is_design = kind.startswith(DESIGN) and (part["Content-ID"] or part["Content-Location"])
@@ -170,11 +175,14 @@ def is_text(part: Any) -> bool:
     return part.get_content_maintype() == "text" and not (part.get_filename() or part.get_content_subtype() in UNSHOWN)
 
 
-def part_text(file: SourceFile, part: Any) -> str:
-    """The text of a part in the encoding that it names, or else the one that fits, with a warning."""
+def part_text(file: SourceFile, part: Any, sheets: Mapping[str, str]) -> str:
+    """The text of a part in the encoding that it names, or else the one that fits, with a warning. sheets: by their addresses."""
     payload, is_html = part.get_payload(decode=True) or b"", "html" in part.get_content_subtype()
     try:
         text = decode_as(payload, part.get_content_charset("ascii"))
     except (LookupError, ValueError):
         text = decode_text(SourceFile(payload, file.name, warnings=file.warnings), is_html)
-    return shown_text(file, text)[1] if is_html else clean_text(text).strip()
+    if not is_html:
+        return clean_text(text).strip()
+    text = LINK.sub(lambda link: f"<style{link[1]}>{sheets[link[2]]}</style>" if link[2] in sheets else link[0], text)
+    return shown_text(file, text)[1]

@@ -37,7 +37,7 @@ SILENT_INPUTS = ("hidden", "password", "file", "color", "range")
 BLOCKS = frozenset(
     "address article aside blockquote body br button caption center dd details dialog dir div dl dt fieldset figcaption "
     "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr iframe legend li main menu nav ol optgroup option p pre section "
-    "select summary table tbody td textarea tfoot th thead tr ul".split()
+    "select summary table tbody td text textarea tfoot th thead tr ul".split()
 )
 # Elements that end without an end tag where one of these begins.
 ENDED_BY = {

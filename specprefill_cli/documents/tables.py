@@ -176,7 +176,9 @@ class Table:
         if first[:1] == [True] and not all(first):
             # Headers beside their values.
             return list(map(row_text, rows))
-        return list(table_lines(rows, marked=heads.index(False) % max(len(rows), 1)))
+        marked = heads.index(False) % max(len(rows), 1)
+        # A title alone names no columns.
+        return list(table_lines(rows, marked=marked * any(len(set(filter(None, row))) > 1 for row in rows[:marked])))
 
 
 class Writer:

@@ -31,7 +31,7 @@ Merged = dict[int, dict[int, tuple[int, int]]]
 CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
 HIDDEN_FORMAT = re.compile(r"\[[^\]<>=]*\]|[_*].")
 LITERAL = r'((?:"[^"]*"|\\.|[^\w#?.,"@/])*)'
-DIGITS_FORMAT = re.compile(rf"{LITERAL}([#0?,]*[#0?])(?:\.([#0?]+))?{LITERAL}")
+DIGITS_FORMAT = re.compile(rf"{LITERAL}([#0?,]*[#0?])(?:\.([#0?]+))?(,*){LITERAL}")
 # Spreadsheets show so many digits of a number: further ones are noise of binary fractions. They round halves away from zero.
 DIGITS, ROUNDING = 15, Context(prec=400, rounding=ROUND_HALF_UP)
 # Day 0 of Office's dates; letters of a number format that make it one of dates, and what is none of its letters.
@@ -121,8 +121,11 @@ def number_text(value: float, number_format: str) -> str:
     match = DIGITS_FORMAT.fullmatch(shown) if isfinite(value) else None
     if match is None:
         return str(int(value)) if float(value).is_integer() else f"{value:.{DIGITS}g}"
-    before, whole, decimals, after = (part or "" for part in match.groups())
-    number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** after.count("%")
+    before, whole, decimals, scale, after = (part or "" for part in match.groups())
+    number = Decimal(value if isinstance(value, int) else f"{value:.{DIGITS}g}") * 100 ** QUOTED.sub("", after).count(
+        "%"
+    )
+    number = number.scaleb(-3 * len(scale))
     number = (abs(number) if is_own_section else number).quantize(Decimal(1).scaleb(-len(decimals)), context=ROUNDING)
     digits, _, fraction = f"{number:{',' if ',' in whole else ''}f}".partition(".")
     fixed = len(decimals.rstrip("#?"))
