@@ -17,7 +17,7 @@ from specprefill_cli.documents.extras import installed_packages
 from specprefill_cli.documents.reader import LIMITS
 from specprefill_cli.documents.registry import KNOWN_SUFFIXES, read_document
 from specprefill_cli.errors import DocumentError, document_error, one_line
-from specprefill_cli.files import STANDARD_INPUT
+from specprefill_cli.files import STANDARD_INPUT, is_device
 
 Source = str | os.PathLike[str]
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
@@ -25,7 +25,7 @@ PATTERN_CHARACTERS = frozenset("*?[")
 # Office programs put a lock file with this prefix beside an open document.
 LOCK_PREFIX = "~$"
 # Part of the key of a text on disk: raise it when a reader finds other text in the same file.
-VERSION = 8
+VERSION = 9
 
 
 def expand_source(source: str) -> tuple[list[Path], list[str]]:
@@ -41,7 +41,7 @@ def expand_source(source: str) -> tuple[list[Path], list[str]]:
     # Shells expand `~`, but no shell sees a name in a file or a session.
     source = source if os.path.lexists(source) else os.path.expanduser(source)
     # For a parent without permission, os.path returns False and pathlib raises; opening the file gives the reason.
-    if os.path.isdir(source):
+    if os.path.isdir(source) and os.access(source, os.R_OK):
         return expand_folder(source)
     parts = Path(source).parts
     # What exists is no pattern, whatever characters its name has.
@@ -63,14 +63,15 @@ def match_pattern(top: Path, pattern: Sequence[str]) -> list[Path]:
     # pathlib follows no links to folders: they may form loops.
     matches = (path for path in set(top.glob(str(Path(*parts)))) if not path.name.startswith(LOCK_PREFIX))
     shown = (path for path in matches if not any(part.startswith(".") for part in path.relative_to(top).parts))
-    return sorted(path for path in shown if not os.path.isdir(path))
+    # Opening a folder without permission gives the reason.
+    return sorted(path for path in shown if not (os.path.isdir(path) and os.access(path, os.R_OK)))
 
 
 def expand_folder(folder: str) -> tuple[list[Path], list[str]]:
     """Find a folder's files with a known suffix, including broken links, so that reading them reports the error."""
     matches = match_pattern(Path(folder), ("**",))
-    known = (path for path in matches if path.suffix.lower() in KNOWN_SUFFIXES)
-    files = [path for path in known if os.path.isfile(path) or not os.path.exists(path)]
+    known = (path for path in matches if path.suffix.lower() in KNOWN_SUFFIXES or os.path.isdir(path))
+    files = [path for path in known if not is_device(path)]
     if not files:
         cause = f"no documents in this folder (known suffixes: {', '.join(KNOWN_SUFFIXES)})"
         raise document_error(folder, cause, "name the files")
@@ -150,7 +151,7 @@ def content_of(path: Path | None) -> bytes:
 def read_file(path: Path | None, step: Callable[[str], None], cache: DiskCache | None) -> Document:
     """Read a file, or standard input, or what the cache keeps of its content. Raises DocumentError if that fails."""
     name, data = "stdin" if path is None else path.as_posix(), content_of(path)
-    if path is None or cache is None:
+    if path is None or cache is None or is_device(path):
         return read_document(data, name, step=step)
     key = f"text {VERSION} {installed_packages()} {path.suffix.lower()!a} {hashlib.sha256(data).hexdigest()}"
     with suppress(TypeError, ValueError):

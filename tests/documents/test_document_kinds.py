@@ -19,6 +19,7 @@ from pypdf.annotations import FreeText
 
 from specprefill_cli.documents.cleaning import clean_text
 from specprefill_cli.documents.office import text_of
+from specprefill_cli.documents.pieces import with_shared_names
 from specprefill_cli.documents.registry import read_document
 from tests.helpers.document_files import letter, make_pdf, page_texts, raw_pdf, refusal, save_to_bytes
 
@@ -165,6 +166,10 @@ def test_merged_cells_are_filled_and_rows_carry_columns(make: Callable[[], bytes
     ("a\tb\n\t2", "a.tsv", "a | b\nb: 2"), ("one\ntwo, three", "a.csv", "one\ntwo | three"),
     ("Ames|1,200|3,400\nBell|5,600|7,800", "a.csv", "Ames | 1,200 | 3,400\nBell | 5,600 | 7,800"),
     ("id,tags\n1,a|b\n2,c|d", "a.csv", "id | tags\nid: 1 | tags: a|b\nid: 2 | tags: c|d"),
+    ("id,year,tags\n1,2020,red;blue", "a.csv", "id | year | tags\nid: 1 | year: 2020 | tags: red;blue"),
+    ("<html><table><tr><th colspan=2>Lake Foo<tr><th>Area<td>12 km<tr><th>Depth<td>30 m</table>", "a.html",
+     "Lake Foo\nArea | 12 km\nDepth | 30 m"),
+    (f"See ![plot](data:image/png;base64,{'iVBORw0K' * 200}) and below.", "a.md", "See ![plot]() and below."),
     ("Fee 2023,Fee 2024\n1,2", "a.csv", "Fee 2023 | Fee 2024\nFee 2023: 1 | Fee 2024: 2"),
     ("2024-01-01;1,5\n2024-01-02;2,5", "a.csv", "2024-01-01 | 1,5\n2024-01-02 | 2,5"),
     ("a, b\tc\nd, e\tf", "a.tsv", "a, b | c\na, b: d, e | c: f"),
@@ -188,6 +193,7 @@ def test_an_unclosed_quote_is_a_warning() -> None:
     (123, "00000", "00123"), (0.125, "0.0%", "12.5%"),
     (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"), (1234.5, '#,##0.00 "EUR"', "1,234.50 EUR"),
     (-3, "[$€-407]#,##0.00;[Red]([$€-407]#,##0.00)", "(€3.00)"), (2.5, "0.###", "2.5"), (2.5, "General", "2.5"),
+    (5, '0.0"%"', "5.0%"), (1234567, "#,##0,", "1,235"),
     (1234.5, "#,##0", "1,235"), (1.005, "0.00", "1.01"), (5, "[<1]0.0%;0", "5"),
     (-5, "#,##0;[Red]#,##0", "-5"),
 ])  # fmt: skip
@@ -242,6 +248,10 @@ def test_saved_pages_and_mail_in_mail() -> None:
     page.set_content("<title>T</title><p>Open at <b>ten</b></p>", subtype="html")
     page.add_related(b"x", maintype="image", subtype="png", cid="<1>")
     assert read(bytes(page), "a.mhtml").endswith("Open at ten")
+    page = EmailMessage()
+    page.set_content('<link rel=stylesheet href="cid:c1"/><p class=old>Open at nine</p>Open at ten', subtype="html")
+    page.add_related(b".old {display: none}", maintype="text", subtype="css", headers=["Content-Location: cid:c1"])
+    assert read(bytes(page), "a.mhtml").split() == "Open at ten".split()
     outer = message_from_bytes(letter(), policy=policy.default)
     for _ in range(5):
         inner, outer = outer, EmailMessage()
@@ -420,6 +430,12 @@ FEW_LINES += "".join(f"{x} 636 m {x} 718 l S\n" for x in (165, 275, 385))
     (["Pool|45", "Gym|" + TERMS], FEW_LINES, ["Pool 45", f"Gym {TERMS}", "Kitchen"]),
     (["Question|Yes|No", "Smoker?|X", "Allergies?||X", "Pain?||X"], "",
      ["Question | Yes | No", "Question: Smoker? | Yes: X", "Question: Allergies? | No: X", "Question: Pain? | No: X"]),
+    (["|Monday|Tuesday", "Early|Ann", "Late||Bob"], "", ["| Monday | Tuesday", "Early | Monday: Ann", "Late | Tuesday: Bob"]),
+    (["Text|Debit|Credit", "Shop|58.00", "Pay||300.00", "Carried over from page one:||9.00"],
+     line("Coast Bank", 60, 760) + line("Page 2", 390, 760), ["Text | Debit | Credit", "Text: Shop | Debit: 58.00",
+     "Text: Pay | Credit: 300.00", "Text: Carried over from page one: | Credit: 9.00", "Coast Bank Page 2"]),
+    (["Day|Text|In|Out", "1 May|Shop in", "|Cork", "2 May|Salary", "|of May"], line("23.00", 280, 680) + line("9.00", 390, 640),
+     ["Day | Text | In | Out", "Day: 1 May | Text: Shop in Cork | In: 23.00", "Day: 2 May | Text: Salary of May | Out: 9.00"]),
     (["52||Rules|2020", "1.3|Terms", "1.4|Scope", "1.5|Ends"], "", ["52 Rules 2020", "1.3 Terms", "1.4 Scope", "1.5 Ends"]),
 ])  # fmt: skip
 def test_empty_cells_of_a_table_with_few_or_no_lines(rows: list[str], drawn: str, lines: list[str]) -> None:
@@ -428,10 +444,17 @@ def test_empty_cells_of_a_table_with_few_or_no_lines(rows: list[str], drawn: str
     assert read(raw_pdf(content + drawn), "a.pdf").split("\n") == lines
 
 
+def test_a_name_between_two_columns_is_that_of_both() -> None:
+    table = with_shared_names([["Port", "", "2022", ""], ["", "Boats", "", "Fee"], ["Wick", "7", "", "70"]])
+    assert table == [["Port", "2022", "2022"], ["", "Boats", "Fee"], ["Wick", "7", "70"]]
+
+
 def test_raised_text_in_a_pdf() -> None:
     content = line("The deposit is 45", 72, 700) + line("1", 166, 705, 7) + line(" pounds, 10", 171, 700)
     content += line("6", 232, 705, 7) + line("litres.", 240, 700) + line("1", 72, 605, 7) + line("Refundable.", 77, 600)
     assert read(raw_pdf(content), "a.pdf") == "The deposit is 45 [1] pounds, 10^6 litres.\n[1] Refundable."
+    content = line("Less CO", 72, 700) + line("2", 118, 697, 7) + line("is emitted.", 124, 700)
+    assert read(raw_pdf(content), "a.pdf") == "Less CO2 is emitted."
     # An initial is not followed by a raised line.
     content = line("T", 72, 686, 28) + line("he quick fox jumps", 92, 700) + line("over the dog.", 92, 686)
     content += line("45", 72, 600) + line("1", 86, 605, 7)
@@ -511,7 +534,12 @@ def test_characters_that_do_not_decode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "whole"), [("docu-|ment ends", "document ends"), ("state-of-the-|art", "state-of-the-art")]
+    ("text", "whole"),
+    [
+        ("docu-|ment ends", "document ends"),
+        ("state-of-the-|art", "state-of-the-art"),
+        ("Rent 400,00-|Salary", "Rent 400,00-\nSalary"),
+    ],
 )
 def test_words_divided_at_line_ends(text: str, whole: str) -> None:
     content = "".join(line(part, 72, 700 - 14 * row) for row, part in enumerate(text.split("|")))
