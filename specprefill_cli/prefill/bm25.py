@@ -24,12 +24,15 @@ SHORTEST_NUMBER = 3
 MOST_PLACES = 8
 
 
-def bm25(question: str, indexes: Sequence[tuple[WordForms, "WordIndex"]]) -> np.ndarray:
-    """Okapi BM25 (Robertson and Zaragoza 2009) [n] of the passages of texts, each with word forms and word index."""
+def bm25(question: str, indexes: Sequence[tuple[WordForms, "WordIndex"]], known: str = "") -> np.ndarray:
+    """Okapi BM25 (Robertson and Zaragoza 2009) [n] of the passages of texts, each with word forms and word index.
+
+    known: a text whose words do not count
+    """
     lengths = np.concatenate([index.lengths for _, index in indexes])
     norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
     scores = np.zeros(len(lengths))
-    words = {forms: forms.question_words(question) for forms in {forms for forms, _ in indexes}}
+    words = {forms: {*forms.question_words(question)} - {*forms.question_words(known)} for forms, _ in indexes}
     for word in sorted(set().union(*words.values())):
         places = ((part, forms, word in words[forms]) for forms, part in indexes)
         counts = [part.frequency(word, forms) if used else np.zeros(len(part.lengths)) for part, forms, used in places]
@@ -99,13 +102,13 @@ def word_index(text: str, starts: np.ndarray, forms: WordForms) -> WordIndex:
     return INDEXES.find_or((text, starts.tobytes(), forms), build)
 
 
-def word_scores(question: str, text: str, starts: np.ndarray) -> np.ndarray:
-    """BM25 of passages [n] of a text, from `starts` [n] on, by the stems of the question's content words."""
+def word_scores(question: str, text: str, starts: np.ndarray, known: str = "") -> np.ndarray:
+    """BM25 of passages [n] of a text, from `starts` [n] on, by the stems of the question's content words but those of `known`."""
     forms = WordForms(language_of(text))
     # Without content words all words count, as they are.
     if not forms.question_words(question):
         forms = WordForms("")
-    return bm25(question, [(forms, word_index(text, starts, forms))])
+    return bm25(question, [(forms, word_index(text, starts, forms))], known)
 
 
 def coverage(question: str, text: str, starts: np.ndarray) -> float:

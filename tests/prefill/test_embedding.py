@@ -9,6 +9,7 @@ from specprefill_cli.models import encoder_files
 from specprefill_cli.models.encoder import Encoder
 from specprefill_cli.models.encoder_files import INSTALL
 from specprefill_cli.prefill.registry import SCORERS
+from specprefill_cli.prefill.scorers import meaning
 from specprefill_cli.prefill.scorers.meaning import (
     AUTO_BUDGET,
     BY_WORDS,
@@ -67,10 +68,28 @@ def test_the_passage_in_other_words_is_most_important(tiny_session, scorer):
         ("Who checks the flue?", 1.0, 1.0),
     ],
 )
-def test_the_weight_of_heads_grows_with_question_words_in_one_place(tiny_session, question, lowest, highest):
+def test_the_weight_of_heads_grows_with_question_words_in_one_place(
+    tiny_session, monkeypatch, question, lowest, highest
+):
+    monkeypatch.setattr(meaning, "LINK_WEIGHT", 0.0)
     heads, embedding, blend = (score(tiny_session, name, question) for name in ("heads", "embedding", "blend"))
     weights = (blend - embedding / embedding.sum()) / (heads / heads.sum())
     assert HEADS_WEIGHT * lowest - 1e-3 <= float(weights.median()) <= HEADS_WEIGHT * highest + 1e-3
+
+
+def test_words_of_the_best_sentence_lead_to_a_second_place(tiny_session, monkeypatch):
+    second = "Djibouti was led by Hassan Gouled then. "
+    text = FILLER * 4 + "Damerjog is a village in Djibouti. " + FILLER * 4 + second + FILLER * 4
+    request = request_for(
+        tiny_session, text, "Who was the president of Damerjog's country?", mode="select", scorer="blend"
+    )
+    place, shares = text.index(second), []
+    for weight in (0.0, meaning.LINK_WEIGHT):
+        monkeypatch.setattr(meaning, "LINK_WEIGHT", weight)
+        importance = SCORERS["blend"].score(request).importance
+        inside = (request.prompt.offsets[:, 0] >= place) & (request.prompt.offsets[:, 1] <= place + len(second))
+        shares.append(float(importance[inside].sum() / importance.sum()))
+    assert shares[1] > 1.5 * shares[0]
 
 
 GERMAN = "Die Heizung wird jeden Herbst von einem Techniker gewartet, der den Brenner auf Russ und die Leitung prüft. "

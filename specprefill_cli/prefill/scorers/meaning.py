@@ -31,8 +31,8 @@ from specprefill_cli.models.encoder import (
     range_of_tokens,
 )
 from specprefill_cli.models.encoder_files import INSTALL, has_encoder, load_encoder
-from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier
-from specprefill_cli.prefill.importance import blend
+from specprefill_cli.prefill.bm25 import coverage, hold_rare_identifier, word_scores
+from specprefill_cli.prefill.importance import blend, to_distribution
 from specprefill_cli.prefill.request import EncodedQuestion, PrefillRequest
 from specprefill_cli.prefill.scorers.base import NEIGHBOURS, AutoBudget, Scorer, Scores, lexical_importance
 from specprefill_cli.prefill.scorers.heads import HeadsScorer
@@ -46,6 +46,8 @@ VECTORS = "document embeddings"
 VERSION = 5
 # Weight of the heads with BM25, against 1 for the encoder, where a place holds all of the question's words.
 HEADS_WEIGHT = 2.0
+# The best sentences whose other words lead to a second place, and the weight of such places against 1 for all else.
+LINKING, LINK_WEIGHT = 2, 0.25
 # With it, questions in a document's words keep a sixteenth of some 4,000 tokens, others an eighth.
 AUTO_BUDGET = AutoBudget(share=0.6, tokens=2_048)
 WEAK = "the choice of text was never measured in the documents' language ({language}): --keep auto keeps more"
@@ -89,6 +91,25 @@ def embedding_importance(request: PrefillRequest) -> Tensor:
     sentences = (SENTENCE_SHARPNESS * vectors.sentence_similarity(question, sentence_starts)).softmax(0)
     sentence_of = range_of_tokens(sentence_starts, torch.tensor(offsets[:, 0]))
     return blend(pieces, sentences[sentence_of], 1.0)
+
+
+def linked_importance(request: PrefillRequest, importance: Tensor, meaning: Tensor) -> Tensor:
+    """Importance [n] of sentences that share words with the best ones which the question lacks, as far as they mean the same.
+
+    A question whose facts stand in two places often names but one of them (feedback of this kind: Rocchio 1971).
+    importance: [n] by which the best are found; meaning: [n] by the encoder
+    """
+    text = request.collection.text
+    sentences = sentences_of(text)
+    linked, starts = torch.zeros(len(importance)), sentences[:, 0]
+    sentence_of = range_of_tokens(starts, torch.tensor(request.prompt.offsets[:, 0]))
+    means = torch.zeros(len(starts)).scatter_reduce(0, sentence_of, importance, "mean", include_self=False)
+    for mean, best in zip(*means.topk(min(LINKING, len(means))), strict=True):
+        begin, end = sentences[int(best)]
+        scores = torch.from_numpy(word_scores(text[begin:end], text, starts, request.question)).float()
+        scores[best] = 0.0
+        linked += mean * to_distribution(scores[sentence_of] * meaning.sqrt())
+    return linked
 
 
 def document_vectors(request: PrefillRequest) -> DocumentVectors:
@@ -170,6 +191,9 @@ class BlendScorer(HeadsScorer):
             mixed = blend(meaning, lexical_importance(request), covered)
         else:
             mixed = blend(meaning, super().finish(request, importance), HEADS_WEIGHT * covered)
+        if reads_all_in_english(request):
+            linked = to_distribution(linked_importance(request, mixed, meaning))
+            mixed = mixed + LINK_WEIGHT * mixed.sum() * linked
         # Chunks with a rare identifier of the question come first: `B077` and `B078` mean the same.
         holds = request.of_tokens(hold_rare_identifier(request.question, request.collection.text, request.chunk_starts))
         return mixed + holds * mixed.topk(min(request.chunk_size, len(mixed))).values.mean()
