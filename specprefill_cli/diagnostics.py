@@ -129,7 +129,7 @@ def check_chosen_pair(settings: Settings, tokens: int) -> Iterator[Check]:
                 return
             outline = load_outline(name, placement, settings.offline)
         except ModelNotHere as error:
-            yield Check(f"{role} {name}", State.NO, str(error))
+            yield Check(f"{role} {name}", State.BROKEN, str(error))
             return
         outlines.append(outline)
         dtype = choose_dtype(settings.dtype, placement, outline.config.get_text_config())

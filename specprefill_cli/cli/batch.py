@@ -120,7 +120,7 @@ def batch(
             remedy = "run the same command with --resume to go on" if out else "--out keeps rows for --resume"
             reached = f"{finished_before + count.answered:,}{of_total} rows"
             raise Interrupted(f"interrupted after {reached}; {remedy}") from None
-    report(count, finished.total(), started, notes)
+    report(count, finished.total(), started, notes, out)
 
 
 def check_streams(questions: BinaryIO, documents: tuple[str, ...], out: Path | None, resume: bool) -> None:
@@ -144,13 +144,14 @@ def check_workers(settings: Settings, workers: int | None, ray: str | None) -> N
         raise UsageError(f"--ray {ray}: give auto on a machine of the cluster, or HOST:PORT")
 
 
-def report(count: "Count", unmatched: int, started: float, notes: Notes) -> None:
+def report(count: "Count", unmatched: int, started: float, notes: Notes, out: Path | None) -> None:
     """Show the final count, and how many rows of the output are not in the input. Raises Exit if rows failed."""
     notes.show(progress_text(count, started))
     if unmatched:
         notes.warn(f"rows of the output that are not in the input: {unmatched:,}")
-    if count.failed:
+    if count.failed and out is not None:
         notes.line("--retry-failed, with the same --out, asks the failed rows again")
+    if count.failed:
         raise typer.Exit(SOME_FAILED)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specprefill_cli.cli.console import Notes
-from specprefill_cli.declarations import ENVIRONMENT_PREFIX, Setting, flag, in_words
+from specprefill_cli.declarations import ENVIRONMENT_PREFIX, Setting, check_choice, flag, in_words
 from specprefill_cli.errors import UsageError
 from specprefill_cli.files import read_toml
 from specprefill_cli.models.sources.pairs import PAIRS, SMOLLM2, with_named_pair
@@ -196,8 +196,9 @@ def merge_settings(flags: Mapping[str, Any]) -> Settings:
         sourced = without_models(sourced, above="flag")
     parsed = {name: parse_setting(name, value, flag(name)) for name, value in flags.items() if value is not None}
     settings = Settings(**{name: value.value for name, value in sourced.items()} | parsed)
-    for name in SETTINGS:
-        check_name(name, getattr(settings, name), flag(name) if name in parsed else f"{sourced[name].place}: {name}")
+    for name in ("pair", *REGISTRIES):
+        label = flag(name) if name in parsed else f"{sourced[name].place}: {name}"
+        check_choice(getattr(settings, name), choices_of(SETTINGS[name]), label)
     return settings
 
 
@@ -211,7 +212,7 @@ def sourced_values() -> dict[str, Sourced]:
     """Every setting by name, merged from defaults, config file and environment. Raises UsageError as `merge_settings`."""
     sourced = {name: Sourced(setting.default, "default") for name, setting in SETTINGS.items()}
     path = config_path()
-    if path.exists():
+    if os.path.exists(path):
         place, values = str(path), read_toml(path, str(path))
         parsed = {name: parse_setting(name, value, place) for name, value in values.items()}
         sourced |= {name: Sourced(value, "file", place) for name, value in parsed.items()}

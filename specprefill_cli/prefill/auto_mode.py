@@ -82,7 +82,9 @@ def check_context(
 ) -> None:
     """Raises PromptTooLong where `needed` tokens of a prompt and `reserve` tokens after it exceed a model's context."""
     if needed + reserve > model.context:
-        part = " with a single chunk of its document" if needed < prompt_tokens else ""
+        part = ""
+        if needed < prompt_tokens:
+            part, remedy = " with a single chunk of its document", "give a shorter question, or lower --max-new-tokens"
         raise PromptTooLong(
             f"the prompt has {needed:,} tokens{part}, and with {reserve:,} after it does not fit {model.name}'s context of "
             f"{model.context:,}; {remedy}"

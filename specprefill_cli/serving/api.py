@@ -118,7 +118,7 @@ async def ask(request: Request, context: ServerContext) -> Response:
     """Answer with passages or an answer's record. With `stream`, the pieces of its text come first."""
     body, task = await json_body(request), TASKS[request.url.path]
     question = replace(parse_question(body, context.session.settings, context.is_private), task=task)
-    if not body.get("documents"):
+    if body.get("documents") is None:
         if context.documents is None:
             raise ApiError(400, "documents are missing; send some, or start the server with some")
         question = replace(question, documents=context.documents)

@@ -111,8 +111,8 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
     """The question in a body, with unread documents. Raises ApiError or SpecprefillError for a wrong or missing key."""
     identifier_in(body)
     documents, folder, top = body.get("documents"), body.get("folder"), body.get("top")
-    if not isinstance(documents, list | None) or body.get("document") is not None:
-        raise ApiError(400, f"documents must be a list of {SHAPES}")
+    if not isinstance(documents, list | None) or documents == [] or body.get("document") is not None:
+        raise ApiError(400, f"documents must be a list of {SHAPES}; without it, the server's own are asked")
     if not paths_allowed and any(path_of(entry) is not None for entry in documents or ()):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     # A whole number from 1, as `max_new_tokens`.

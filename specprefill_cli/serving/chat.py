@@ -123,7 +123,7 @@ def check_fields(body: Mapping[str, Any]) -> None:
     """Raises ApiError for a field that is not supported."""
     for name, neutral_values in REFUSED.items():
         if body.get(name) not in neutral_values:
-            raise ApiError(400, f"{name}: not supported; leave it out, because this server only answers with text")
+            raise ApiError(400, f"{name}: not supported by this server; leave it out")
     if not isinstance(body.get("stream_options"), dict | None):
         raise ApiError(400, "stream_options must be an object")
 

@@ -123,8 +123,8 @@ def listen(
     """Open all sockets; the stack closes and removes them. on_socket: also a Unix socket, for commands."""
     listeners: list[Listener] = []
     if http_address is not None:
-        token = token_of(folder, tell)
         listener = stack.enter_context(http_listener(http_address))
+        token = token_of(folder, tell)
         host, port = listener.getsockname()[:2]
         if not ipaddress.ip_address(host).is_loopback:
             tell(f"{host}: anyone with the token can ask questions; answers travel unencrypted")
