@@ -61,7 +61,7 @@ def test_failures_are_one_line_and_exit_with_1(call, bad_inputs, line, words):
     ("ask HANDBOOK '  '", "question is empty"), ("ask - -", "cannot be both a document and the question"),
     ("ask report.txt -", "the question is empty"), ("ask HANDBOOK report.txt", "give the question last"),
     ("ask HANDBOOK Who? --mode fast", "--mode fast: unknown; use one of auto, full, select"),
-    ("ask HANDBOOK Who? --pair giant", "pair 'giant': unknown"),
+    ("ask HANDBOOK Who? --pair giant", "--pair giant: unknown; use one of auto, tiny"),
     ("ask HANDBOOK Who? --prompt nonesuch", "'nonesuch': no such template; known are ask, smollm2, smollm2-full, tiny"),
     ("ask HANDBOOK Who? --devices cuda:99", "cuda:99"),
     ("ask HANDBOOK Who? --confirm --temperature 0.7", "--confirm: a sampled answer"),

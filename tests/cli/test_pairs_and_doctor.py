@@ -70,9 +70,9 @@ def test_doctor_names_what_is_broken_and_checks_the_rest(doctor, monkeypatch):
 
 
 def test_doctor_tells_how_to_fetch_the_configuration_of_a_pair(doctor):
-    checks = doctor("--pair", "qwen3-8b", "--offline")
+    checks = doctor("--pair", "qwen3-8b", "--offline", code=1)
     (target,) = [check for name, check in checks.items() if name.startswith("target ")]
-    assert (target["state"], "leave out --offline to download it" in target["detail"]) == ("no", True)
+    assert (target["state"], "leave out --offline to download it" in target["detail"]) == ("broken", True)
 
 
 def test_doctor_counts_the_memory_of_a_model_without_its_weights(doctor, tmp_path):
