@@ -17,8 +17,7 @@ from specprefill_cli.documents import extras
 from specprefill_cli.documents.reader import LIMITS, SourceFile
 from specprefill_cli.documents.registry import read_document
 from specprefill_cli.errors import DocumentError
-from tests.helpers import document_files
-from tests.helpers.document_files import make_pdf, page_texts
+from tests.helpers.document_files import make_pdf, page_texts, refusal
 
 TEXTS = ["Alpha starts here.", "Beta is the second page.", "Gamma ends it."]
 
@@ -69,12 +68,6 @@ def test_a_line_of_text_on_a_scanned_page_is_not_all(monkeypatch: pytest.MonkeyP
     assert document.warnings[0].startswith("hardly any text on page 1 (scanned?); run OCR")
 
 
-def refusal(data: bytes, **limits: int) -> str:
-    message = document_files.refusal(data, "report.pdf", **limits)
-    assert message.startswith("report.pdf: ")
-    return message
-
-
 def test_pages_have_their_text_and_range() -> None:
     steps: list[str] = []
     document = read_document(make_pdf(TEXTS), "report.pdf", step=steps.append)
@@ -90,7 +83,7 @@ def test_pages_have_their_text_and_range() -> None:
 def test_an_encrypted_pdf_is_refused_unless_its_user_password_is_empty(method: EncryptionMethod) -> None:
     document = read_document(make_pdf(TEXTS, owner="secret", method=method), "report.pdf")
     assert document.text == "\n\n".join(TEXTS)
-    message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method))
+    message = refusal(make_pdf(TEXTS, password="open", owner="secret", method=method), "report.pdf")
     assert "the PDF is encrypted; remove the password first (for example: qpdf" in message
 
 
@@ -98,7 +91,7 @@ def test_an_encrypted_pdf_is_refused_unless_its_user_password_is_empty(method: E
 def test_a_truncated_or_damaged_pdf_is_refused(share: float | None) -> None:
     data = make_pdf(TEXTS)
     garbage = b"%PDF-1.7\n" + b"garbage " * 50 + b"startxref\n0\n%%EOF"
-    assert "the PDF is damaged" in refusal(data[: int(len(data) * share)] if share else garbage)
+    assert "the PDF is damaged" in refusal(data[: int(len(data) * share)] if share else garbage, "report.pdf")
 
 
 @pytest.mark.parametrize("filter_name", ["JBIG2Decode", "A85"])
@@ -119,7 +112,7 @@ def test_the_other_pages_survive_whatever_pypdf_raises(monkeypatch: pytest.Monke
     assert warning.startswith("page 2 could not be read (")
     assert (str(error) or type(error).__name__) in warning
     fail_on_page(monkeypatch, 1, error)
-    assert "page 1 could not be read (" in refusal(make_pdf(TEXTS[:1]))
+    assert "page 1 could not be read (" in refusal(make_pdf(TEXTS[:1]), "report.pdf")
 
 
 def test_pages_without_text_are_a_warning_and_without_any_text_an_error() -> None:
@@ -127,7 +120,7 @@ def test_pages_without_text_are_a_warning_and_without_any_text_an_error() -> Non
     document = read_document(make_pdf([None, "Alpha", None, None, "Beta"]), "report.pdf")
     assert document.warnings[0].startswith(f"no text on pages 1, 3-4 {remedy}")
     assert document.text == "Alpha\n\nBeta"
-    message = refusal(make_pdf([None, None, None]))
+    message = refusal(make_pdf([None, None, None]), "report.pdf")
     assert message.startswith(f"report.pdf: no text on pages 1-3 {remedy}")
     assert "pip install rapidocr" in message
 
@@ -137,7 +130,7 @@ def test_repaired_damage_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     broken = data.replace(b"startxref\n", b"startxref\n9", 1)
     assert broken != data
     assert read_document(broken, "report.pdf").text == "\n\n".join(TEXTS)
-    refusal(data[:900])
+    refusal(data[:900], "report.pdf")
     assert capfd.readouterr() == ("", "")
 
 

@@ -123,14 +123,13 @@ def test_everything_else_passes_byte_for_byte(client, upstream, handbook, fields
     assert (reply.headers["x-specprefill-kept"], reply.headers["x-specprefill-reason"]) == ("untouched", reason)
 
 
-@pytest.mark.parametrize("step", [1, -1])
-def test_parts_in_any_order_of_a_gzip_request_are_thinned(client, upstream, handbook, step):
-    parts = [{"type": "text", "text": text} for text in (handbook, QUESTION)][::step]
+def test_parts_in_any_order_of_a_gzip_request_are_thinned(client, upstream, handbook):
+    parts = [{"type": "text", "text": text} for text in (handbook, QUESTION)][::-1]
     body = {"messages": [{"role": "user", "content": parts}], "specprefill": {"keep": 0.1}}
     content = gzip.compress(json.dumps(body).encode())
     reply = client.post("/v1/chat/completions", content=content, headers={"content-encoding": "gzip"})
     kept, total = map(int, reply.headers["x-specprefill-kept"].split("/"))
-    document, question = (part["text"] for part in upstream.sent[::step])
+    document, question = (part["text"] for part in upstream.sent[::-1])
     assert (question, ANSWER in document, kept < total / 2) == (QUESTION, True, True)
     assert "content-encoding" not in upstream.requests[0][2]
 
