@@ -112,10 +112,10 @@ def answerable_model(
     """
     questions, start = len(rows), None
     if earlier is not None:
-        evidence, by_layer = earlier.evidence, [earlier.states[str(layer)] for layer in layers]
+        evidence, states = earlier.evidence, [earlier.states[str(layer)] for layer in layers]
         shift = log_odds(evidence["with_answers"]) - log_odds(evidence["assumed"])
         start = np.concatenate(
-            [[earlier.weights["margin"], earlier.weights["names"]], *by_layer, [earlier.intercept + shift]]
+            [[earlier.weights["margin"], earlier.weights["names"]], *states, [earlier.intercept + shift]]
         )
         questions += int(evidence["questions"])
     intercept, weights = logistic_regression(rows, answered, STATES_RIDGE, start)
