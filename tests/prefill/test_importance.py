@@ -70,7 +70,7 @@ def test_heads_that_attend_mostly_to_bos_count_little():
     keys = logits[None, :, :, None]
     state = cache_of(SlotKv(torch.arange(tokens), ((keys[0], keys[0]),)))
     capture = QueryCapture(torch.tensor([tokens - 1]))
-    capture.append(0, torch.ones(1, 2, 1, 1), torch.tensor([0]), 1.0)
+    capture.queries[0], capture.scaling[0] = [torch.ones(2, 1, 1)], 1.0
     importance = attention_importance(state, capture, tokens, document, [0])
     assert 60 <= 10 + int(importance.argmax()) < 73
     assert importance[20 - 10] < 0.01 * importance.max()

@@ -114,7 +114,7 @@ def test_messages_without_text_are_refused(messages):
 def test_fields_that_change_nothing_are_accepted():
     check_fields({"n": 1, "tools": [], "frequency_penalty": 0.0, "response_format": {"type": "text"}, "user": "me"})
     for name, value in (("response_format", {"type": "json_object"}), ("functions", [{"name": "f"}])):
-        with pytest.raises(ApiError, match=f"^{name}: not supported; leave it out"):
+        with pytest.raises(ApiError, match=f"^{name}: not supported by this server; leave it out"):
             check_fields({name: value})
     with pytest.raises(UsageError, match="the request: max_tokens 0: must be at least 1"):
         answer_limit({"max_tokens": 0})
