@@ -24,8 +24,6 @@ FEWEST_QUESTIONS = 50
 RIDGE, NEWTON_STEPS = 0.01, 30
 # The layers whose values tell most of whether the text states an answer, as shares of the depth; the ridge of their weights.
 TELLING_LAYERS, STATES_RIDGE = (0.4, 0.8), 0.1
-# Questions that an earlier fit counts as, where a new one goes on from it.
-EARLIER_QUESTIONS = 3_000
 SIGNIFICANT_DIGITS = 4
 
 
@@ -75,7 +73,6 @@ def fit_answerable(
 ) -> ConfidenceModel:
     """Fit a logistic regression of whether the documents state an answer on the target's states after the prompt.
 
-    Goes on from the fit that the session has, if any.
     items: without answers where the documents state none; assumed: share of users' questions that have an answer
     step: called with the progress in words
 
@@ -95,37 +92,21 @@ def fit_answerable(
         stream = session.ask(item.collection, item.question, settings)
         values = [last_values(stream.prefilled.state, layer) for layer in layers]
         rows.append(np.concatenate([[stream.evidence["margin"], stream.evidence["names"]], *values]))
-    return answerable_model(np.array(rows), answered, layers, assumed, weights_fingerprint(target), session.answerable)
+    return answerable_model(np.array(rows), answered, layers, assumed, weights_fingerprint(target))
 
 
 def answerable_model(
-    rows: np.ndarray,
-    answered: np.ndarray,
-    layers: Sequence[int],
-    assumed: float,
-    target: str,
-    earlier: ConfidenceModel | None = None,
+    rows: np.ndarray, answered: np.ndarray, layers: Sequence[int], assumed: float, target: str
 ) -> ConfidenceModel:
-    """The model from rows [n, 2 + values] of margin, names and the layers' values, and whether each is answered: [n].
-
-    earlier: a fit on the same layers, which goes on
-    """
-    questions, start = len(rows), None
-    if earlier is not None:
-        evidence, states = earlier.evidence, [earlier.states[str(layer)] for layer in layers]
-        shift = log_odds(evidence["with_answers"]) - log_odds(evidence["assumed"])
-        start = np.concatenate(
-            [[earlier.weights["margin"], earlier.weights["names"]], *states, [earlier.intercept + shift]]
-        )
-        questions += int(evidence["questions"])
-    intercept, weights = logistic_regression(rows, answered, STATES_RIDGE, start)
+    """The model from rows [n, 2 + values] of margin, names and the layers' values, and whether each is answered: [n]."""
+    intercept, weights = logistic_regression(rows, answered, STATES_RIDGE)
     margin, names, *by_layer = (float(f"{weight:.{SIGNIFICANT_DIGITS}g}") for weight in weights)
     width = len(by_layer) // len(layers)
     return ConfidenceModel(
         intercept=intercept + log_odds(assumed) - log_odds(float(answered.mean())),
         weights={"states": 1.0, "margin": margin, "names": names},
         target=target,
-        evidence={"questions": questions, "with_answers": round(float(answered.mean()), 4), "assumed": assumed},
+        evidence={"questions": len(rows), "with_answers": round(float(answered.mean()), 4), "assumed": assumed},
         states={str(layer): by_layer[width * place :][:width] for place, layer in enumerate(layers)},
     )
 
@@ -135,30 +116,20 @@ def log_odds(probability: float) -> float:
     return math.log(probability / (1 - probability))
 
 
-def logistic_regression(
-    rows: np.ndarray, right: np.ndarray, strength: float = RIDGE, earlier: np.ndarray | None = None
-) -> tuple[float, list[float]]:
+def logistic_regression(rows: np.ndarray, right: np.ndarray, strength: float = RIDGE) -> tuple[float, list[float]]:
     """Fit a logistic regression with a ridge on standardised weights by Newton's method: intercept and weights.
 
     rows: [n, k]; right: [n] of 0 and 1; strength: of the ridge
-    earlier: [k + 1] weights and intercept of a fit to other rows: the prior, as Laplace's approximation to it, with the
-        curvature that these rows have there
     """
     mean, deviation = rows.mean(0), rows.std(0) + 1e-9
     inputs = np.column_stack([(rows - mean) / deviation, np.ones(len(rows))])
-    prior, ridge = np.zeros(inputs.shape[1]), strength * np.diag([*np.ones(rows.shape[1]), 0.0])
-
-    def curvature(probability: np.ndarray) -> np.ndarray:
-        return (inputs * (probability * (1 - probability))[:, None]).T @ inputs / len(right)
-
-    if earlier is not None:
-        prior = np.append(earlier[:-1] * deviation, earlier[-1] + earlier[:-1] @ mean)
-        ridge = (curvature(1 / (1 + np.exp(-inputs @ prior))) + ridge) * EARLIER_QUESTIONS / len(right)
-    weights = prior
+    ridge = strength * np.diag([*np.ones(rows.shape[1]), 0.0])
+    weights = np.zeros(inputs.shape[1])
     for _ in range(NEWTON_STEPS):
         probability = 1 / (1 + np.exp(-inputs @ weights))
-        gradient = inputs.T @ (probability - right) / len(right) + ridge @ (weights - prior)
-        weights = weights - np.linalg.solve(curvature(probability) + ridge, gradient)
+        gradient = inputs.T @ (probability - right) / len(right) + ridge @ weights
+        hessian = (inputs * (probability * (1 - probability))[:, None]).T @ inputs / len(right) + ridge
+        weights = weights - np.linalg.solve(hessian, gradient)
     slopes = weights[:-1] / deviation
     return float(weights[-1] - slopes @ mean), slopes.tolist()
 
