@@ -16,7 +16,7 @@ from specprefill_cli.documents.tables import named_cells, table_lines
 
 MARKDOWN_SUFFIXES, JSON_SUFFIXES = (".md", ".markdown"), (".json", ".jsonl", ".ipynb")
 # A picture in a notebook or in Markdown.
-EMBEDDED = re.compile(r"(?:(?<=\")|data:image/[\w+.-]+;base64,)[A-Za-z0-9+/]{1000,}={0,2}(?:\\n)?")
+EMBEDDED = re.compile(r'("image/[\w+.-]+": *"|data:image/[\w+.-]+;base64,)[A-Za-z0-9+/]{1000,}={0,2}(?:\\n)?')
 # A letter beyond ASCII in JSON; a backslash that is escaped itself begins none.
 ESCAPE = re.compile(r"\\\\|\\u(?!00[0-7])([0-9a-fA-F]{4})")
 # If two delimiters divide the rows equally well, the first wins: a comma may be a decimal mark.
@@ -34,7 +34,7 @@ def text_pages(file: SourceFile) -> Pages:
     if text.startswith(("BEGIN:VCALENDAR", "BEGIN:VCARD")):
         # Lines of calendars are folded anywhere, also inside words.
         text = re.sub(r"\r?\n[ \t]", "", text)
-    text = EMBEDDED.sub("", text)
+    text = EMBEDDED.sub(r"\1", text)
     if file.name.lower().endswith(JSON_SUFFIXES):
         text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[0], text)
     yield labelled_tables(normalise_line_ends(text)) if is_markdown else clean_text(text)
