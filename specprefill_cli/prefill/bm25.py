@@ -32,7 +32,8 @@ def bm25(question: str, indexes: Sequence[tuple[WordForms, "WordIndex"]], known:
     lengths = np.concatenate([index.lengths for _, index in indexes])
     norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
     scores = np.zeros(len(lengths))
-    words = {forms: {*forms.question_words(question)} - {*forms.question_words(known)} for forms, _ in indexes}
+    all_forms = {forms for forms, _ in indexes}
+    words = {forms: {*forms.question_words(question)} - {*forms.question_words(known)} for forms in all_forms}
     for word in sorted(set().union(*words.values())):
         places = ((part, forms, word in words[forms]) for forms, part in indexes)
         counts = [part.frequency(word, forms) if used else np.zeros(len(part.lengths)) for part, forms, used in places]

@@ -112,7 +112,7 @@ def parse_question(body: Mapping[str, Any], settings: Settings, paths_allowed: b
     identifier_in(body)
     documents, folder, top = body.get("documents"), body.get("folder"), body.get("top")
     if not isinstance(documents, list | None) or documents == [] or body.get("document") is not None:
-        raise ApiError(400, f"documents must be a list of {SHAPES}; without it, the server's own are asked")
+        raise ApiError(400, f"documents must be a list of {SHAPES}; leave it out to ask about the server's own")
     if not paths_allowed and any(path_of(entry) is not None for entry in documents or ()):
         raise ApiError(403, "documents: only requests on the socket may name paths; send text or base64")
     # A whole number from 1, as `max_new_tokens`.

@@ -102,6 +102,8 @@ def linked_importance(request: PrefillRequest, importance: Tensor, meaning: Tens
     text = request.collection.text
     sentences = sentences_of(text)
     linked, starts = torch.zeros(len(importance)), sentences[:, 0]
+    if not len(starts):
+        return linked
     sentence_of = range_of_tokens(starts, torch.tensor(request.prompt.offsets[:, 0]))
     means = torch.zeros(len(starts)).scatter_reduce(0, sentence_of, importance, "mean", include_self=False)
     for mean, best in zip(*means.topk(min(LINKING, len(means))), strict=True):
